@@ -1,0 +1,211 @@
+"""Every error of Onceward, in one tree. Each says what happened, to which resource, and what to do next.
+
+::
+
+    OncewardError
+    ├── ConfigurationError            the job's settings are wrong; nothing was sent
+    │   ├── UnknownOption             an option nobody knows
+    │   ├── ContradictoryOptions      two settings that cannot both hold
+    │   ├── UnsupportedQuery          a Spark mode under which the promise cannot be kept
+    │   └── TransactionTimeoutTooLarge
+    ├── InputError                    the data cannot be written as it is; nothing of the batch is visible
+    │   ├── BadColumn                 missing, or of the wrong type
+    │   ├── InvalidTopicName
+    │   └── RecordTooLarge
+    ├── ResourceError                 something outside is missing or refuses us
+    │   ├── BrokerUnreachable
+    │   ├── TopicMissing
+    │   ├── PartitionMissing
+    │   ├── AuthenticationFailed
+    │   ├── AccessDenied
+    │   └── UnsupportedBroker
+    ├── AdmissionRefused              checkpoint and ledger tell different stories
+    │   ├── LedgerBehind
+    │   ├── LedgerUnreadable
+    │   ├── CheckpointReplaced
+    │   └── CheckpointRewound
+    ├── BatchFailed                   this attempt is aborted; the same batch may run again under a new epoch
+    │   ├── SendFailed
+    │   ├── EpochPoisoned
+    │   ├── ReportMismatch
+    │   ├── TransactionTimedOut
+    │   └── BatchTimedOut
+    ├── CommitInDoubt                 EndTxn(commit) has no answer yet; the ledger decides
+    └── Fenced                        a newer copy of this pipeline has taken over; this one is finished
+
+``retry_batch`` says whether the engine may run the same batch again by itself. Errors pickle, and cross from an
+executor to the driver as JSON (:func:`to_json`, :func:`from_json`): a driver never unpickles what a socket says.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+
+class OncewardError(Exception):
+    """The root of the tree.
+
+    :param message: what happened, naming the resource.
+    :param next_step: what the reader should do about it.
+    :param details: the ids at hand (batch, partition, setting …), JSON values only.
+    """
+
+    retry_batch: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, next_step: str = "", details: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.next_step = next_step
+        self.details = details or {}
+
+    def __str__(self) -> str:
+        return f"{self.message}. Next: {self.next_step}." if self.next_step else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.next_step, self.details)
+
+
+class ConfigurationError(OncewardError):
+    """The job's settings are wrong; nothing was sent."""
+
+
+class UnknownOption(ConfigurationError):
+    """An option that neither Onceward nor its Kafka client knows."""
+
+
+class ContradictoryOptions(ConfigurationError):
+    """Two settings that cannot both hold."""
+
+
+class UnsupportedQuery(ConfigurationError):
+    """A Spark mode under which the promise cannot be kept."""
+
+
+class TransactionTimeoutTooLarge(ConfigurationError):
+    """``transaction.timeout.ms`` is above the broker's ``transaction.max.timeout.ms``."""
+
+
+class InputError(OncewardError):
+    """The data cannot be written as it is; nothing of the batch is visible."""
+
+
+class BadColumn(InputError):
+    """A column is missing, unknown, or of a type that cannot be written."""
+
+
+class InvalidTopicName(InputError):
+    """A topic name that Kafka refuses."""
+
+
+class RecordTooLarge(InputError):
+    """One record is larger than the topic takes."""
+
+
+class ResourceError(OncewardError):
+    """Something outside is missing or refuses us."""
+
+
+class BrokerUnreachable(ResourceError):
+    """No broker answered in time."""
+
+    retry_batch = True
+
+
+class TopicMissing(ResourceError):
+    """The topic does not exist (or may not be seen)."""
+
+
+class PartitionMissing(ResourceError):
+    """The topic has no such partition."""
+
+
+class AuthenticationFailed(ResourceError):
+    """TLS or SASL refused the connection."""
+
+
+class AccessDenied(ResourceError):
+    """An ACL denies what the pipeline needs; the resource is named."""
+
+
+class UnsupportedBroker(ResourceError):
+    """The broker does not speak a protocol version that the promise needs."""
+
+
+class AdmissionRefused(OncewardError):
+    """Checkpoint and ledger tell different stories; going on would lose or repeat records."""
+
+
+class LedgerBehind(AdmissionRefused):
+    """The checkpoint has batches that the ledger does not know."""
+
+
+class LedgerUnreadable(AdmissionRefused):
+    """The newest ledger record cannot be understood."""
+
+
+class CheckpointReplaced(AdmissionRefused):
+    """The ledger was written by a query with another checkpoint."""
+
+
+class CheckpointRewound(AdmissionRefused):
+    """The checkpoint is older than the ledger, or names other offsets for a batch that is committed."""
+
+
+class BatchFailed(OncewardError):
+    """This attempt is aborted; the same batch may run again under a new epoch."""
+
+    retry_batch = True
+
+
+class SendFailed(BatchFailed):
+    """Records could not be appended within the time allowed."""
+
+
+class EpochPoisoned(BatchFailed):
+    """The sequencer stopped the epoch, because two writers might have met in it."""
+
+
+class ReportMismatch(BatchFailed):
+    """What the tasks report is not what the sequencer booked."""
+
+
+class TransactionTimedOut(BatchFailed):
+    """The coordinator aborted the transaction after ``transaction.timeout.ms``: output and progress together."""
+
+
+class BatchTimedOut(BatchFailed):
+    """The batch ran longer than ``batch_timeout``."""
+
+
+class CommitInDoubt(OncewardError):
+    """``EndTxn(commit)`` has no answer yet: the batch may or may not be committed, and the ledger decides."""
+
+
+class Fenced(OncewardError):
+    """A newer copy of this pipeline has taken over. Never restart this one: it would fence its successor."""
+
+
+def _rebuild(
+    kind: type[OncewardError], message: str, next_step: str, details: dict[str, Any]
+) -> OncewardError:
+    return kind(message, next_step=next_step, details=details)
+
+
+def _all_kinds(root: type[OncewardError]) -> dict[str, type[OncewardError]]:
+    kinds = {root.__name__: root}
+    for child in root.__subclasses__():
+        kinds |= _all_kinds(child)
+    return kinds
+
+
+def to_json(error: OncewardError) -> str:
+    """``error`` as JSON text, for the way from an executor to the driver."""
+    kind = type(error).__name__
+    return json.dumps([kind, error.message, error.next_step, error.details], default=str)
+
+
+def from_json(text: str) -> OncewardError:
+    """The error that :func:`to_json` wrote; an unknown kind becomes the root."""
+    kind, message, next_step, details = json.loads(text)
+    return _all_kinds(OncewardError).get(kind, OncewardError)(message, next_step=next_step, details=details)
