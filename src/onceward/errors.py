@@ -186,9 +186,7 @@ class Fenced(OncewardError):
     """A newer copy of this pipeline has taken over. Never restart this one: it would fence its successor."""
 
 
-def _rebuild(
-    kind: type[OncewardError], message: str, next_step: str, details: dict[str, Any]
-) -> OncewardError:
+def _rebuild(kind: type[OncewardError], message: str, next_step: str, details: dict[str, Any]) -> OncewardError:
     return kind(message, next_step=next_step, details=details)
 
 
