@@ -1,0 +1,93 @@
+"""The object that users hand to ``foreachBatch``, whatever it writes to; and the way back to its typed errors.
+
+Runs in the driver. Spark calls the sink once per micro-batch on the query's own thread. Sinks subclass
+:class:`ForeachBatchSink` and say how to write; when, and whether, is decided in ``engine.micro_batch``.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from onceward.engine.micro_batch import BatchPolicy, MicroBatches
+from onceward.engine.spark_query import RunningBatch, running_batch
+from onceward.engine.target import AtomicTarget
+from onceward.errors import Fenced, OncewardError
+
+_REMEMBERED_RUNS = 1_000
+_failures: OrderedDict[str, OncewardError] = OrderedDict()
+_failures_lock = threading.Lock()
+
+
+class ForeachBatchSink(ABC):
+    """A callable for ``DataStreamWriter.foreachBatch``.
+
+    One sink object belongs to one query. When the query is started again in the same process, the new run takes the
+    sink over and fences what the old one left behind.
+    """
+
+    def __init__(self, policy: BatchPolicy) -> None:
+        self._policy = policy
+        self._target: AtomicTarget | None = None
+        self._run_id: str | None = None
+        self._earlier_runs: set[str] = set()
+        self._batches: MicroBatches | None = None
+
+    @abstractmethod
+    def _new_target(self) -> AtomicTarget:
+        """A fresh target for a new run of the query."""
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Write one micro-batch exactly once. Called by Spark.
+
+        :raises OncewardError: the batch is not written; :func:`error_of` finds it behind Spark's own exception.
+        """
+        running = running_batch(frame, batch_id)
+        try:
+            self._batches_of(running).process(frame, running)
+        except OncewardError as error:
+            _remember(running.run_id, error)
+            raise
+
+    def _batches_of(self, running: RunningBatch) -> MicroBatches:
+        if running.run_id in self._earlier_runs:
+            raise Fenced(
+                f"run {running.run_id} of query {running.batch.query_id} was replaced by a newer run of this sink",
+                next_step="give each running query a sink and a pipeline_id of its own",
+            )
+        if self._batches is None or running.run_id != self._run_id:
+            self.close()
+            if self._run_id is not None:
+                self._earlier_runs.add(self._run_id)
+            self._run_id = running.run_id
+            self._target = self._new_target()
+            self._batches = MicroBatches(self._target, self._policy)
+        return self._batches
+
+    def close(self) -> None:
+        """Give back connections and threads; the next batch opens them again. Nothing is aborted."""
+        if self._target is not None:
+            self._target.close()
+        self._target = None
+        self._batches = None
+
+
+def _remember(run_id: str, error: OncewardError) -> None:
+    with _failures_lock:
+        _failures[run_id] = error
+        while len(_failures) > _REMEMBERED_RUNS:
+            _failures.popitem(last=False)
+
+
+def error_of(query: StreamingQuery) -> OncewardError | None:
+    """The typed error that ended ``query``, or None.
+
+    Spark wraps what ``foreachBatch`` raises into a ``StreamingQueryException`` that carries text only; the error
+    itself stays in this process. None when the query runs, ended well, or failed for a reason of its own.
+    """
+    with _failures_lock:
+        return _failures.get(str(query.runId))

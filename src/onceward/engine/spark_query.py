@@ -1,0 +1,185 @@
+"""What Spark knows about the batch it is running: ids, offsets, kind of plan. The one reader of Spark's insides.
+
+Called by ``engine.foreach_batch`` at the start of every batch, in the driver, inside ``foreachBatch`` (there the
+Python call runs on the query's own JVM thread, so the thread's local properties name query and batch).
+
+Sources of these facts: ``StreamExecution`` (QUERY_ID_KEY, availableOffsets, committedOffsets, lastExecution),
+``MicroBatchExecution`` (BATCH_ID_KEY, sources), ``SharedState.activeStreamingQueries`` (Spark 3.1 and later: all
+sessions' running queries by id; a batch's frame belongs to a cloned session that knows no streams of its own).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from onceward.errors import UnsupportedQuery
+from onceward.ids import BatchId, SourceRange
+
+_PROMISE = "exactly-once output (one micro-batch = one transaction)"
+_STATEFUL = "state info ["  # how every stateful physical operator prints its StatefulOperatorStateInfo
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource:
+    """One Kafka source of a query: which of ``RunningBatch.sources`` it is, and where it reads."""
+
+    index: int
+    bootstrap_servers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBatch:
+    """The batch that Spark is running.
+
+    ``run_id`` changes with every start of the query, ``batch.query_id`` lives in the checkpoint. ``input_records`` is
+    the number of offsets the batch spans when all sources are Kafka (an upper bound of its records), else None.
+    """
+
+    batch: BatchId
+    run_id: str
+    name: str
+    sources: tuple[SourceRange, ...]
+    kafka_sources: tuple[KafkaSource, ...]
+    stateful: bool
+    input_records: int | None
+
+
+def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
+    """The batch that ``frame`` belongs to.
+
+    :raises UnsupportedQuery: not called by Spark inside ``foreachBatch``, or by a mode of Spark under which the
+        promise cannot be kept.
+    """
+    session = getattr(frame.sparkSession, "_jsparkSession", None)
+    if session is None:
+        raise UnsupportedQuery(
+            "the sink was called with a Spark Connect DataFrame",
+            next_step="start the query from a classic Spark session; Connect runs foreachBatch on the server",
+        )
+    context = frame.sparkSession.sparkContext
+    query_id: str = context.getLocalProperty("sql.streaming.queryId") or ""
+    execution = _execution(frame, session, query_id)
+    refuse_unsupported(context.getConf().get("spark.speculation", "false") or "false", execution)
+    return _describe(execution, BatchId(query_id, int(batch_id)))
+
+
+def _execution(frame: DataFrame, session: Any, query_id: str) -> Any:
+    if not query_id:
+        raise UnsupportedQuery(
+            "the sink was called outside a streaming query",
+            next_step="hand it to Spark: frame.writeStream.foreachBatch(sink).start(); a batch job has no checkpoint "
+            "to be exactly-once with",
+        )
+    gateway = frame.sparkSession.sparkContext._gateway
+    assert gateway is not None  # noqa: S101 — a classic session has one
+    uuid = gateway.jvm.java.util.UUID.fromString(query_id)
+    execution = session.sharedState().activeStreamingQueries().get(uuid)
+    if execution is None:
+        raise UnsupportedQuery(
+            f"Spark does not list query {query_id} as running",
+            next_step="start the query with writeStream.start() in this driver",
+        )
+    return execution
+
+
+def refuse_unsupported(speculation: str, execution: Any) -> None:
+    """Refuse the modes under which two writers could meet, or output and offsets could part.
+
+    :param speculation: the value of ``spark.speculation``.
+    :param execution: Spark's ``StreamExecution``.
+    """
+    if speculation.strip().lower() == "true":
+        raise UnsupportedQuery(
+            f"spark.speculation=true: a speculative copy of a task would write records twice, against {_PROMISE}",
+            next_step="set spark.speculation=false",
+        )
+    kind = execution.getClass().getSimpleName()
+    if "AsyncProgress" in kind:
+        raise UnsupportedQuery(
+            f"asyncProgressTrackingEnabled=true: Spark would start a batch before the one before it is logged, "
+            f"against {_PROMISE}",
+            next_step="remove the option asyncProgressTrackingEnabled",
+        )
+    trigger = execution.trigger().getClass().getSimpleName()
+    if "Continuous" in kind or "Continuous" in trigger or "RealTime" in trigger:
+        raise UnsupportedQuery(
+            f"trigger {trigger.rstrip('$')}: it has no micro-batch boundary to commit at, against {_PROMISE}",
+            next_step="use trigger(processingTime=…) or trigger(availableNow=True)",
+        )
+
+
+def _describe(execution: Any, batch: BatchId) -> RunningBatch:
+    streams = execution.sources()
+    available, committed = execution.availableOffsets(), execution.committedOffsets()
+    sources: list[SourceRange] = []
+    kafka_indices: list[int] = []
+    for index in range(streams.size()):
+        stream = streams.apply(index)
+        if stream.getClass().getSimpleName().startswith("Kafka"):
+            kafka_indices.append(index)
+        start = _offset(committed.get(stream))
+        if start is None:
+            start = _initial_offset(stream)
+        sources.append(SourceRange(start, _offset(available.get(stream))))
+    bootstraps = _kafka_bootstraps(execution)
+    kafka = tuple(KafkaSource(i, servers) for i, servers in zip(kafka_indices, bootstraps, strict=False))
+    return RunningBatch(
+        batch=batch,
+        run_id=str(execution.runId().toString()),
+        name=str(execution.name() or ""),
+        sources=tuple(sources),
+        kafka_sources=kafka,
+        stateful=_STATEFUL in str(execution.lastExecution().executedPlan().toString()),
+        input_records=_input_records(sources) if len(kafka_indices) == len(sources) else None,
+    )
+
+
+def _offset(option: Any) -> Any:
+    """A Scala ``Option[Offset]`` as parsed JSON; text that is not JSON stays text."""
+    if option.isEmpty():
+        return None
+    text = option.get().json()
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _initial_offset(stream: Any) -> Any:
+    """Where a source begins that has committed nothing: what ``MicroBatchExecution`` itself asks it for batch 0.
+
+    ``SparkDataStream.initialOffset`` answers the same at every call (Kafka's keeps it in the checkpoint). Sources of
+    the older interface (``Source``) have no such question; for them the beginning is unknown.
+    """
+    try:
+        return json.loads(stream.initialOffset().json())
+    except Exception:  # noqa: BLE001 — the old interface raises UnsupportedOperationException through py4j
+        return None
+
+
+def _kafka_bootstraps(execution: Any) -> list[frozenset[str]]:
+    """``kafka.bootstrap.servers`` of the query's Kafka relations, in plan order, as sets of ``host:port``."""
+    leaves = execution.analyzedPlan().collectLeaves()
+    found = []
+    for index in range(leaves.size()):
+        leaf = leaves.apply(index)
+        if leaf.getClass().getSimpleName() != "StreamingRelationV2" or leaf.sourceName() != "kafka":
+            continue
+        servers = leaf.extraOptions().get("kafka.bootstrap.servers") or ""
+        found.append(frozenset(server.strip() for server in servers.split(",") if server.strip()))
+    return found
+
+
+def _input_records(sources: list[SourceRange]) -> int | None:
+    total = 0
+    for source in sources:
+        if source.start is None or source.end is None:
+            return None
+        for topic, partitions in source.end.items():
+            begun = source.start.get(topic, {})
+            total += sum(end - begun.get(partition, 0) for partition, end in partitions.items())
+    return total
