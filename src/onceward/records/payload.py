@@ -1,0 +1,44 @@
+"""A binary column with what encoding asks of it again and again. Called by ``records.layout`` and its neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onceward.records.columns import offsets_of
+from onceward.records.varint import Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """n rows of bytes. Null rows cover no bytes in ``array``, so the bytes of any run of rows lie together."""
+
+    array: Any  # pa.BinaryArray
+    lengths: Int64s  # -1 for null
+    offsets: npt.NDArray[np.int32]  # n + 1, into the array's data buffer
+
+    @staticmethod
+    def of(array: Any) -> Payload:
+        """The payload of any binary array, sliced or not. Copies only bytes that lie under nulls (Arrow allows it)."""
+        offsets = offsets_of(array)
+        lengths = np.diff(offsets).astype(np.int64)
+        if array.null_count:
+            null = array.is_null().to_numpy(zero_copy_only=False)
+            if lengths[null].any():
+                array = array.fill_null(b"")
+                offsets = offsets_of(array)
+            lengths[null] = -1
+        return Payload(array, lengths, offsets)
+
+    def slice(self, start: int, end: int) -> Payload:
+        return Payload(self.array.slice(start, end - start), self.lengths[start:end], self.offsets[start : end + 1])
+
+    def bytes_between(self, start: int, end: int) -> memoryview:
+        """The bytes of rows ``start`` up to ``end``, without copying."""
+        data = self.array.buffers()[2]
+        if data is None:
+            return memoryview(b"")
+        return memoryview(data)[int(self.offsets[start]) : int(self.offsets[end])]
