@@ -18,7 +18,8 @@
     │   ├── PartitionMissing
     │   ├── AuthenticationFailed
     │   ├── AccessDenied
-    │   └── UnsupportedBroker
+    │   ├── UnsupportedBroker
+    │   └── SequencerUnreachable      executors cannot connect to the driver's sequencer
     ├── AdmissionRefused              checkpoint and ledger tell different stories
     │   ├── LedgerBehind
     │   ├── LedgerUnreadable
@@ -27,6 +28,7 @@
     ├── BatchFailed                   this attempt is aborted; the same batch may run again under a new epoch
     │   ├── SendFailed
     │   ├── EpochPoisoned
+    │   ├── AttemptSuperseded         a newer attempt of the same Spark task goes on instead
     │   ├── ReportMismatch
     │   ├── TransactionTimedOut
     │   └── BatchTimedOut
@@ -132,6 +134,10 @@ class UnsupportedBroker(ResourceError):
     """The broker does not speak a protocol version that the promise needs."""
 
 
+class SequencerUnreachable(ResourceError):
+    """An executor cannot connect to the sequencer in the driver process."""
+
+
 class AdmissionRefused(OncewardError):
     """Checkpoint and ledger tell different stories; going on would lose or repeat records."""
 
@@ -164,6 +170,10 @@ class SendFailed(BatchFailed):
 
 class EpochPoisoned(BatchFailed):
     """The sequencer stopped the epoch, because two writers might have met in it."""
+
+
+class AttemptSuperseded(BatchFailed):
+    """A newer attempt of the same Spark task goes on instead; this one has sent nothing and may not send."""
 
 
 class ReportMismatch(BatchFailed):

@@ -1,0 +1,293 @@
+"""The sequencer's book: who may append to which partition of one epoch, and where the next one goes on.
+
+Called by ``sequencer.epoch`` in the driver, under its lock; read by the report check when the epoch is closed.
+Pure: no I/O, no lock, no clock (times are passed in), so that every transition is tested as a function.
+
+Why it exists: Kafka keeps idempotence state per *(producer id, partition)* as one unbroken sequence (KIP-98), so
+tasks that share a producer id must take turns on a partition and continue each other's numbers. And an attempt of
+a task must never send under an epoch in which an earlier attempt of the same task may have sent: the broker would
+take both, since their sequences differ, and the records would be there twice.
+
+An attempt's way, and what ends the epoch instead::
+
+    (new) ──hello──> READY ──lease──> HOLDING ──release──> READY ──finished──> (done)
+                       └──lease: nothing free──> WAITING ──another's release──> HOLDING
+
+    hello     of a second attempt whose predecessor ever held a lease, or of the same attempt twice   → poisoned
+    lease     after ``finished``, without ``hello``, or while waiting                                → poisoned
+    release   of a lease that is not held by this attempt, or with an impossible sequence             → poisoned
+    finished  while a lease is held                                                                   → poisoned
+    disconnected  after holding any lease and without ``finished``                                    → poisoned
+    overdue   a lease older than the limit                                                            → poisoned
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from onceward.errors import AttemptSuperseded, EpochPoisoned, OncewardError
+from onceward.ids import ProducerIdentity, TopicPartition
+
+MAX_SEQUENCE = 2**31 - 1
+"""Sequences are signed 32-bit numbers that go on at 0 (Kafka: ``DefaultRecordBatch.incrementSequence``)."""
+
+_RUN_AGAIN = "nothing of this attempt is visible; the batch runs again under a new epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAttempt:
+    """One attempt of one Spark task: what ``TaskContext`` says of it.
+
+    ``partition_id`` names the task, ``task_attempt_id`` is unique and growing within a Spark application: of two
+    attempts of a task, the one with the higher number was started later.
+    """
+
+    partition_id: int
+    attempt_number: int
+    stage_attempt: int
+    task_attempt_id: int
+
+    def __str__(self) -> str:
+        return (
+            f"task {self.partition_id} attempt {self.attempt_number} "
+            f"(stage attempt {self.stage_attempt}, id {self.task_attempt_id})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A lease: append to ``partition`` from ``base_sequence`` on. ``first`` in this epoch, by anyone."""
+
+    partition: TopicPartition
+    base_sequence: int
+    first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTurn:
+    """A finished turn: ``task`` appended to ``partition`` the sequences from base up to, not including, next."""
+
+    partition: TopicPartition
+    task: TaskAttempt
+    base_sequence: int
+    next_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """A lease that is out: to whom, from which sequence, and since when (the clock of the caller, seconds)."""
+
+    task: TaskAttempt
+    base_sequence: int
+    since: float
+
+
+class EpochBook:
+    """The truth of one epoch. Methods change it or raise; once poisoned or closed it grants nothing any more.
+
+    :param lease_limit_seconds: a lease held for longer than this poisons the epoch (:meth:`overdue`).
+    """
+
+    def __init__(self, identity: ProducerIdentity, lease_limit_seconds: float) -> None:
+        self.identity = identity
+        self.lease_limit_seconds = lease_limit_seconds
+        self.poisoned: str | None = None
+        """Why the epoch must be aborted, None while it may still commit."""
+        self.error: OncewardError | None = None
+        """The poison as an error: what a task reported if one did, else :class:`EpochPoisoned`."""
+        self.closed = False
+        self.turns: list[LeaseTurn] = []
+        """Finished turns in the order in which they were given back, hence in sequence order per partition."""
+        self.next_sequences: dict[TopicPartition, int] = {}
+        """Where each partition goes on; a partition is in here from its first grant on (new epochs begin at 0)."""
+        self.held: dict[TopicPartition, HeldLease] = {}
+        self._current: dict[int, TaskAttempt] = {}  # the one attempt of each task that may lease
+        self._senders: set[TaskAttempt] = set()  # ever held a lease, hence may have sent
+        self._finished: set[TaskAttempt] = set()
+        self._waiting: dict[TaskAttempt, tuple[TopicPartition, ...]] = {}  # in order of arrival
+
+    def hello(self, task: TaskAttempt) -> TaskAttempt | None:
+        """``task`` is here. Returns the attempt that it replaces, which held no lease and never will.
+
+        :raises AttemptSuperseded: a newer attempt was here first; nothing changes.
+        :raises EpochPoisoned: the epoch is over, or ends now, since the predecessor may have sent.
+        """
+        self._refuse_when_over()
+        predecessor = self._current.get(task.partition_id)
+        if predecessor is not None:
+            self._settle_with(predecessor, task)
+            self._waiting.pop(predecessor, None)
+        self._current[task.partition_id] = task
+        return predecessor
+
+    def _settle_with(self, predecessor: TaskAttempt, task: TaskAttempt) -> None:
+        if task.task_attempt_id < predecessor.task_attempt_id:
+            # The hello of an older attempt was under way for longer than that of its successor. It holds nothing.
+            raise superseded(task)
+        if task.task_attempt_id == predecessor.task_attempt_id:
+            self._poison_and_raise(f"{task} said hello twice")
+        if predecessor in self._senders:
+            # A lease counts from the grant, not from its use: 1. the predecessor is granted, 2. its executor dies,
+            # or the answer is lost, or it is merely slow, 3. nobody here can know whether it has sent.
+            self._poison_and_raise(f"{task} came although {predecessor} has held a lease and may have sent")
+
+    def lease(self, task: TaskAttempt, wanted: Sequence[TopicPartition], now: float) -> list[Granted]:
+        """Those of ``wanted`` that are free. When none is, ``task`` waits (:meth:`is_waiting`) and is served by
+        :meth:`grant_waiting`, first come first served per partition.
+
+        A task that holds leases never waits: two tasks that each hold what the other wants would do so for ever.
+        It gets an empty list, gives back what it has, and asks again.
+
+        :raises EpochPoisoned: the epoch is over, or ends now, since this attempt may not lease.
+        :raises AttemptSuperseded: a newer attempt of this task is here.
+        """
+        self._refuse_when_over()
+        self._refuse_strangers(task)
+        if task in self._finished:
+            self._poison_and_raise(f"{task} asks for a lease after it said that it is finished")
+        if task in self._waiting:
+            self._poison_and_raise(f"{task} asks for a lease while it waits for one")
+        promised = set().union(*self._waiting.values())
+        granted = self._grant(task, [partition for partition in wanted if partition not in promised], now)
+        if not granted and wanted and not self._holds_any(task):
+            self._waiting[task] = tuple(wanted)
+        return granted
+
+    def is_waiting(self, task: TaskAttempt) -> bool:
+        """Whether ``task`` asked for a lease that it has not got yet."""
+        return task in self._waiting
+
+    def grant_waiting(self, now: float) -> list[tuple[TaskAttempt, list[Granted]]]:
+        """Leases for those who wait, in order of arrival. To be called whenever partitions became free."""
+        if self.poisoned is not None or self.closed:
+            return []
+        grants = []
+        for task, wanted in list(self._waiting.items()):
+            if granted := self._grant(task, wanted, now):
+                del self._waiting[task]
+                grants.append((task, granted))
+        return grants
+
+    def _grant(self, task: TaskAttempt, wanted: Sequence[TopicPartition], now: float) -> list[Granted]:
+        granted = []
+        for partition in wanted:
+            if partition in self.held:
+                continue
+            first = partition not in self.next_sequences
+            base_sequence = self.next_sequences.setdefault(partition, 0)
+            self.held[partition] = HeldLease(task, base_sequence, now)
+            self._senders.add(task)
+            granted.append(Granted(partition, base_sequence, first))
+        return granted
+
+    def release(self, task: TaskAttempt, partition: TopicPartition, next_sequence: int) -> None:
+        """``task`` gives ``partition`` back; all its appends are acknowledged, the next one is ``next_sequence``.
+
+        A ``next_sequence`` equal to the base means that nothing was sent.
+
+        :raises EpochPoisoned: the epoch is over, or ends now: only the holder gives back, a possible sequence.
+        """
+        self._refuse_when_over()
+        lease = self.held.get(partition)
+        if lease is None or lease.task != task:
+            holder = lease.task if lease else "nobody"
+            self._poison_and_raise(f"{task} gave back {partition}, which is held by {holder}")
+        if not 0 <= next_sequence <= MAX_SEQUENCE:
+            self._poison_and_raise(f"{task} gave back {partition} with the impossible sequence {next_sequence}")
+        del self.held[partition]
+        self.next_sequences[partition] = next_sequence
+        self.turns.append(LeaseTurn(partition, task, lease.base_sequence, next_sequence))
+
+    def finished(self, task: TaskAttempt) -> None:
+        """``task`` has sent all it has; its connection may go away now.
+
+        :raises EpochPoisoned: the epoch is over, or ends now, since a lease is still held.
+        :raises AttemptSuperseded: a newer attempt of this task is here.
+        """
+        self._refuse_when_over()
+        self._refuse_strangers(task)
+        if self._holds_any(task):
+            self._poison_and_raise(f"{task} finished while it holds a lease")
+        self._finished.add(task)
+        self._waiting.pop(task, None)
+
+    def disconnected(self, task: TaskAttempt, how: str = "was lost") -> None:
+        """The connection of ``task`` is gone. One that may have sent and has not finished poisons the epoch.
+
+        That holds when all its leases are back, too: its report will never come, and its records have no owner.
+        """
+        self._waiting.pop(task, None)
+        if self.closed or task in self._finished:
+            return
+        if self._holds_any(task):
+            self.poison(f"the connection of {task} {how} while it held a lease")
+        elif task in self._senders:
+            self.poison(f"the connection of {task} {how} before it finished")
+
+    def overdue(self, now: float) -> None:
+        """Poison the epoch when a lease has been out for longer than the limit: its holder hangs or is stopped."""
+        if self.closed:
+            return
+        for partition, lease in self.held.items():
+            if now - lease.since > self.lease_limit_seconds:
+                self.poison(f"{lease.task} has held {partition} for more than {self.lease_limit_seconds:g} s")
+
+    def poison(self, reason: str, error: OncewardError | None = None) -> None:
+        """End the epoch: nothing is granted any more, and it must be aborted. The first reason stays.
+
+        An ``error`` that a task reports later replaces a bare :class:`EpochPoisoned`, because it says more: a
+        connection may be seen to break before another task's ``Fenced`` or ``RecordTooLarge`` has been read.
+        """
+        if self.poisoned is None:
+            self.poisoned = reason
+            self.error = error or EpochPoisoned(
+                f"{self.identity} was stopped: {reason}", next_step=_RUN_AGAIN, details={"reason": reason}
+            )
+            self._waiting.clear()
+        elif error is not None and isinstance(self.error, EpochPoisoned):
+            self.error = error
+
+    def close(self) -> None:
+        """No more leases; the book is ready for the report check. Leases that are still out poison it."""
+        for partition, lease in self.held.items():
+            self.poison(f"the epoch was closed while {lease.task} held {partition}")
+        for task in sorted(self._senders - self._finished, key=lambda task: task.task_attempt_id):
+            self.poison(f"the epoch was closed before {task} finished")
+        self.closed = True
+        self._waiting.clear()
+
+    def refusal(self) -> EpochPoisoned:
+        """What a task is told that asks for something when the epoch is over."""
+        reason = self.poisoned or "it is closed"
+        return EpochPoisoned(f"{self.identity} was stopped: {reason}", next_step=_RUN_AGAIN, details={"reason": reason})
+
+    def is_superseded(self, task: TaskAttempt) -> bool:
+        """Whether a newer attempt of the same task has taken the place of ``task``."""
+        current = self._current.get(task.partition_id)
+        return current is not None and current.task_attempt_id > task.task_attempt_id
+
+    def _holds_any(self, task: TaskAttempt) -> bool:
+        return any(lease.task == task for lease in self.held.values())
+
+    def _refuse_when_over(self) -> None:
+        if self.poisoned is not None or self.closed:
+            raise self.refusal()
+
+    def _refuse_strangers(self, task: TaskAttempt) -> None:
+        if self.is_superseded(task):
+            raise superseded(task)
+        if self._current.get(task.partition_id) != task:
+            self._poison_and_raise(f"{task} never said hello")
+
+    def _poison_and_raise(self, reason: str) -> NoReturn:
+        self.poison(reason)
+        raise self.refusal()
+
+
+def superseded(task: TaskAttempt) -> AttemptSuperseded:
+    """What an attempt is told whose place is taken."""
+    return AttemptSuperseded(
+        f"a newer attempt has taken the place of {task}", next_step="nothing; the newer attempt goes on"
+    )

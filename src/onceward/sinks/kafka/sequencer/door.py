@@ -1,0 +1,161 @@
+"""The sequencer's door: accepts connections, asks for the token first, and lets nobody linger.
+
+Made by ``sequencer.server``; one thread in the driver process, which also is the clock of the epoch (``on_tick``).
+Nothing but a whole HELLO frame of the fixed size with the token of the open epoch gets a connection past this
+point. Until then a stranger costs one file descriptor and at most ``HELLO_FRAME_BYTES`` bytes: no thread, no
+allocation by a length that it sent, no word in return, and no contact with the epoch.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from onceward.errors import ConfigurationError
+from onceward.sinks.kafka.sequencer.book import TaskAttempt
+from onceward.sinks.kafka.sequencer.frames import HELLO_FRAME_BYTES, is_hello_header, parse_hello
+
+Admit = Callable[[socket.socket, bytes, TaskAttempt], bool]
+
+_TICK_SECONDS = 0.1
+_BACKLOG = 1024
+
+
+@dataclass(eq=False, slots=True)
+class _Stranger:
+    """A connection that has not shown the token yet."""
+
+    sock: socket.socket
+    deadline: float
+    received: bytearray = field(default_factory=bytearray)
+
+
+class Door:
+    """Listens until :meth:`close`.
+
+    :param admit: takes over the socket and returns True when token and task are right; must not block.
+    :param on_tick: called about ten times a second with ``time.monotonic()``.
+    :param patience_seconds: how long a connection may take to show its token.
+    :param max_strangers: beyond that many, the one that has lingered for longest is dropped: a task shows its
+        token within milliseconds, a port scanner never does.
+    """
+
+    def __init__(
+        self,
+        bind_host: str,
+        port: int,
+        *,
+        admit: Admit,
+        on_tick: Callable[[float], None],
+        patience_seconds: float = 5.0,
+        max_strangers: int = 256,
+    ) -> None:
+        self._admit = admit
+        self._on_tick = on_tick
+        self._patience_seconds = patience_seconds
+        self._max_strangers = max_strangers
+        self._listener = _listen(bind_host, port)
+        self.port: int = self._listener.getsockname()[1]
+        self._strangers: dict[socket.socket, _Stranger] = {}  # in order of arrival
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="onceward-sequencer-door", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening; returns when the port is free and every stranger is gone."""
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                for key, _ in self._selector.select(_TICK_SECONDS):
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    else:
+                        self._listen_to(key.data)
+                now = time.monotonic()
+                self._drop_late_strangers(now)
+                self._on_tick(now)
+        finally:
+            for stranger in list(self._strangers.values()):
+                self._drop(stranger)
+            self._selector.close()
+            self._listener.close()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:  # gone again, or no file descriptor left: then the longest stranger gives back his
+            self._drop_longest_stranger()
+            self._closing.wait(_TICK_SECONDS / 10)
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if len(self._strangers) >= self._max_strangers:
+            self._drop_longest_stranger()
+        stranger = _Stranger(sock, time.monotonic() + self._patience_seconds)
+        self._strangers[sock] = stranger
+        self._selector.register(sock, selectors.EVENT_READ, stranger)
+
+    def _listen_to(self, stranger: _Stranger) -> None:
+        if stranger.sock not in self._strangers:
+            return  # dropped while earlier sockets of the same round were served
+        try:
+            received = stranger.sock.recv(HELLO_FRAME_BYTES - len(stranger.received))
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        stranger.received += received
+        if not received or not is_hello_header(stranger.received):
+            self._drop(stranger)
+        elif len(stranger.received) == HELLO_FRAME_BYTES:
+            self._let_in(stranger)
+
+    def _let_in(self, stranger: _Stranger) -> None:
+        token, task = parse_hello(stranger.received)
+        self._forget(stranger)
+        if not self._admit(stranger.sock, token, task):
+            stranger.sock.close()
+
+    def _drop_late_strangers(self, now: float) -> None:
+        for stranger in list(self._strangers.values()):
+            if stranger.deadline > now:
+                return
+            self._drop(stranger)
+
+    def _drop_longest_stranger(self) -> None:
+        for stranger in self._strangers.values():
+            self._drop(stranger)
+            return
+
+    def _drop(self, stranger: _Stranger) -> None:
+        self._forget(stranger)
+        stranger.sock.close()
+
+    def _forget(self, stranger: _Stranger) -> None:
+        del self._strangers[stranger.sock]
+        self._selector.unregister(stranger.sock)
+
+
+def _listen(bind_host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(bind_host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((bind_host, port), family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(
+            f"the sequencer cannot listen on {bind_host}:{port}: {error}",
+            next_step="set sequencer_host of the sink to an address of the driver's host, and sequencer_port to a "
+            "free port (0 takes any)",
+            details={"host": bind_host, "port": port},
+        ) from error
+    listener.setblocking(False)
+    return listener

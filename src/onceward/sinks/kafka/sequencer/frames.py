@@ -1,0 +1,170 @@
+"""The sequencer's wire format: small frames of a fixed header (operation, length) and a bounded payload.
+
+Used by ``sequencer.door`` and ``sequencer.epoch`` (driver) and ``sequencer.lease`` (executor). Bytes only, no I/O.
+
+::
+
+    executor → driver                              driver → executor
+    HELLO    token, task attempt                   WELCOME   the attempt may ask for leases
+    LEASE    partitions (any of them)              GRANT     partitions with their base sequences
+    RELEASE  partitions, next sequences (unanswered)
+    FINISH                                         DONE
+    FAIL     an error as JSON                      DONE
+                                                   PATIENCE  an answer is still to come (about once a second)
+                                                   STOP      an error as JSON; no GRANT ever follows
+
+All numbers are big-endian. Both ends are of the same build, so there is no version in here.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from enum import IntEnum
+
+from onceward.errors import BatchFailed, OncewardError, from_json, to_json
+from onceward.ids import TopicPartition
+from onceward.sinks.kafka.sequencer.book import TaskAttempt
+
+TOKEN_BYTES = 32
+MAX_PARTITIONS = 4096
+"""Most partitions in one frame; a task that wants more asks for the first of them."""
+
+_HEADER = struct.Struct(">BI")  # operation, payload length
+_HELLO = struct.Struct(f">{TOKEN_BYTES}siiiq")
+_TOPIC_LENGTH = struct.Struct(">H")
+_NUMBERS = struct.Struct(">ii")  # partition, sequence
+_LONGEST_TOPIC = 249  # Kafka: Topic.MAX_NAME_LENGTH; legal names are ASCII
+
+MAX_PAYLOAD_BYTES = MAX_PARTITIONS * (_TOPIC_LENGTH.size + _LONGEST_TOPIC + _NUMBERS.size)
+"""About one megabyte: what a peer can make us hold at most."""
+
+HELLO_FRAME_BYTES = _HEADER.size + _HELLO.size
+
+
+class Op(IntEnum):
+    """What a frame says; see the table above."""
+
+    HELLO = 1
+    LEASE = 2
+    RELEASE = 3
+    FINISH = 4
+    FAIL = 5
+    WELCOME = 17
+    GRANT = 18
+    DONE = 19
+    PATIENCE = 20
+    STOP = 21
+
+
+_KNOWN = frozenset(Op)
+
+
+class BadFrame(BatchFailed):
+    """Bytes on a sequencer connection that the other end would never write."""
+
+
+def frame(op: Op, payload: bytes = b"") -> bytes:
+    """One frame, ready to be sent."""
+    return _HEADER.pack(op, len(payload)) + payload
+
+
+class FrameBuffer:
+    """Bytes in, whole frames out. A length is checked before a single byte of its payload is waited for."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, received: bytes) -> None:
+        """Add what a socket gave."""
+        self._bytes += received
+
+    def next_frame(self) -> tuple[Op, bytes] | None:
+        """The next frame, or None until more bytes are fed.
+
+        :raises BadFrame: unknown operation or oversize length.
+        """
+        if len(self._bytes) < _HEADER.size:
+            return None
+        op, length = _HEADER.unpack_from(self._bytes)
+        if op not in _KNOWN:
+            raise BadFrame(f"unknown operation {op}")
+        if length > MAX_PAYLOAD_BYTES:
+            raise BadFrame(f"a payload of {length} bytes is over the limit of {MAX_PAYLOAD_BYTES}")
+        end = _HEADER.size + length
+        if len(self._bytes) < end:
+            return None
+        payload = bytes(self._bytes[_HEADER.size : end])
+        del self._bytes[:end]
+        return Op(op), payload
+
+
+def hello_frame(token: bytes, task: TaskAttempt) -> bytes:
+    """The first frame of a connection."""
+    return frame(
+        Op.HELLO,
+        _HELLO.pack(token, task.partition_id, task.attempt_number, task.stage_attempt, task.task_attempt_id),
+    )
+
+
+def is_hello_header(received: bytes | bytearray) -> bool:
+    """Whether these bytes (perhaps not all of a header yet) can be the beginning of a HELLO frame."""
+    return _HEADER.pack(Op.HELLO, _HELLO.size).startswith(bytes(received[: _HEADER.size]))
+
+
+def parse_hello(received: bytes | bytearray) -> tuple[bytes, TaskAttempt]:
+    """Token and task of a whole HELLO frame (``HELLO_FRAME_BYTES`` bytes, header checked by the caller)."""
+    token, *numbers = _HELLO.unpack_from(received, _HEADER.size)
+    return token, TaskAttempt(*numbers)
+
+
+def encode_partitions(numbered: Iterable[tuple[TopicPartition, int]]) -> bytes:
+    """Payload of LEASE (numbers unused), GRANT (base sequences) and RELEASE (next sequences)."""
+    parts = []
+    for (topic, partition), number in numbered:
+        name = topic.encode()
+        parts.append(_TOPIC_LENGTH.pack(len(name)) + name + _NUMBERS.pack(partition, number))
+    return b"".join(parts)
+
+
+def decode_partitions(payload: bytes) -> list[tuple[TopicPartition, int]]:
+    """The inverse of :func:`encode_partitions`.
+
+    :raises BadFrame: the payload does not come out even, or a name is not text.
+    """
+    numbered = []
+    at = 0
+    try:
+        while at < len(payload):
+            (length,) = _TOPIC_LENGTH.unpack_from(payload, at)
+            at += _TOPIC_LENGTH.size
+            topic = payload[at : at + length].decode()
+            partition, number = _NUMBERS.unpack_from(payload, at + length)
+            at += length + _NUMBERS.size
+            if partition < 0:
+                raise BadFrame(f"partition {partition} of {topic}")
+            numbered.append((TopicPartition(topic, partition), number))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise BadFrame(f"a list of partitions is cut or damaged: {error}") from error
+    return numbered
+
+
+def encode_error(error: OncewardError) -> bytes:
+    """Payload of FAIL and STOP. What is too long for a frame loses its details and the tail of its texts."""
+    encoded = to_json(error).encode()
+    if len(encoded) <= MAX_PAYLOAD_BYTES:
+        return encoded
+    short = MAX_PAYLOAD_BYTES // 32  # characters, of which JSON escapes none into more than twelve bytes
+    return json.dumps([type(error).__name__, error.message[:short], error.next_step[:short], {}]).encode()
+
+
+def decode_error(payload: bytes) -> OncewardError:
+    """The inverse of :func:`encode_error`.
+
+    :raises BadFrame: not an error as JSON.
+    """
+    try:
+        return from_json(payload.decode())
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadFrame(f"not an error as JSON: {error}") from error
