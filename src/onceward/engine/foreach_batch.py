@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from collections.abc import Callable
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward.engine.micro_batch import BatchPolicy, MicroBatches
-from onceward.engine.spark_query import RunningBatch, running_batch
+from onceward.engine.spark_query import RunningBatch, current_run_id, running_batch
 from onceward.engine.target import AtomicTarget
 from onceward.errors import Fenced, OncewardError
 
@@ -46,11 +47,15 @@ class ForeachBatchSink(ABC):
 
         :raises OncewardError: the batch is not written; :func:`error_of` finds it behind Spark's own exception.
         """
-        running = running_batch(frame, batch_id)
+        self._remembering(frame, batch_id, lambda running: self._batches_of(running).process(frame, running))
+
+    def _remembering(self, frame: DataFrame, batch_id: int, write: Callable[[RunningBatch], None]) -> None:
+        """Run ``write``; a typed error is kept for :func:`error_of` on its way through Spark."""
+        run_id = current_run_id(frame)
         try:
-            self._batches_of(running).process(frame, running)
+            write(running_batch(frame, batch_id))
         except OncewardError as error:
-            _remember(running.run_id, error)
+            _remember(run_id, error)
             raise
 
     def _batches_of(self, running: RunningBatch) -> MicroBatches:

@@ -67,6 +67,16 @@ def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
     return _describe(execution, BatchId(query_id, int(batch_id)))
 
 
+def current_run_id(frame: DataFrame) -> str:
+    """The run of the query that ``frame`` belongs to; empty outside a streaming query.
+
+    Spark makes the run id the job group of the query's thread (``StreamExecution.runStream``).
+    """
+    if getattr(frame.sparkSession, "_jsparkSession", None) is None:
+        return ""
+    return frame.sparkSession.sparkContext.getLocalProperty("spark.jobGroup.id") or ""
+
+
 def _execution(frame: DataFrame, session: Any, query_id: str) -> Any:
     if not query_id:
         raise UnsupportedQuery(

@@ -1,0 +1,113 @@
+"""The frame's columns, checked and brought to one shape. Driver only; called by ``target`` for every batch.
+
+Columns are those of Spark's own Kafka sink (``KafkaWriter.scala``) plus ``timestamp``:
+
+===========  =========================================  =====================================================
+column       type                                       meaning
+===========  =========================================  =====================================================
+value        binary or string, required                 the record's value; null is a tombstone
+key          binary or string                           null keys spread evenly over the partitions
+topic        string                                     required when the sink has no ``topic``
+partition    int                                        overrides the partitioner; null leaves it to the key
+headers      array<struct<key: string, value: binary>>  null is no headers
+timestamp    timestamp                                  record timestamp; null is the time of writing
+===========  =========================================  =====================================================
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 — Spark's own idiom
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from onceward.errors import BadColumn
+
+log = logging.getLogger(__name__)
+
+KNOWN = ("value", "key", "topic", "partition", "headers", "timestamp")
+TIMESTAMP_MS = "timestamp_ms"
+"""``timestamp`` travels to the tasks as a long: milliseconds since the epoch, the resolution of Kafka records."""
+
+
+def prepare(frame: DataFrame, topic: str | None) -> DataFrame:
+    """``frame`` with the columns above and no others, ``key`` and ``value`` as binary.
+
+    :param topic: the sink's static topic; it wins over a ``topic`` column, as in Spark's own sink.
+    :raises BadColumn: naming the column, what it is, and what it should be.
+    """
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    check(types, topic)
+    columns = [_payload("value")]
+    if "key" in types:
+        columns.append(_payload("key"))
+    if topic is None:
+        columns.append(F.col("topic"))
+    columns.extend(F.col(name) for name in ("partition", "headers") if name in types)
+    if "timestamp" in types:
+        columns.append(F.unix_millis("timestamp").alias(TIMESTAMP_MS))
+    return frame.select(*columns)
+
+
+def check(types: dict[str, DataType], topic: str | None) -> None:
+    """Raise :class:`BadColumn` for the first column that cannot be written."""
+    if "value" not in types:
+        raise BadColumn(
+            f"the frame has no column 'value' (it has: {', '.join(types) or 'none'})",
+            next_step="select the record's value AS value, as binary or string (for example to_json(struct(*)))",
+        )
+    if topic is None and "topic" not in types:
+        raise BadColumn(
+            "there is neither KafkaSink(topic=…) nor a column 'topic'",
+            next_step="pass topic= to KafkaSink or add a string column 'topic'",
+        )
+    for name, kind in types.items():
+        _check_type(name, kind)
+    unused = [name for name in types if name not in KNOWN or (name == "topic" and topic is not None)]
+    if unused:
+        log.debug("columns that no record part is made of: %s", ", ".join(unused))
+
+
+def _check_type(name: str, kind: DataType) -> None:
+    wanted = {
+        "value": "binary or string",
+        "key": "binary or string",
+        "topic": "string",
+        "partition": "int",
+        "headers": "array<struct<key: string, value: binary>>",
+        "timestamp": "timestamp",
+    }
+    good = {
+        "value": isinstance(kind, (BinaryType, StringType)),
+        "key": isinstance(kind, (BinaryType, StringType)),
+        "topic": isinstance(kind, StringType),
+        "partition": isinstance(kind, IntegerType),
+        "headers": _are_headers(kind),
+        "timestamp": isinstance(kind, TimestampType),
+    }
+    if name in wanted and not good[name]:
+        raise BadColumn(
+            f"column '{name}' is {kind.simpleString()}, not {wanted[name]}",
+            next_step=f"cast it: .withColumn('{name}', …) as {wanted[name]}",
+            details={"column": name, "type": kind.simpleString()},
+        )
+
+
+def _are_headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = [(field.name, type(field.dataType)) for field in kind.elementType.fields]
+    return fields == [("key", StringType), ("value", BinaryType)]
+
+
+def _payload(name: str) -> Column:
+    return F.col(name).cast("binary").alias(name)

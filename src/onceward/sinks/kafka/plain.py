@@ -1,0 +1,107 @@
+"""Writing without a transaction: ``delivery="at_least_once"`` and ``"none"``. Driver and executor tasks.
+
+Called by :mod:`sink` instead of the engine. There is no ledger and no admission: what Spark runs again is written
+again, as with Spark's own sink. ``at_least_once`` uses an idempotent producer of its own in every task, so that
+resends within a task add nothing; ``none`` sends with ``acks=1`` and no producer id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from onceward import events
+from onceward.engine.spark_query import RunningBatch
+from onceward.engine.zip_importers import drop_zip_importers
+from onceward.errors import OncewardError, from_json, to_json
+from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.sinks.kafka import preflight
+from onceward.sinks.kafka.columns import prepare
+from onceward.sinks.kafka.rows import Router, partition_counts
+from onceward.sinks.kafka.settings import KafkaSinkSettings
+from onceward.sinks.kafka.tasks import Encoder, number, this_attempt
+from onceward.wire.client import KafkaClient
+from onceward.wire.producer import Append, PartitionProducer, idempotent_identity
+
+_RESULT = pa.schema([("records", pa.int64()), ("error", pa.string())])
+_NO_PRODUCER = ProducerIdentity(-1, -1)
+_NO_SEQUENCE = -1
+
+
+class PlainWriter:
+    """Writes batches as they come."""
+
+    def __init__(self, settings: KafkaSinkSettings) -> None:
+        self._settings = settings
+        self._checked = False
+
+    def write(self, frame: DataFrame, running: RunningBatch) -> None:
+        """Write one batch; when it returns, every record is acknowledged (by the leader alone for ``none``).
+
+        :raises OncewardError: what a task ran into; part of the batch may be visible.
+        """
+        if not self._checked:
+            client = KafkaClient(self._settings.client)
+            try:
+                preflight.check_topics(client, self._settings)
+            finally:
+                client.close()
+            self._checked = True
+        ids = {"pipeline": self._settings.pipeline, "batch_id": running.batch.batch_id}
+        with events.step(events.SEND, **ids):
+            rows = prepare(frame, self._settings.topic).mapInArrow(_writer(self._settings), _RESULT_DDL).collect()
+        for row in rows:
+            if row.error is not None:
+                raise from_json(row.error)
+
+
+_RESULT_DDL = "records long, error string"
+
+
+def _writer(settings: KafkaSinkSettings) -> Any:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        drop_zip_importers()
+        try:
+            records, error = _PlainTask(settings).run(batches), None
+        except OncewardError as caught:
+            records, error = 0, to_json(caught)  # raised here, only its text would reach the driver
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([records], pa.int64()), pa.array([error], pa.string())], schema=_RESULT
+        )
+
+    return write
+
+
+class _PlainTask:
+    def __init__(self, settings: KafkaSinkSettings) -> None:
+        client = KafkaClient.shared(settings.client)
+        self._held_bytes = settings.held_bytes
+        self._idempotent = settings.delivery == "at_least_once"
+        identity = idempotent_identity(client) if self._idempotent else _NO_PRODUCER
+        self._producer = PartitionProducer(client, settings.producer, identity, transactional_id=None, version=1)
+        self._encode = Encoder(settings.producer)
+        counts = partition_counts(client, {}, settings.ledger_topic)
+        self._router = Router(settings.topic, counts, first=this_attempt().partition_id)
+        self._sequences: dict[TopicPartition, int] = {}
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> int:
+        records = 0
+        for batch in batches:
+            self._router.add(batch)
+            if self._router.held_bytes >= self._held_bytes:
+                records += self._send_all()
+        return records + self._send_all()
+
+    def _send_all(self) -> int:
+        fragments = {partition: self._encode(columns) for partition, columns in self._router.take().items()}
+        if self._idempotent:
+            first = {partition: self._sequences.get(partition, 0) for partition in fragments}
+            appends, following = number(fragments, first)
+            self._sequences.update(following)
+        else:
+            appends = [Append(p, fragment, _NO_SEQUENCE) for p, parts in fragments.items() for fragment in parts]
+        self._producer.send(appends, should_stop=None)
+        return sum(append.fragment.count for append in appends)

@@ -1,0 +1,131 @@
+"""What the tasks say they wrote, and whether it can be true. Pure: values in, a manifest out.
+
+Tasks make a :class:`TaskReport` each (:mod:`tasks`, on executors); the driver checks all of them against the
+sequencer's book (:func:`check`, called by :mod:`target` as step 6). Integrity does not rest on the sequencer alone:
+the broker refuses a gap in the sequence, and an overlap or a missing report shows here, before anything is committed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from onceward.errors import ReportMismatch
+from onceward.ids import TopicPartition
+from onceward.ledger.record import Manifest, PartitionManifest
+from onceward.records.batch import next_sequence
+from onceward.records.checksum import ContentChecksum
+from onceward.sinks.kafka.sequencer.book import LeaseTurn
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive records of one partition: sequences ``base_sequence`` on, offsets ``base_offset`` on."""
+
+    base_sequence: int
+    count: int
+    base_offset: int
+    last_offset: int
+    checksum: ContentChecksum
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """What one task attempt wrote, per partition in the order of writing."""
+
+    partition_id: int
+    task_attempt_id: int
+    segments: Mapping[TopicPartition, Sequence[Segment]]
+
+    def to_json(self) -> str:
+        """JSON text; offsets and sequences exact."""
+        segments = [
+            [tp.topic, tp.partition, [[s.base_sequence, s.count, s.base_offset, s.last_offset, s.checksum.to_list()]
+                                      for s in parts]]
+            for tp, parts in self.segments.items()
+        ]  # fmt: skip
+        return json.dumps([self.partition_id, self.task_attempt_id, segments], separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str) -> TaskReport:
+        """The report that :meth:`to_json` wrote."""
+        partition_id, task_attempt_id, segments = json.loads(text)
+        return TaskReport(
+            partition_id,
+            task_attempt_id,
+            {
+                TopicPartition(topic, partition): [
+                    Segment(sequence, count, base, last, ContentChecksum.from_list(checksum))
+                    for sequence, count, base, last, checksum in parts
+                ]
+                for topic, partition, parts in segments
+            },
+        )
+
+
+def check(reports: Sequence[TaskReport], turns: Iterable[LeaseTurn], task_count: int) -> Manifest:
+    """The manifest of the batch, if ``reports`` and the book agree.
+
+    Checked: every task reported once; every partition's turns form one chain from sequence 0; each turn is filled
+    exactly by the segments of the task that held it; offsets go up and never overlap; nothing was written outside a
+    turn.
+
+    :raises ReportMismatch: naming the task or partition; the batch is aborted and runs again.
+    """
+    _each_task_once(reports, task_count)
+    written = {
+        (partition, report.task_attempt_id): list(segments)
+        for report in reports
+        for partition, segments in report.segments.items()
+    }
+    chains: dict[TopicPartition, list[Segment]] = {}
+    for turn in turns:
+        chain = chains.setdefault(turn.partition, [])
+        _fill(turn, chain, written.get((turn.partition, turn.task.task_attempt_id), []))
+    left_over = [key for key, segments in written.items() if segments]
+    if left_over:
+        raise _mismatch(f"records were written to {left_over[0][0]} outside any lease")
+    return {partition: _summary(partition, chain) for partition, chain in chains.items() if chain}
+
+
+def _each_task_once(reports: Sequence[TaskReport], task_count: int) -> None:
+    seen = sorted(report.partition_id for report in reports)
+    if seen != list(range(task_count)):
+        raise _mismatch(f"{task_count} tasks were run, but reports came from {seen}")
+
+
+def _fill(turn: LeaseTurn, chain: list[Segment], segments: list[Segment]) -> None:
+    """Move the segments of ``turn`` from its task's ``segments`` to the partition's ``chain``."""
+    sequence = next_sequence(chain[-1].base_sequence, chain[-1].count) if chain else 0
+    if turn.base_sequence != sequence:
+        raise _mismatch(f"{turn.partition}: a lease began at sequence {turn.base_sequence}, not at {sequence}")
+    while sequence != turn.next_sequence:
+        if not segments or segments[0].base_sequence != sequence:
+            raise _mismatch(f"{turn.partition}: no task reports sequence {sequence} of a lease it gave back")
+        segment = segments.pop(0)
+        chain.append(segment)
+        sequence = next_sequence(sequence, segment.count)
+
+
+def _summary(partition: TopicPartition, chain: Sequence[Segment]) -> PartitionManifest:
+    checksum = ContentChecksum.EMPTY
+    highest = -1
+    for segment in chain:
+        fits = segment.base_offset > highest and segment.last_offset - segment.base_offset + 1 == segment.count
+        if segment.count < 1 or not fits:
+            raise _mismatch(
+                f"{partition}: offsets {segment.base_offset} to {segment.last_offset} cannot hold {segment.count} "
+                f"records after offset {highest}"
+            )
+        highest = segment.last_offset
+        checksum = ContentChecksum.combine(checksum, segment.checksum)
+    count = sum(segment.count for segment in chain)
+    return PartitionManifest(count, chain[0].base_offset, highest, checksum.hexdigest())
+
+
+def _mismatch(what: str) -> ReportMismatch:
+    return ReportMismatch(
+        f"the tasks' reports do not add up: {what}",
+        next_step="nothing; the batch is aborted and runs again under a new epoch. If it repeats, report it",
+    )

@@ -1,0 +1,109 @@
+"""``onceward.KafkaSink``: what the user builds and hands to ``foreachBatch``. Driver only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from onceward.engine.foreach_batch import ForeachBatchSink
+from onceward.engine.micro_batch import BatchPolicy
+from onceward.engine.target import AtomicTarget
+from onceward.ledger.topic import DEFAULT_TOPIC
+from onceward.sinks.kafka.plain import PlainWriter
+from onceward.sinks.kafka.settings import Delivery, kafka_sink_settings
+from onceward.sinks.kafka.target import KafkaTarget
+from onceward.wire.security import TokenProvider
+
+
+class KafkaSink(ForeachBatchSink):
+    """Writes each micro-batch as one Kafka transaction: records, source offsets and progress in one atomic step.
+
+    Columns: ``value`` (binary or string; null is a tombstone), and optionally ``key``, ``topic``, ``partition``,
+    ``headers``, ``timestamp``: those of Spark's own Kafka sink, see :mod:`onceward.sinks.kafka.columns`. Keys land
+    where Kafka's default partitioner puts them.
+
+    Guarantee (``delivery="exactly_once"``): after any crash, readers with ``isolation.level=read_committed`` see the
+    output of every micro-batch exactly once, all of a batch or nothing. Readers with ``read_uncommitted`` see aborted
+    attempts as well.
+
+    :param bootstrap_servers: ``host:port``, comma-separated or a list.
+    :param topic: where records go; leave it out to follow the column ``topic``.
+    :param pipeline_id: the stable name of this query: its transactional id, its consumer group (source offsets are
+        committed there for lag monitoring) and its ledger key. One running query per id; a second one takes over.
+    :param delivery: ``"exactly_once"``; ``"at_least_once"``: idempotent producing without a transaction, duplicates
+        after a crash; ``"none"``: ``acks=1``, loss and duplicates possible.
+    :param resume: ``"checkpoint"``: the query's checkpoint and the ledger must tell the same story. ``"ledger"``: a
+        query with a new checkpoint may continue where the ledger ends (for queries without state, with
+        ``kafka_source(starting="ledger")``). ``"adopt"``: begin a chain on a checkpoint that has run before (migration
+        from another sink), only while the pipeline has no ledger record.
+    :param options: Kafka client settings by Kafka's own names, such as ``security.protocol``, ``compression.type``,
+        ``batch.size``, ``transaction.timeout.ms``. Unknown or contradictory ones are refused here.
+    :param oauth_token_provider: for ``sasl.mechanism=OAUTHBEARER``: a picklable object with ``token() -> str``.
+    :param ledger_topic: compacted topic of the ledger, created when missing (16 partitions).
+    :param create_topic_partitions: create ``topic`` with that many partitions when it is missing; None: refuse.
+    :param batch_attempts: how often one batch is tried, each time under a new epoch, before the query fails.
+    :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
+    :param single_task_records: a batch of a query without state that spans at most so many source records runs as
+        one task, which saves the others' start; 0: never.
+    :param held_bytes: payload bytes that a task holds back before it sends, so that the transaction is open only
+        while bytes move.
+    :param sequencer_host: host name under which executors reach the driver; None: ``spark.driver.host``.
+    :param sequencer_port: port of the driver's sequencer; 0: any free one.
+    :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str | Sequence[str],
+        pipeline_id: str,
+        topic: str | None = None,
+        delivery: Delivery = "exactly_once",
+        resume: str = "checkpoint",
+        options: Mapping[str, Any] | None = None,
+        oauth_token_provider: TokenProvider | None = None,
+        ledger_topic: str = DEFAULT_TOPIC,
+        create_topic_partitions: int | None = None,
+        batch_attempts: int = 3,
+        batch_timeout_s: float | None = None,
+        single_task_records: int = 10_000,
+        held_bytes: int = 64 << 20,
+        sequencer_host: str | None = None,
+        sequencer_port: int = 0,
+    ) -> None:
+        self.settings = kafka_sink_settings(
+            bootstrap_servers=bootstrap_servers,
+            pipeline=pipeline_id,
+            topic=topic,
+            delivery=delivery,
+            resume=resume,
+            options=options,
+            oauth_token_provider=oauth_token_provider,
+            ledger_topic=ledger_topic,
+            create_topic_partitions=create_topic_partitions,
+            batch_attempts=batch_attempts,
+            batch_timeout_s=batch_timeout_s,
+            single_task_records=single_task_records,
+            held_bytes=held_bytes,
+            sequencer_host=sequencer_host,
+            sequencer_port=sequencer_port,
+        )
+        super().__init__(BatchPolicy(self.settings.pipeline, self.settings.resume, self.settings.batch_attempts))
+        self._plain: PlainWriter | None = None
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Write one micro-batch. Called by Spark, on the query's own thread in the driver."""
+        if self.settings.delivery == "exactly_once":
+            super().__call__(frame, batch_id)
+            return
+        plain = self._plain = self._plain or PlainWriter(self.settings)
+        self._remembering(frame, batch_id, lambda running: plain.write(frame, running))
+
+    def _new_target(self) -> AtomicTarget:
+        return KafkaTarget(self.settings)
+
+    def __repr__(self) -> str:
+        where = self.settings.topic or "column 'topic'"
+        return f"KafkaSink(pipeline_id={self.settings.pipeline!r}, topic={where}, delivery={self.settings.delivery!r})"

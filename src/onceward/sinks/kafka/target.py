@@ -1,0 +1,231 @@
+"""The Kafka sink's side of a micro-batch: one transaction, written by all tasks. Driver only.
+
+Called by ``engine.micro_batch`` in the order of the methods. What is kept from batch to batch: connections, the
+transaction's identity, the sequencer's port. Everything else belongs to one attempt.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from pyspark.sql import DataFrame, Row
+
+from onceward import events
+from onceward.engine import job
+from onceward.engine.spark_query import RunningBatch
+from onceward.engine.target import AtomicTarget
+from onceward.errors import BatchTimedOut, OncewardError
+from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.ledger.admission import is_kafka_offset
+from onceward.ledger.record import LedgerRecord, Manifest
+from onceward.ledger.topic import Ledger
+from onceward.sinks.kafka import preflight
+from onceward.sinks.kafka.columns import prepare
+from onceward.sinks.kafka.report import TaskReport, check
+from onceward.sinks.kafka.sequencer.book import EpochBook
+from onceward.sinks.kafka.sequencer.server import Sequencer
+from onceward.sinks.kafka.sequencer.ticket import EpochTicket
+from onceward.sinks.kafka.settings import KafkaSinkSettings
+from onceward.sinks.kafka.tasks import REPORT_SCHEMA, TaskSpec, writer
+from onceward.wire.client import KafkaClient
+from onceward.wire.producer import Append, PartitionProducer
+from onceward.wire.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+
+class KafkaTarget(AtomicTarget):
+    """One run's transaction with Kafka."""
+
+    def __init__(self, settings: KafkaSinkSettings) -> None:
+        self._settings = settings
+        self._client = KafkaClient(settings.client)
+        self._ledger = Ledger(self._client, settings.ledger_topic, settings.pipeline)
+        self._transaction = Transaction(self._client, settings.pipeline, settings.producer.transaction_timeout_ms)
+        self._sequencer: Sequencer | None = None
+        self._epoch_open = False
+
+    # 1. Admit
+
+    def glance(self) -> LedgerRecord | None:
+        return self._ledger.newest(decided_only=True)
+
+    def open(self, running: RunningBatch) -> LedgerRecord | None:
+        preflight.check_topics(self._client, self._settings)
+        self._ledger.ensure_topic()
+        # The order matters: after take_over no earlier owner can commit, so what the ledger says then is final.
+        self._transaction.take_over()
+        return self._ledger.newest()
+
+    def begin(self) -> ProducerIdentity:
+        return self._transaction.begin()
+
+    # 2 to 6. One Spark job
+
+    def write(self, frame: DataFrame, running: RunningBatch) -> Manifest:
+        ids = self._ids(running)
+        with events.step(events.PLAN, **ids):
+            job_frame, task_count = self._plan(frame, running)
+        with events.step(events.SEND, **ids):
+            rows, book = self._run(job_frame)
+        with events.step(events.CHECK, **ids):
+            return check([TaskReport.from_json(row.report) for row in rows], book.turns, task_count)
+
+    def _plan(self, frame: DataFrame, running: RunningBatch) -> tuple[DataFrame, int]:
+        prepared = prepare(frame, self._settings.topic)
+        if self._fits_one_task(running):
+            prepared = prepared.coalesce(1)
+        topics = {}
+        if self._settings.topic is not None:
+            topics = {self._settings.topic: len(self._partitions(self._settings.topic))}
+        spec = TaskSpec(
+            client=self._settings.client,
+            producer=self._settings.producer,
+            topic=self._settings.topic,
+            topics=topics,
+            ledger_topic=self._settings.ledger_topic,
+            held_bytes=self._settings.held_bytes,
+            ticket=self._open_epoch(frame),
+            transactional_id=self._settings.pipeline,
+            transaction_version=self._transaction.version,
+            connect_timeout_s=self._settings.client.connect_timeout_ms / 1000,
+        )
+        job_frame = prepared.mapInArrow(writer(spec), REPORT_SCHEMA)
+        return job_frame, job.partition_count(job_frame)
+
+    def _fits_one_task(self, running: RunningBatch) -> bool:
+        """A small batch of a stateless plan: one task costs less than many. State needs its own partitions."""
+        if running.stateful or running.input_records is None:
+            return False
+        return running.input_records <= self._settings.single_task_records
+
+    def _partitions(self, topic: str) -> dict[int, int]:
+        """Partitions of ``topic`` as of now, so that one added since the last batch is written to."""
+        return self._client.topic_partitions([topic], refresh=True)[topic]
+
+    def _open_epoch(self, frame: DataFrame) -> EpochTicket:
+        if self._sequencer is None:
+            bind, advertised = preflight.sequencer_hosts(frame.sparkSession.sparkContext, self._settings)
+            self._sequencer = Sequencer(bind, advertised, self._settings.sequencer_port)
+        producer = self._settings.producer
+        limit_ms = min(producer.delivery_timeout_ms, producer.transaction_timeout_ms)
+        ticket = self._sequencer.open_epoch(
+            self._transaction.identity,
+            lease_limit_seconds=limit_ms / 1000,
+            on_first_lease=self._transaction.add_partitions,
+        )
+        self._epoch_open = True
+        return ticket
+
+    def _run(self, job_frame: DataFrame) -> tuple[list[Row], EpochBook]:
+        """Run the job; a typed error of a task or of the sequencer comes before Spark's text of it."""
+        sequencer = self._sequencer
+        assert sequencer is not None  # noqa: S101 — opened in _plan
+        deadline = self._deadline()
+
+        def lost() -> OncewardError | None:
+            if deadline is not None and time.monotonic() > deadline and sequencer.failure is None:
+                sequencer.poison(self._out_of_time())
+            return sequencer.failure
+
+        try:
+            rows = job.collect(job_frame, lost)
+        except Exception as spark_error:
+            failure = sequencer.failure
+            if failure is not None:
+                raise failure from spark_error
+            raise
+        finally:
+            book = self._close_epoch()
+        if sequencer.failure is not None:
+            raise sequencer.failure
+        assert book is not None  # noqa: S101 — was open
+        return rows, book
+
+    def _deadline(self) -> float | None:
+        limit = self._settings.batch_timeout_s
+        return None if limit is None else time.monotonic() + limit
+
+    def _out_of_time(self) -> OncewardError:
+        return BatchTimedOut(
+            f"the batch ran longer than batch_timeout_s={self._settings.batch_timeout_s}",
+            next_step="raise batch_timeout_s, or make batches smaller (maxOffsetsPerTrigger)",
+        )
+
+    # 7. Offsets and ledger
+
+    def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
+        ids = self._ids(running)
+        offsets = self._source_offsets(running)
+        if offsets:
+            with events.step(events.OFFSETS, **ids):
+                group = self._settings.pipeline
+                self._transaction.commit_offsets(group, offsets, metadata=f"batch {running.batch.batch_id}")
+        with events.step(events.LEDGER, **ids):
+            # Last, so that the partition that all pipelines share is held up for milliseconds only.
+            partition = self._ledger.partition()
+            self._transaction.add_partitions([partition])
+            self._driver_producer().send([Append(partition, self._ledger.record_to_append(record), 0)])
+
+    def _source_offsets(self, running: RunningBatch) -> dict[TopicPartition, int]:
+        """End offsets of the Kafka sources that read the cluster which this sink writes to.
+
+        Offsets of another cluster cannot be in this cluster's transaction. Same cluster: a common bootstrap server.
+        """
+        ours = set(self._settings.client.bootstrap_servers)
+        offsets: dict[TopicPartition, int] = {}
+        for source in running.kafka_sources:
+            end = running.sources[source.index].end
+            if not is_kafka_offset(end) or not source.bootstrap_servers & ours:
+                continue
+            for topic, partitions in end.items():
+                for partition, offset in partitions.items():
+                    key = TopicPartition(topic, int(partition))
+                    offsets[key] = min(offset, offsets.get(key, offset))
+        return offsets
+
+    def _driver_producer(self) -> PartitionProducer:
+        return PartitionProducer(
+            self._client,
+            self._settings.producer,
+            self._transaction.identity,
+            transactional_id=self._settings.pipeline,
+            version=self._transaction.version,
+        )
+
+    # 8. Commit, and its other endings
+
+    def commit(self) -> None:
+        self._transaction.commit()
+
+    def settle(self) -> LedgerRecord | None:
+        self._transaction.recover()
+        return self._ledger.newest()
+
+    def abort(self) -> None:
+        self._close_epoch()  # first: no task may get another lease
+        self._transaction.abort()
+
+    def _close_epoch(self) -> EpochBook | None:
+        if self._sequencer is None or not self._epoch_open:
+            return None
+        self._epoch_open = False
+        return self._sequencer.close_epoch()
+
+    def close(self) -> None:
+        for part in (self._sequencer, self._client):
+            if part is not None:
+                try:
+                    part.close()
+                except (OncewardError, OSError) as error:
+                    log.debug("closing: %s", error)
+        self._sequencer = None
+
+    def _ids(self, running: RunningBatch) -> dict[str, object]:
+        return {
+            "pipeline": self._settings.pipeline,
+            "query_id": running.batch.query_id,
+            "batch_id": running.batch.batch_id,
+            "epoch": self._transaction.identity.epoch,
+        }

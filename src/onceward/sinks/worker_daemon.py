@@ -1,0 +1,19 @@
+"""Spark's Python worker daemon with what a task needs already imported, so that forked workers share it.
+
+Named by :func:`onceward.engine.spark_session.spark_conf` as ``spark.python.daemon.module``; Spark starts it once per
+executor (``PythonWorkerFactory``), and it forks a worker per concurrent task. Nothing here opens a socket or starts a
+thread: a fork must not inherit either.
+"""
+
+from __future__ import annotations
+
+import numpy  # noqa: F401 — imported before workers fork
+import pyarrow.compute  # noqa: F401
+import pyspark.daemon
+
+import onceward.sinks.kafka.tasks  # noqa: F401
+from onceward.engine.zip_importers import drop_zip_importers
+
+if __name__ == "__main__":
+    drop_zip_importers()
+    pyspark.daemon.manager()
