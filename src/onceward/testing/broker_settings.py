@@ -39,6 +39,9 @@ def broker_properties(
 _SMALL_AND_QUICK = {
     "auto.create.topics.enable": "false",  # a misspelt topic must be an error, as on a well-kept cluster
     "group.initial.rebalance.delay.ms": "0",
+    # After kill -9 a node may register again only when its old session has ended (broker.session.timeout.ms, 9 s): a
+    # longer session would spare starved brokers a fencing, but every restart would have to wait for it.
+    "initial.broker.registration.timeout.ms": "120000",
     "num.io.threads": "4",
     "num.partitions": "1",
     "offsets.topic.num.partitions": "4",
@@ -76,8 +79,6 @@ def _replication(node_count: int) -> dict[str, str]:
         "offsets.topic.replication.factor": replicas,
         **{f"{topic}.replication.factor": replicas for topic in internal_topics},
         **{f"{topic}.min.isr": in_sync for topic in internal_topics},
-        # A node alone has nobody to fail over to: being starved of CPU for a while must not fence it.
-        **({"broker.session.timeout.ms": "60000"} if node_count == 1 else {}),
     }
 
 

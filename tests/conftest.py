@@ -1,0 +1,171 @@
+"""Fixtures of every suite: two brokers, one Spark session, topics, and a reader that is not our own client.
+
+Brokers and Spark are started when the first test asks for them and serve the whole run; a test keeps to topics of its
+own (`topic`). A test that kills brokers starts a `LocalKafka` of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from onceward.engine.jars import resolve, spark_connector_coordinates
+from onceward.testing import LocalKafka
+
+READ_TIMEOUT_SECONDS = 60
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[LocalKafka]:
+    """One node of 4.3.1: transaction version 2."""
+    with LocalKafka() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kafka39() -> Iterator[LocalKafka]:
+    """One node of 3.9.1: transaction version 1."""
+    with LocalKafka(version="3.9.1") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session", params=["4.3.1", "3.9.1"])
+def any_kafka(request: pytest.FixtureRequest) -> LocalKafka:
+    """Each of the two, one after the other: for what must hold in both transaction versions."""
+    return request.getfixturevalue("kafka" if request.param == "4.3.1" else "kafka39")
+
+
+@pytest.fixture(scope="session")
+def new_topic() -> Callable[..., str]:
+    """`new_topic(bootstrap_servers, partitions=1, **config)` makes a topic with a name of its own and returns it."""
+
+    def make(bootstrap_servers: str, partitions: int = 1, *, prefix: str = "t", **config: object) -> str:
+        name = f"{prefix}-{uuid.uuid4().hex[:12]}"
+        settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+        admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        admin.create_topics([NewTopic(name, num_partitions=partitions, config=settings)])[name].result(30)
+        _wait_for_leaders(admin, name, partitions)
+        return name
+
+    return make
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, new_topic: Callable[..., str]) -> Callable[..., str]:
+    """`topic(partitions=1, **config)` makes a topic on `kafka`; configs in Python spelling (`a_b` = `a.b`)."""
+
+    def make(partitions: int = 1, **config: Any) -> str:
+        return new_topic(request.getfixturevalue("kafka").bootstrap_servers, partitions, **config)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def read_committed() -> Callable[..., list[Message]]:
+    """`read_committed(bootstrap_servers, topic)`: every visible message, by partition and offset."""
+    return lambda bootstrap_servers, topic: _read(bootstrap_servers, topic, "read_committed")
+
+
+@pytest.fixture(scope="session")
+def read_uncommitted() -> Callable[..., list[Message]]:
+    """The same with `read_uncommitted`: what was appended, aborted records included."""
+    return lambda bootstrap_servers, topic: _read(bootstrap_servers, topic, "read_uncommitted")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One `local[2]` session for the run, with Spark's Kafka and Avro connectors given as jar paths."""
+    pyspark_sql = pytest.importorskip("pyspark.sql")
+    folder = tmp_path_factory.mktemp("spark")
+    settings = {
+        "spark.jars": ",".join(str(jar) for jar in resolve(*spark_connector_coordinates())),
+        "spark.pyspark.python": sys.executable,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder} -XX:+UseSerialGC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.checkpointLocation": str(folder / "checkpoints"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
+    builder = pyspark_sql.SparkSession.builder.master("local[2]").appName("onceward-tests")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYSPARK_PYTHON", sys.executable)
+        environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        session = builder.config(map=settings).getOrCreate()
+        yield session
+        _end(session)
+
+
+def _end(session: Any) -> None:
+    """Stops the session and its JVM: by itself, PySpark's JVM would stay until the interpreter ends."""
+    from pyspark import SparkContext
+
+    for query in session.streams.active:
+        query.stop()
+    gateway = SparkContext._gateway
+    session.stop()
+    process = gateway.proc
+    gateway.shutdown()
+    process.stdin.close()
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+def _wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
+    """A created topic is not yet known to every broker; the first reader or writer should not have to care."""
+    for _ in itertools.repeat(None, 200):
+        found = admin.list_topics(topic, timeout=10).topics[topic]
+        if len(found.partitions) == partitions and all(p.leader >= 0 for p in found.partitions.values()):
+            return
+    raise AssertionError(f"topic {topic} has no leaders for its {partitions} partitions")
+
+
+def _read(bootstrap_servers: str, topic: str, isolation_level: str) -> list[Message]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": f"reader-{uuid.uuid4().hex[:12]}",
+            "isolation.level": isolation_level,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.queue.backoff.ms": 5,
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        return sorted(_until_every_end(consumer, len(partitions)), key=lambda m: (m.partition(), m.offset()))
+    finally:
+        consumer.close()
+
+
+def _until_every_end(consumer: Consumer, partition_count: int) -> Iterator[Message]:
+    ended: set[int] = set()
+    while len(ended) < partition_count:
+        message = consumer.poll(READ_TIMEOUT_SECONDS)
+        assert message is not None, f"no message and no end within {READ_TIMEOUT_SECONDS} s; ended: {sorted(ended)}"
+        error = message.error()
+        if error is None:
+            yield message
+        elif error.code() == KafkaError._PARTITION_EOF:
+            ended.add(message.partition())
+        else:
+            raise KafkaException(error)
