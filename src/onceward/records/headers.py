@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from onceward.errors import BadColumn
 from onceward.records.payload import Payload
 from onceward.records.pieces import side_by_side
-from onceward.records.varint import Int64s, varints
+from onceward.records.varint import varints
 
 
 def header_sections(headers: Any) -> Payload:
@@ -25,7 +25,7 @@ def header_sections(headers: Any) -> Payload:
     counts = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     every = headers.flatten()  # the headers of all rows, without those under null lists or outside the slice
     if len(every) == 0:
-        return _payload(*side_by_side(len(counts), [varints(counts)]))
+        return Payload.of(_binary(*side_by_side(len(counts), [varints(counts)])))
     names, values = every.flatten()
     if every.null_count or names.null_count:
         raise BadColumn(
@@ -35,8 +35,8 @@ def header_sections(headers: Any) -> Payload:
     name, value = Payload.of(names.cast(pa.binary())), Payload.of(values)
     _refuse_too_much(name, value)
     joined, ends = side_by_side(len(every), [varints(name.lengths), name.array, varints(value.lengths), value.array])
-    by_row = _binary(ends[np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])], joined)
-    return _payload(*side_by_side(len(counts), [varints(counts), by_row]))
+    by_row = _binary(joined, ends[np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])])
+    return Payload.of(_binary(*side_by_side(len(counts), [varints(counts), by_row])))
 
 
 def _refuse_too_much(name: Payload, value: Payload) -> None:
@@ -48,11 +48,7 @@ def _refuse_too_much(name: Payload, value: Payload) -> None:
         )
 
 
-def _binary(offsets: Any, data: Any) -> Any:
-    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), data])
-
-
-def _payload(data: Any, offsets: Any) -> Payload:
-    lengths: Int64s = np.diff(offsets).astype(np.int64)
-    offsets = np.ascontiguousarray(offsets)
-    return Payload(_binary(offsets, data), lengths, offsets)
+def _binary(data: Any, offsets: Any) -> Any:
+    return pa.Array.from_buffers(
+        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(np.ascontiguousarray(offsets)), data]
+    )

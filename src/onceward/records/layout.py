@@ -13,6 +13,7 @@ Called by ``records.batch``; runs in executor tasks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,9 @@ class Rows:
 
     count: int
     key: Payload | None
+    key_lengths: Field
     value: Payload
+    value_lengths: Field
     headers: Payload | None  # whole sections
     timestamp_ms: Int64s | None  # None: all rows have base_ms
     base_ms: int
@@ -56,7 +59,9 @@ class Rows:
         return Rows(
             count=len(columns),
             key=key,
+            key_lengths=constant(-1) if key is None else varints(key.lengths),
             value=value,
+            value_lengths=varints(value.lengths),
             headers=None if columns.headers is None else header_sections(columns.headers),
             timestamp_ms=_timestamps(columns.timestamp_ms, now_ms),
             base_ms=now_ms,
@@ -67,39 +72,46 @@ class Rows:
         """For each row a number of bytes that its record will not exceed, whatever batch it ends up in."""
         spread = 0 if self.timestamp_ms is None else int(self.timestamp_ms.max() - self.timestamp_ms.min())
         fixed = 1 + zigzag_width(-spread - 1) + zigzag_width(self.count)
-        sizes = fixed + _with_length(self.value)
-        sizes += 1 if self.key is None else _with_length(self.key)
-        sizes += 1 if self.headers is None else self.headers.lengths
-        return sizes + varints(sizes).widths
+        sizes = self._payload_sizes(0, self.count) + (self.key_lengths.widths + self.value_lengths.widths + fixed)
+        sizes += zigzag_width(int(sizes.max()))
+        return sizes
 
     def encode(self, start: int, end: int, bases: Int64s, offset_deltas: Field) -> tuple[Any, npt.NDArray[np.int32]]:
-        """The records of rows ``start`` to ``end``: their bytes, and the ``end - start + 1`` offsets in them.
+        """The records of rows ``start`` up to ``end``: their bytes, and the ``end - start + 1`` offsets in them.
 
-        ``bases`` holds each row's base timestamp (that of the first record of its batch).
+        ``bases`` holds each row's base timestamp: that of the first record of its batch.
         """
-        key = None if self.key is None else self.key.slice(start, end)
-        value = self.value.slice(start, end)
-        times = constant(0) if self.timestamp_ms is None else varints(self.timestamp_ms[start:end] - bases)
-        key_lengths = constant(-1) if key is None else varints(key.lengths)
-        value_lengths = varints(value.lengths)
-        headers = ZERO_BYTE if self.headers is None else self.headers.slice(start, end)
-
-        body = 1 + times.widths + offset_deltas.widths + key_lengths.widths + value_lengths.widths
-        body = body + np.maximum(value.lengths, 0) + (headers.widths if isinstance(headers, Field) else headers.lengths)
-        if key is not None:
-            body += np.maximum(key.lengths, 0)
-        parts = [varints(body), ZERO_BYTE, times, offset_deltas, key_lengths, key, value_lengths, value, headers]
-        data, offsets = side_by_side(end - start, _packed([part for part in parts if part is not None]))
-        return data, offsets
+        times = ZERO_BYTE if self.timestamp_ms is None else varints(self.timestamp_ms[start:end] - bases)
+        key_lengths = self.key_lengths.slice(start, end)
+        value_lengths = self.value_lengths.slice(start, end)
+        bodies = self._payload_sizes(start, end) + (
+            1 + times.widths + offset_deltas.widths + key_lengths.widths + value_lengths.widths
+        )
+        parts: list[Field | Payload] = [varints(bodies), ZERO_BYTE, times, offset_deltas, key_lengths]
+        if self.key is not None:
+            parts.append(self.key.slice(start, end))
+        parts += [value_lengths, self.value.slice(start, end)]
+        if self.headers is not None:
+            return side_by_side(end - start, _packed([*parts, self.headers.slice(start, end)]))
+        # No headers is one zero byte at the end of each record: it costs a piece less at the start of the next one.
+        data, offsets = side_by_side(end - start, _packed([ZERO_BYTE, *parts]), last=ZERO_BYTE)
+        return data, offsets + 1
 
     def checksum(self, start: int, end: int) -> ContentChecksum:
-        """The content checksum of rows ``start`` to ``end``."""
+        """The content checksum of rows ``start`` up to ``end``."""
         return ContentChecksum(
             Stretch.of(self.lengths[start:end]),
             Stretch(0, 0) if self.key is None else Stretch.of(self.key.bytes_between(start, end)),
             Stretch.of(self.value.bytes_between(start, end)),
             _zeros(end - start) if self.headers is None else Stretch.of(self.headers.bytes_between(start, end)),
         )
+
+    def _payload_sizes(self, start: int, end: int) -> Int64s:
+        """Bytes of key, value and headers section of each row."""
+        sizes = self.value.sizes[start:end] + (1 if self.headers is None else self.headers.sizes[start:end])
+        if self.key is not None:
+            sizes += self.key.sizes[start:end]
+        return sizes
 
 
 def _timestamps(timestamp_ms: Int64s | None, now_ms: int) -> Int64s | None:
@@ -115,11 +127,7 @@ def _timestamps(timestamp_ms: Int64s | None, now_ms: int) -> Int64s | None:
     return times
 
 
-def _with_length(payload: Payload) -> Int64s:
-    return varints(payload.lengths).widths + np.maximum(payload.lengths, 0)
-
-
-def _packed(parts: list[Field | Payload]) -> list[Any]:
+def _packed(parts: Sequence[Field | Payload]) -> list[Any]:
     """Neighbouring fields joined while they fit a word; payloads as their arrays."""
     pieces: list[Any] = []
     for part in parts:

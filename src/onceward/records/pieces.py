@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from onceward.records.columns import payload_bytes
 from onceward.records.varint import Field
 
 _INLINE = np.dtype([("size", "<i4"), ("bytes", "<u8"), ("unused", "<u4")])
@@ -24,37 +25,52 @@ _WHOLE = np.dtype(np.complex128)  # any 16-byte type: moves a view as one item
 _INLINE_LIMIT = 12
 
 
-def side_by_side(rows: int, pieces: Sequence[Any]) -> tuple[Any, npt.NDArray[np.int32]]:
+def side_by_side(rows: int, pieces: Sequence[Any], last: Field | None = None) -> tuple[Any, npt.NDArray[np.int32]]:
     """``pieces`` (fields, or binary arrays without bytes under nulls) of each of ``rows`` rows, joined.
 
     Returns the bytes (pa.Buffer) and the ``rows + 1`` offsets of the rows in them, less than 2 GiB together: the
-    caller keeps blocks small. No row costs a step of Python.
+    caller keeps blocks small. ``last`` follows the last row once. No row costs a step of Python.
     """
-    views = np.empty((rows, len(pieces)), _WHOLE)
+    count = rows * len(pieces)
+    views = np.empty(count + (last is not None), _WHOLE)
+    by_row = views[:count].reshape(rows, len(pieces))
     buffers: list[Any] = []
-    for i, piece in enumerate(pieces):
-        if isinstance(piece, Field):
-            slot = views.view(_INLINE)[:, i]
-            slot["size"] = piece.widths
-            slot["bytes"] = piece.words
+    for i in sorted(range(len(pieces)), key=lambda i: _bytes_held(pieces[i]), reverse=True):
+        if isinstance(pieces[i], Field):
+            _write_inline(by_row[:, i], pieces[i])
         else:
-            views[:, i] = _pointers(piece, buffers)
-    flat = pa.Array.from_buffers(pa.binary_view(), views.size, [None, pa.py_buffer(views), *buffers])
+            by_row[:, i] = _pointers(pieces[i], buffers)
+    if last is not None:
+        _write_inline(views[count:], last)
+    flat = pa.Array.from_buffers(pa.binary_view(), len(views), [None, pa.py_buffer(views), *buffers])
     joined = flat.cast(pa.binary())
-    offsets = np.frombuffer(joined.buffers()[1], np.int32)[joined.offset :][: views.size + 1 : len(pieces)]
+    offsets = np.frombuffer(joined.buffers()[1], np.int32)[joined.offset :][: count + 1 : len(pieces)]
     return joined.buffers()[2], offsets
 
 
+def _bytes_held(piece: Any) -> int:
+    """For the order: the largest column first, because the first one's pointers need no renumbering."""
+    return -1 if isinstance(piece, Field) else payload_bytes(piece)
+
+
+def _write_inline(slot: npt.NDArray[np.complex128], field: Field) -> None:
+    inline = slot.view(_INLINE)
+    inline["size"] = field.widths
+    inline["bytes"] = field.words
+
+
 def _pointers(array: Any, buffers: list[Any]) -> npt.NDArray[np.complex128]:
-    """The views of ``array``; the buffer they point into joins ``buffers``."""
+    """The views of ``array``; the buffers they point into join ``buffers``."""
     views = array.cast(pa.binary_view())
     _, raw, *data = views.buffers()
     pointers = np.frombuffer(raw, _POINTER)[views.offset : views.offset + len(array)]
-    if array.null_count or (buffers and data):
+    if array.null_count:
         pointers = pointers.copy()
-        if array.null_count:
-            pointers["size"][array.is_null().to_numpy(zero_copy_only=False)] = 0
-        if buffers:  # inline views keep bytes where the others have the number of their buffer
-            pointers["buffer"][pointers["size"] > _INLINE_LIMIT] += len(buffers)
+        pointers["size"][array.is_null().to_numpy(zero_copy_only=False)] = 0
+    if buffers:  # inline views keep bytes where the others have the number of their buffer
+        outside = pointers["size"] > _INLINE_LIMIT
+        if outside.any():
+            pointers = pointers.copy()
+            pointers["buffer"][outside] += len(buffers)
     buffers.extend(data)
     return pointers.view(_WHOLE)
