@@ -10,7 +10,7 @@ WORKER_DAEMON = "onceward.sinks.worker_daemon"
 def spark_conf(*packages: str) -> dict[str, str]:
     """Settings for ``SparkSession.builder.config(map=onceward.spark_conf())``. None of them is required.
 
-    * ``spark.jars``: Spark's Kafka source and Avro functions (and ``packages``, more Maven coordinates) as resolved paths.
+    * ``spark.jars``: Spark's Kafka source and Avro functions, and ``packages`` (Maven coordinates), as resolved paths.
       ``spark.jars.packages`` would do, but puts every jar on the Python workers' import path, which costs each task
       150 to 300 ms (see :mod:`onceward.engine.zip_importers`).
     * ``spark.python.daemon.module``: Python workers are forked with everything imported.

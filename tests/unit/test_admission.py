@@ -1,0 +1,108 @@
+"""The ledger's answer to a batch: every row of the admission table, and every pair of neighbours that must differ."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from onceward.errors import AdmissionRefused, CheckpointReplaced, CheckpointRewound, LedgerBehind
+from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange
+from onceward.ledger.admission import RESUME_CHOICES, Admission, admit, is_kafka_offset, refusal
+from onceward.ledger.record import LedgerRecord
+
+QUERY, OTHER = "query-a", "query-b"
+
+
+def kafka(**offsets: int) -> dict[str, dict[str, int]]:
+    return {"people": {name.removeprefix("p"): offset for name, offset in offsets.items()}}
+
+
+def span(start: object, end: object) -> tuple[SourceRange, ...]:
+    return (SourceRange(start, end),)
+
+
+def ledger(batch_id: int, end: object, query: str = QUERY, sequence: int = 40) -> LedgerRecord:
+    return LedgerRecord(
+        PipelineId("p"), sequence, BatchId(query, batch_id), span(None, end), {}, ProducerIdentity(1, 1), 0
+    )
+
+
+TEN, TWENTY, THIRTY = kafka(p0=10, p1=10), kafka(p0=20, p1=20), kafka(p0=30, p1=30)
+
+TABLE = [
+    # ledger, batch id, query, source span, resume, outcome
+    (None, 0, QUERY, span(None, TEN), "checkpoint", Admission.FIRST),
+    (None, 0, QUERY, span(TEN, TWENTY), "ledger", Admission.FIRST),
+    (None, 0, QUERY, span(TEN, TWENTY), "adopt", Admission.FIRST),
+    (None, 7, QUERY, span(TEN, TWENTY), "checkpoint", Admission.LEDGER_BEHIND),
+    (None, 7, QUERY, span(TEN, TWENTY), "ledger", Admission.LEDGER_BEHIND),
+    (None, 7, QUERY, span(TEN, TWENTY), "adopt", Admission.ADOPT),
+    (ledger(4, TEN), 5, QUERY, span(TEN, TWENTY), "checkpoint", Admission.NEXT),
+    (ledger(4, TEN), 5, QUERY, span(TEN, TEN), "checkpoint", Admission.NEXT),  # only-watermark batch
+    (ledger(4, TEN), 5, QUERY, span(TWENTY, THIRTY), "checkpoint", Admission.OFFSETS_DIFFER),
+    (ledger(4, TEN), 5, QUERY, span(TWENTY, THIRTY), "adopt", Admission.OFFSETS_DIFFER),
+    (ledger(4, TEN), 5, QUERY, span({**TEN, "new": {"0": 0}}, TWENTY), "ledger", Admission.OFFSETS_DIFFER),
+    (ledger(4, TEN), 4, QUERY, span(None, TEN), "checkpoint", Admission.REPLAY),
+    (ledger(4, TEN), 4, QUERY, span(None, TWENTY), "checkpoint", Admission.OFFSETS_DIFFER),
+    (ledger(4, TEN), 6, QUERY, span(TEN, TWENTY), "checkpoint", Admission.LEDGER_BEHIND),
+    (ledger(4, TEN), 6, QUERY, span(TEN, TWENTY), "adopt", Admission.LEDGER_BEHIND),
+    (ledger(4, TEN), 3, QUERY, span(None, TEN), "checkpoint", Admission.REWOUND),
+    (ledger(4, TEN), 0, OTHER, span(TEN, TWENTY), "checkpoint", Admission.REPLACED),
+    (ledger(4, TEN), 0, OTHER, span(TEN, TWENTY), "adopt", Admission.REPLACED),
+    (ledger(4, TEN), 5, OTHER, span(TEN, TWENTY), "checkpoint", Admission.REPLACED),
+    (ledger(4, TEN), 0, OTHER, span(TEN, TWENTY), "ledger", Admission.RESUME),
+    (ledger(4, TEN), 0, OTHER, span(kafka(p0=10, p1=10, p2=0), TWENTY), "ledger", Admission.RESUME),
+    (ledger(4, TEN), 0, OTHER, span(kafka(p0=10), TWENTY), "ledger", Admission.RESUME_GAP),
+    (ledger(4, TEN), 0, OTHER, span(kafka(p0=10, p1=11), TWENTY), "ledger", Admission.RESUME_GAP),
+    (ledger(4, TEN), 0, OTHER, span(None, TWENTY), "ledger", Admission.RESUME_GAP),
+    (ledger(4, TEN), 0, OTHER, (), "ledger", Admission.RESUME_GAP),
+    (ledger(4, {"logOffset": 3}), 0, OTHER, span({"logOffset": 3}, {"logOffset": 4}), "ledger", Admission.RESUME),
+    (ledger(4, {"logOffset": 3}), 0, OTHER, span({"logOffset": 4}, {"logOffset": 5}), "ledger", Admission.RESUME_GAP),
+]
+
+
+@pytest.mark.parametrize(("newest", "batch_id", "query", "sources", "resume", "outcome"), TABLE)
+def test_every_row_of_the_table(newest, batch_id, query, sources, resume, outcome) -> None:
+    assert admit(BatchId(query, batch_id), sources, newest, resume) is outcome
+
+
+def test_the_table_has_every_outcome() -> None:
+    assert {row[-1] for row in TABLE} == set(Admission)
+
+
+def test_a_batch_is_written_at_most_once_over_all_cases() -> None:
+    """Whatever Spark offers, a batch id that the ledger holds for this checkpoint is never written again."""
+    spans = [span(a, b) for a, b in itertools.product((None, TEN, TWENTY), (TEN, TWENTY))]
+    for newest_id, batch_id, sources, resume in itertools.product(range(4), range(6), spans, RESUME_CHOICES):
+        outcome = admit(BatchId(QUERY, batch_id), sources, ledger(newest_id, TEN), resume)
+        assert not (outcome.writes and batch_id <= newest_id)
+        assert not (outcome.writes and sources[0].start != TEN)
+        assert not (outcome is Admission.REPLAY and sources[0].end != TEN)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind"),
+    [
+        (Admission.LEDGER_BEHIND, LedgerBehind),
+        (Admission.REPLACED, CheckpointReplaced),
+        (Admission.RESUME_GAP, CheckpointReplaced),
+        (Admission.OFFSETS_DIFFER, CheckpointRewound),
+        (Admission.REWOUND, CheckpointRewound),
+    ],
+)
+def test_a_refusal_names_both_sides_and_the_next_step(outcome: Admission, kind: type[AdmissionRefused]) -> None:
+    error = refusal(outcome, BatchId(QUERY, 9), span(TEN, TWENTY), ledger(4, TEN, OTHER))
+    assert type(error) is kind
+    assert "batch 9 of query query-a" in str(error)
+    assert "Next: " in str(error)
+    assert error.details["ledger_batch_id"] == 4
+
+
+def test_a_refusal_without_any_record_says_so() -> None:
+    assert "the ledger has none" in str(refusal(Admission.LEDGER_BEHIND, BatchId(QUERY, 9), span(TEN, TWENTY), None))
+
+
+@pytest.mark.parametrize("offset", [None, {}, "x", 3, {"logOffset": 3}, {"t": {"a": 1}}, {"t": {"0": "1"}}, {"t": 3}])
+def test_other_offsets_are_not_taken_for_kafkas(offset: object) -> None:
+    assert not is_kafka_offset(offset)

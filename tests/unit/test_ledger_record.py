@@ -1,0 +1,68 @@
+"""The ledger record: JSON both ways, and what it refuses to read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onceward.errors import LedgerUnreadable
+from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange, TopicPartition
+from onceward.ledger.record import VERSION, LedgerRecord, PartitionManifest, decode, encode
+
+numbers = st.integers(0, 2**62)
+json_values = st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner))
+records = st.builds(
+    LedgerRecord,
+    pipeline=st.just(PipelineId("people-etl")),
+    sequence=numbers,
+    batch=st.builds(BatchId, st.uuids().map(str), numbers),
+    sources=st.lists(st.builds(SourceRange, json_values, json_values), max_size=3).map(tuple),
+    manifest=st.dictionaries(
+        st.builds(TopicPartition, st.sampled_from(["a", "b.c"]), st.integers(0, 99)),
+        st.builds(PartitionManifest, numbers, numbers, numbers, st.just("0-0-0-0")),
+    ),
+    producer=st.builds(ProducerIdentity, numbers, st.integers(0, 32_767)),
+    committed_at_ms=numbers,
+)
+
+
+@given(records)
+def test_a_record_survives_the_ledger(record: LedgerRecord) -> None:
+    assert decode(encode(record), where="here") == record
+
+
+@given(records)
+def test_the_total_is_there_for_whoever_reads_the_topic_by_hand(record: LedgerRecord) -> None:
+    assert json.loads(encode(record))["records"] == sum(part.count for part in record.manifest.values())
+
+
+def example() -> dict[str, object]:
+    record = LedgerRecord(PipelineId("p"), 1, BatchId("q", 2), (), {}, ProducerIdentity(3, 4), 5)
+    document: dict[str, object] = json.loads(encode(record))
+    return document
+
+
+def test_a_record_of_a_newer_onceward_is_refused_rather_than_guessed() -> None:
+    with pytest.raises(LedgerUnreadable, match=f"version {VERSION + 1}"):
+        decode(json.dumps(example() | {"version": VERSION + 1, "sequence": "?"}).encode(), where="here")
+
+
+def test_unknown_fields_are_left_alone() -> None:
+    assert decode(json.dumps(example() | {"colour": "blue"}).encode(), where="here").sequence == 1
+
+
+@pytest.mark.parametrize("name", sorted(set(example()) - {"records"}))
+def test_a_missing_field_is_refused_with_the_place(name: str) -> None:
+    document = example()
+    del document[name]
+    with pytest.raises(LedgerUnreadable, match="onceward-ledger-3"):
+        decode(json.dumps(document).encode(), where="onceward-ledger-3")
+
+
+@given(st.binary(max_size=200))
+def test_nonsense_is_refused_and_nothing_else_escapes(data: bytes) -> None:
+    with pytest.raises(LedgerUnreadable):
+        decode(data, where="here")

@@ -1,0 +1,110 @@
+"""The tasks' reports against the sequencer's book: what adds up passes, and every way of not adding up is caught."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from onceward.errors import ReportMismatch
+from onceward.ids import TopicPartition
+from onceward.records.checksum import ContentChecksum
+from onceward.sinks.kafka.report import Segment, TaskReport, check
+from onceward.sinks.kafka.sequencer.book import LeaseTurn, TaskAttempt
+
+P0, P1 = TopicPartition("out", 0), TopicPartition("out", 1)
+
+
+def attempt(task: int) -> TaskAttempt:
+    return TaskAttempt(task, 0, 0, 100 + task)
+
+
+def records(values: list[bytes]) -> ContentChecksum:
+    return ContentChecksum.of_records((None, value, None) for value in values)
+
+
+def segment(sequence: int, offset: int, values: list[bytes]) -> Segment:
+    return Segment(sequence, len(values), offset, offset + len(values) - 1, records(values))
+
+
+FIRST = segment(0, 10, [b"a", b"b"])
+SECOND = segment(2, 13, [b"c"])  # offset 12 belongs to another producer
+THIRD = segment(3, 14, [b"d", b"e"])
+ELSEWHERE = segment(0, 7, [b"x"])
+
+TURNS = [
+    LeaseTurn(P0, attempt(0), 0, 3),
+    LeaseTurn(P1, attempt(1), 0, 1),
+    LeaseTurn(P0, attempt(1), 3, 5),
+]
+REPORTS = [
+    TaskReport(0, 100, {P0: [FIRST, SECOND]}),
+    TaskReport(1, 101, {P0: [THIRD], P1: [ELSEWHERE]}),
+]
+
+
+def test_what_adds_up_becomes_the_manifest() -> None:
+    manifest = check(REPORTS, TURNS, task_count=2)
+    assert manifest[P0].count == 5
+    assert (manifest[P0].first_offset, manifest[P0].last_offset) == (10, 15)
+    assert manifest[P0].checksum == records([b"a", b"b", b"c", b"d", b"e"]).hexdigest()
+    assert manifest[P1].count == 1
+
+
+def test_a_report_survives_the_way_to_the_driver() -> None:
+    for report in REPORTS:
+        assert TaskReport.from_json(report.to_json()) == report
+
+
+def test_an_empty_batch_has_an_empty_manifest() -> None:
+    assert check([TaskReport(0, 100, {})], [], task_count=1) == {}
+    assert check([], [], task_count=0) == {}
+
+
+def test_a_lease_that_sent_nothing_leaves_no_trace() -> None:
+    assert check([TaskReport(0, 100, {})], [LeaseTurn(P0, attempt(0), 0, 0)], task_count=1) == {}
+
+
+def with_segments(task: int, segments: dict[TopicPartition, list[Segment]]) -> list[TaskReport]:
+    return [replace(r, segments=segments) if r.partition_id == task else r for r in REPORTS]
+
+
+WRONG = {
+    "a task did not report": (REPORTS[:1], TURNS, 2),
+    "a task reported twice": ([*REPORTS, REPORTS[0]], TURNS, 2),
+    "a report of a task that was not run": (REPORTS, TURNS, 1),
+    "a gap in a turn": (with_segments(0, {P0: [FIRST]}), TURNS, 2),
+    "a gap at a turn's start": (with_segments(0, {P0: [SECOND]}), TURNS, 2),
+    "an overlap of sequences": (with_segments(0, {P0: [FIRST, replace(SECOND, base_sequence=1)]}), TURNS, 2),
+    "an overlap of offsets": (
+        with_segments(0, {P0: [FIRST, replace(SECOND, base_offset=11, last_offset=11)]}),
+        TURNS,
+        2,
+    ),
+    "offsets that go back between tasks": (
+        with_segments(1, {P0: [replace(THIRD, base_offset=1, last_offset=2)], P1: [ELSEWHERE]}),
+        TURNS,
+        2,
+    ),
+    "offsets that cannot hold the records": (
+        with_segments(0, {P0: [FIRST, replace(SECOND, last_offset=15)]}),
+        TURNS,
+        2,
+    ),
+    "records outside any lease": (
+        with_segments(0, {P0: [FIRST, SECOND], P1: [segment(1, 9, [b"z"])]}),
+        TURNS,
+        2,
+    ),
+    "more records than the lease": (with_segments(1, {P0: [THIRD, segment(5, 20, [b"z"])], P1: [ELSEWHERE]}), TURNS, 2),
+    "a lease of another task": (REPORTS, [replace(TURNS[0], task=attempt(1)), *TURNS[1:]], 2),
+    "a chain that does not begin at 0": (REPORTS, [TURNS[2], TURNS[1]], 2),
+    "a missing turn": (REPORTS, TURNS[:2], 2),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_does_not_add_up_is_caught(case: str) -> None:
+    reports, turns, tasks = WRONG[case]
+    with pytest.raises(ReportMismatch):
+        check(reports, turns, task_count=tasks)
