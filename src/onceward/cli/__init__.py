@@ -1,1 +1,64 @@
+"""The command ``onceward``. Each subcommand is a function in a module of its own, registered at the bottom of this one.
 
+Run by the console script of the package. Subcommand modules keep heavy imports (PySpark, clients, numpy) inside their
+functions, so that ``onceward --help`` answers at once.
+
+To add a command: write ``cli/<name>.py`` with one public function whose parameters are Typer options, and add one line
+to the list at the bottom.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from onceward.cli.broker import broker
+from onceward.cli.jars import jars
+from onceward.errors import OncewardError
+
+
+class _TypedErrors(TyperGroup):
+    """Shows an error of ours as what it is, a message with a next step, and exits with status 1; others keep their
+    traceback, because they are our mistakes and not the user's."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OncewardError as error:
+            typer.secho(f"{type(error).__name__}: {error.message}", fg=typer.colors.RED, err=True)
+            if error.next_step:
+                typer.secho(f"Next: {error.next_step}.", err=True)
+            raise typer.Exit(1) from error
+
+
+app = typer.Typer(
+    name="onceward",
+    help="End-to-end exactly-once streaming for PySpark.",
+    cls=_TypedErrors,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,  # locals may hold secrets
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"onceward {version('onceward')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """End-to-end exactly-once streaming for PySpark."""
+
+
+# Every subcommand, in the order in which --help lists them.
+app.command()(broker)
+app.command()(jars)

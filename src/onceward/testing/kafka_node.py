@@ -131,6 +131,10 @@ class KafkaNode:
                 raise self._failed(f"saw only brokers {sorted(self.sees())} of {sorted(node_ids)} in time")
             time.sleep(_POLL_SECONDS)
 
+    def ended_by_itself(self) -> ResourceError:
+        """The error to raise for a node that is found not running although nobody stopped it."""
+        return self._failed("ended by itself")
+
     def log_tail(self) -> str:
         """The last lines of the broker's log."""
         if not self.log_file.exists():
