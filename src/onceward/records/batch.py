@@ -16,14 +16,16 @@ from typing import Any
 
 import crc32c
 import numpy as np
+import numpy.typing as npt
 
 from onceward.errors import ConfigurationError, RecordTooLarge
 from onceward.ids import ProducerIdentity
 from onceward.records.checksum import ContentChecksum
 from onceward.records.columns import RecordColumns
-from onceward.records.compression import Codec, compress
+from onceward.records.compression import Codec, check_level, compress
 from onceward.records.layout import Rows
-from onceward.records.varint import Field, Int64s, ascending
+from onceward.records.partitioner import order_by_partition
+from onceward.records.varint import Int64s, ascending, one_after_the_other
 
 HEADER_BYTES = 61
 MAX_SEQUENCE = (1 << 31) - 1
@@ -34,7 +36,10 @@ _LENGTH_LESS = 12  # base offset and the length itself are not counted in the le
 _MAGIC = 2
 _TRANSACTIONAL = 0x10
 _LARGEST_BATCH = (1 << 31) - 1
-_BLOCK_BYTES = 2 * 1024 * 1024  # rows encoded at a time: enough to pay for the calls, little enough for the cache
+
+# Rows encoded at a time: enough to pay for the calls, few enough for the cache.
+_BLOCK_ROWS = 16 * 1024
+_BLOCK_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,19 +73,36 @@ def encode_fragments(
     compressed alone; raises RecordTooLarge when it is still too large. A batch that compression would enlarge travels
     uncompressed. Raises BadColumn for timestamps and headers that no Kafka record can have.
     """
-    if not HEADER_BYTES < batch_bytes <= _LARGEST_BATCH:
-        raise ConfigurationError(
-            f"batch.size={batch_bytes} is no usable size", next_step=f"choose {HEADER_BYTES + 1} to {_LARGEST_BATCH}"
-        )
     if len(columns) == 0:
         return []
-    rows = Rows.of(columns, now_ms)
-    ends = np.cumsum(rows.size_bounds())
-    fragments = []
-    for cuts in _blocks(ends, _cuts(ends, batch_bytes - HEADER_BYTES)):
-        _refuse_unencodable(ends, cuts, batch_bytes)
-        fragments += _encode_block(rows, cuts, codec, batch_bytes, compression_level)
-    return fragments
+    wanted = _Wanted(codec, compression_level, batch_bytes, now_ms)
+    return [fragment for _, fragment in _encoded(columns, [len(columns)], wanted)]
+
+
+def encode_partitions(
+    columns: RecordColumns,
+    partitions: npt.NDArray[Any],
+    *,
+    codec: Codec,
+    batch_bytes: int,
+    now_ms: int,
+    compression_level: int | None = None,
+) -> list[tuple[int, list[Fragment]]]:
+    """What :func:`encode_fragments` makes of each partition's rows, for all partitions in one go.
+
+    ``partitions`` has the partition of each row. Partitions ascend; each has at least one row, in input order. Much
+    cheaper than one call a partition when there are many partitions with few rows each.
+    """
+    ordered, runs = order_by_partition(columns, partitions)
+    fragments: dict[int, list[Fragment]] = {run.partition: [] for run in runs}
+    by_end = iter(runs)
+    run = None
+    wanted = _Wanted(codec, compression_level, batch_bytes, now_ms)
+    for start, fragment in _encoded(ordered, [run.end for run in runs], wanted):
+        while run is None or start >= run.end:
+            run = next(by_end)
+        fragments[run.partition].append(fragment)
+    return list(fragments.items())
 
 
 def stamp(
@@ -113,65 +135,79 @@ def next_sequence(sequence: int, count: int) -> int:
     return (sequence + count) % (MAX_SEQUENCE + 1)
 
 
-def _cuts(ends: Int64s, room: int) -> list[int]:
-    """Row numbers that part the rows into batches whose sizes stay within ``room`` (one row at least)."""
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the caller wants of every fragment."""
+
+    codec: Codec
+    level: int | None
+    batch_bytes: int
+    now_ms: int
+
+    def __post_init__(self) -> None:
+        check_level(self.codec, self.level)
+        if not HEADER_BYTES < self.batch_bytes <= _LARGEST_BATCH:
+            raise ConfigurationError(
+                f"batch.size={self.batch_bytes} is no usable size",
+                next_step=f"choose {HEADER_BYTES + 1} to {_LARGEST_BATCH} bytes",
+            )
+
+
+def _encoded(columns: RecordColumns, borders: list[int], wanted: _Wanted) -> Iterator[tuple[int, Fragment]]:
+    """Fragments with the row that each starts at; none crosses one of ``borders``, which end with the row count."""
+    if not borders:
+        return
+    rows = Rows.of(columns, wanted.now_ms)
+    # Byte positions of the rows if all records lay one after the other.
+    positions = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.size_bounds())])
+    cuts = _cuts(positions, borders, wanted.batch_bytes - HEADER_BYTES)
+    for block in _blocks(positions, cuts):
+        size = int(positions[block[-1]] - positions[block[0]])
+        if size > _LARGEST_BATCH - HEADER_BYTES:  # only a single record can be; Arrow could not hold it
+            raise _too_large(size, wanted.batch_bytes)
+        yield from _encode_block(rows, block, wanted)
+
+
+def _cuts(positions: Int64s, borders: list[int], room: int) -> list[int]:
+    """Row numbers, from 0 to the last border, that part the rows into batches of at most ``room`` bytes or one row."""
     cuts = [0]
-    while cuts[-1] < len(ends):
-        filled = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
-        cut = int(np.searchsorted(ends, filled + room, side="right"))
-        cuts.append(max(cut, cuts[-1] + 1))
+    for border in borders:
+        while cuts[-1] < border:
+            fitting = int(np.searchsorted(positions, positions[cuts[-1]] + room, side="right")) - 1
+            cuts.append(min(max(fitting, cuts[-1] + 1), border))
     return cuts
 
 
-def _blocks(ends: Int64s, cuts: list[int]) -> Iterator[list[int]]:
-    """Consecutive cuts in groups worth encoding together; each group repeats the last cut of the one before."""
+def _blocks(positions: Int64s, cuts: list[int]) -> Iterator[list[int]]:
+    """Consecutive cuts in groups worth encoding together; each group begins with the last cut of the one before."""
     first = 0
     for i in range(1, len(cuts)):
-        start = int(ends[cuts[first] - 1]) if cuts[first] else 0
         last = i == len(cuts) - 1
-        if last or int(ends[cuts[i + 1] - 1]) - start > _BLOCK_BYTES:
+        if last or not _one_block(positions, cuts[first], cuts[i + 1]):
             yield cuts[first : i + 1]
             first = i
 
 
-def _refuse_unencodable(ends: Int64s, cuts: list[int], batch_bytes: int) -> None:
-    size = int(ends[cuts[-1] - 1]) - (int(ends[cuts[0] - 1]) if cuts[0] else 0)
-    if size > _LARGEST_BATCH - HEADER_BYTES:
-        raise _too_large(size, batch_bytes)
+def _one_block(positions: Int64s, start: int, end: int) -> bool:
+    return end - start <= _BLOCK_ROWS and bool(positions[end] - positions[start] <= _BLOCK_BYTES)
 
 
-def _encode_block(rows: Rows, cuts: list[int], codec: Codec, batch_bytes: int, level: int | None) -> list[Fragment]:
-    start = cuts[0]
+def _encode_block(rows: Rows, cuts: list[int], wanted: _Wanted) -> Iterator[tuple[int, Fragment]]:
+    start, end = cuts[0], cuts[-1]
     counts = np.diff(cuts)
-    deltas = [ascending(count) for count in counts.tolist()]
+    deltas = one_after_the_other([ascending(count) for count in counts.tolist()])
     bases = np.zeros(1, np.int64) if rows.timestamp_ms is None else np.repeat(rows.timestamp_ms[cuts[:-1]], counts)
-    data, offsets = rows.encode(start, cuts[-1], bases, _one_after_the_other(deltas))
+    data, offsets = rows.encode(start, end, bases, deltas)
     view = memoryview(data)
-    return [
-        _fragment(rows, view[int(offsets[a - start]) : int(offsets[b - start])], a, b, codec, batch_bytes, level)
-        for a, b in itertools.pairwise(cuts)
-    ]
+    ends = offsets[np.subtract(cuts, start)].tolist()
+    for (a, b), (low, high) in zip(itertools.pairwise(cuts), itertools.pairwise(ends), strict=True):
+        yield a, _fragment(rows, view[low:high], a, b, wanted)
 
 
-def _one_after_the_other(fields: list[Field]) -> Field:
-    if len(fields) == 1:
-        return fields[0]
-    return Field(
-        np.concatenate([field.words for field in fields]),
-        np.concatenate([field.widths for field in fields]),
-        max(field.widest for field in fields),
-    )
-
-
-def _fragment(
-    rows: Rows, plain: memoryview, start: int, end: int, codec: Codec, batch_bytes: int, level: int | None
-) -> Fragment:
-    records: Any = plain
-    if codec is not Codec.NONE:
-        compressed = compress(codec, plain, level)
-        records, codec = (compressed, codec) if len(compressed) < len(plain) else (plain, Codec.NONE)
-    if HEADER_BYTES + len(records) > batch_bytes:
-        raise _too_large(HEADER_BYTES + len(records), batch_bytes)
+def _fragment(rows: Rows, plain: memoryview, start: int, end: int, wanted: _Wanted) -> Fragment:
+    codec, records = _compressed(plain, wanted)
+    if HEADER_BYTES + len(records) > wanted.batch_bytes:
+        raise _too_large(HEADER_BYTES + len(records), wanted.batch_bytes)
     times = rows.timestamp_ms
     return Fragment(
         records=records,
@@ -181,6 +217,14 @@ def _fragment(
         max_timestamp_ms=rows.base_ms if times is None else int(times[start:end].max()),
         checksum=rows.checksum(start, end),
     )
+
+
+def _compressed(plain: memoryview, wanted: _Wanted) -> tuple[Codec, Any]:
+    if wanted.codec is not Codec.NONE:
+        compressed = compress(wanted.codec, plain, wanted.level)
+        if len(compressed) < len(plain):
+            return wanted.codec, compressed
+    return Codec.NONE, plain
 
 
 def _too_large(size: int, limit: int) -> RecordTooLarge:

@@ -5,6 +5,7 @@ Called by the Kafka sink's tasks (executor). Nothing loops over records.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,22 +43,39 @@ def assign_partitions(key: Any, rows: int, partition_count: int, first: int) -> 
     return partitions
 
 
-def group_by_partition(columns: RecordColumns, partitions: npt.NDArray[Any]) -> list[tuple[int, RecordColumns]]:
-    """The rows of each partition that has any, partitions ascending, input order kept inside each.
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows ``start`` up to ``end``, all of one partition."""
 
-    The groups are slices of one reordered copy; rows that all belong to one partition are not copied.
+    partition: int
+    start: int
+    end: int
+
+
+def order_by_partition(columns: RecordColumns, partitions: npt.NDArray[Any]) -> tuple[RecordColumns, list[Run]]:
+    """``columns`` reordered so that each partition's rows lie together, and where they lie.
+
+    Partitions ascend, each has at least one row, and input order is kept inside each. Rows that all belong to one
+    partition are not copied.
     """
     if len(columns) == 0:
-        return []
-    last = int(partitions.max())
-    counts = np.bincount(partitions, minlength=last + 1)
+        return columns, []
+    counts = np.bincount(partitions)
+    last = len(counts) - 1
     if counts[last] == len(columns):
-        return [(last, columns)]
+        return columns, [Run(last, 0, len(columns))]
     # NumPy sorts 16-bit integers by radix: linear, and stable.
     narrow = partitions.astype(np.uint16 if last < 1 << 16 else np.uint32, copy=False)
     ordered = columns.take(np.argsort(narrow, kind="stable"))
-    starts = np.cumsum(counts) - counts
-    return [(int(p), ordered.slice(int(starts[p]), int(counts[p]))) for p in np.flatnonzero(counts)]
+    ends = np.cumsum(counts)
+    starts = ends - counts
+    return ordered, [Run(int(p), int(starts[p]), int(ends[p])) for p in np.flatnonzero(counts)]
+
+
+def group_by_partition(columns: RecordColumns, partitions: npt.NDArray[Any]) -> list[tuple[int, RecordColumns]]:
+    """The rows of each partition that has any, as slices; see :func:`order_by_partition`."""
+    ordered, runs = order_by_partition(columns, partitions)
+    return [(run.partition, ordered.slice(run.start, run.end - run.start)) for run in runs]
 
 
 def _in_turn(rows: int, partition_count: int, first: int) -> Partitions:

@@ -7,6 +7,7 @@ Called by ``records.layout`` and ``records.headers``; runs in executor tasks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -65,6 +66,17 @@ def constant(value: int) -> Field:
 def ascending(count: int) -> Field:
     """The varints of 0 to ``count - 1``: the offset deltas of a batch."""
     return _ascending_table(max(count - 1, 1023).bit_length()).slice(0, count)
+
+
+def one_after_the_other(fields: Sequence[Field]) -> Field:
+    """The rows of the first field, then those of the second …: fields that have an element for each row."""
+    if len(fields) == 1:
+        return fields[0]
+    return Field(
+        np.concatenate([field.words for field in fields]),
+        np.concatenate([field.widths for field in fields]),
+        max(field.widest for field in fields),
+    )
 
 
 def zigzag_width(value: int) -> int:
