@@ -108,12 +108,15 @@ class Epoch:
             if self._book.closed:
                 connection.close()
                 return
-            self._live[connection] = thread
-        try:
-            thread.start()
-        except RuntimeError as error:  # this process may not start any more threads
-            self._give_up(connection, f"{connection.task} cannot be served", error)
-            self._lose(connection, "was never served")
+            try:
+                thread.start()
+            except RuntimeError as error:  # this process may not have any more threads
+                refused: RuntimeError | None = error
+            else:
+                refused = None
+                self._live[connection] = thread
+        if refused is not None:
+            self._give_up(connection, f"{task} cannot be served", refused)
             connection.close()
 
     def _serve(self, connection: Connection) -> None:
