@@ -25,9 +25,9 @@ def jars(
         f"Kafka {TRANSACTION_V1_VERSION}": coordinates(TRANSACTION_V1_VERSION),
     }
     for name, group in wanted.items():
-        typer.echo(f"{name}: resolving …", err=True)
+        typer.echo(f"{name} … ", nl=False, err=True)
         found = resolve(*group)
-        typer.echo(f"{name}: {len(found)} jars", err=True)
+        typer.echo(f"{len(found)} jars", err=True)
         if paths:
             for jar in found:
                 typer.echo(jar)

@@ -1,0 +1,89 @@
+# Two commands are all a visitor needs: `make demo` and `make test`. Each does its own set-up; the second time it is quick.
+# `make help` lists the rest. Another interpreter: make PYTHON=python3.12 test
+
+PYTHON ?= python3
+UV ?= uv
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# The stamp lives in the environment it describes: they go together.
+INSTALLED := $(VENV)/.installed
+
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup jars lock demo bench test test-fast test-all lint format types contracts check dist clean distclean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: jars ## environment, package and jars (every target below does it by itself)
+
+demo: jars ## kill -9 a pipeline on a real broker three times and count: nothing lost, nothing twice
+	$(BIN)/onceward demo $(ARGS)
+
+bench: jars ## encoder speed, and the sink beside Spark's own (ARGS="…" passes options on)
+	$(BIN)/onceward bench $(ARGS)
+
+test: jars ## every test but the slow ones: unit, golden bytes, contract, Spark and real brokers
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-fast: $(INSTALLED) ## the tests that need neither Spark nor a broker
+	$(BIN)/python -m pytest -m "not slow and not broker and not spark" $(ARGS)
+
+test-all: jars ## every test
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lint types contracts ## lint, types and contracts
+
+lint: $(INSTALLED) ## ruff: rules and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: $(INSTALLED) ## let ruff put the code in order
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+types: $(INSTALLED) ## mypy, strict
+	$(BIN)/mypy
+
+contracts: $(INSTALLED) ## import-linter: who may import whom
+	$(BIN)/lint-imports
+
+dist: $(INSTALLED) ## build wheel and source archive, and import the package from the wheel
+	rm -rf dist build
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(PIP) install --no-deps --target build/wheel dist/*.whl
+	cd build && PYTHONPATH=wheel ../$(BIN)/python -c 'import onceward; assert "/build/wheel/" in onceward.__file__, onceward.__file__'
+
+lock: ## renew requirements.lock (needs uv)
+	{ echo '# Every package for Python 3.10 and newer on every platform, by version and hash. Made by `make lock`; do not edit.'; \
+	  $(UV) pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate --no-header \
+	      --no-emit-index-url --no-emit-find-links --extra demo --group dev pyproject.toml requirements.in; \
+	} > requirements.lock.new
+	mv requirements.lock.new requirements.lock
+
+clean: ## remove what builds and tests leave
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse metastore_db derby.log
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## and the environment
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	@.ci/require-tools $(PYTHON)
+	$(PYTHON) -m venv $(VENV)
+
+# Everything from the lock, by hash; then the package itself, built with what the lock installed.
+$(INSTALLED): requirements.lock pyproject.toml | $(BIN)/python
+	@.ci/require-tools $(PYTHON)
+	@echo "installing the locked packages (PySpark is 400 MB: minutes the first time)"
+	$(PIP) install --require-hashes --requirement requirements.lock
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Asked every time (a blink when the jars are there), because their folder is not ours and may have been emptied.
+jars: $(INSTALLED)
+	@$(BIN)/onceward jars
