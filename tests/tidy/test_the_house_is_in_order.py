@@ -1,0 +1,87 @@
+"""The rules of the house that a machine can check."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "onceward"
+NAMES_WITHOUT_PURPOSE = {"utils", "util", "common", "helpers", "helper", "core", "misc"}
+
+MACHINE_PATHS = re.compile(r"(?<![\w.~-])/(?:work|tmp|root|home/\w+|Users/\w+)/")
+"""Absolute paths that exist on somebody's machine only."""
+
+PRIVATE_ADDRESSES = re.compile(r"\b(?:10\.\d+\.\d+\.\d+|192\.168\.\d+\.\d+|172\.(?:1[6-9]|2\d|3[01])\.\d+\.\d+)\b")
+
+BINARY = {".bin", ".png", ".jpg", ".gif", ".gz", ".parquet", ".avro"}
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def repository_files() -> list[Path]:
+    """Tracked files and those about to be: what `git add` would take."""
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT, capture_output=True, check=False,
+    )  # fmt: skip
+    if listing.returncode != 0:
+        pytest.skip("not a git repository: a source archive has no list of tracked files")
+    files = (ROOT / os.fsdecode(name) for name in listing.stdout.split(b"\0") if name)
+    return [file for file in files if file.is_file() and file.suffix not in BINARY and file != Path(__file__)]
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: str(module.relative_to(SOURCE)))
+def test_every_module_says_what_it_is(module: Path):
+    docstring = ast.get_docstring(ast.parse(module.read_text()))
+    assert docstring, (
+        f"{module.relative_to(ROOT)} opens without a docstring: what is it, who calls it, where does it run?"
+    )
+
+
+def test_no_folder_or_module_has_a_name_without_purpose():
+    named = {part.removesuffix(".py") for module in modules() for part in module.relative_to(SOURCE).parts}
+    assert named & NAMES_WITHOUT_PURPOSE == set()
+
+
+@pytest.mark.parametrize("pattern", [MACHINE_PATHS, PRIVATE_ADDRESSES], ids=["paths", "addresses"])
+def test_no_file_speaks_of_somebodys_machine(pattern: re.Pattern[str]):
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
+        for file in repository_files()
+        for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1)
+        if pattern.search(line)
+    ]
+    assert found == []
+
+
+def test_the_lock_names_no_index_and_has_a_hash_for_everything():
+    lock = (ROOT / "requirements.lock").read_text()
+    assert "://" not in lock
+    assert not re.search(r"^\s*--(?:index-url|extra-index-url|find-links|trusted-host)", lock, re.MULTILINE)
+    requirements = re.split(r"\n(?=\S)", lock)
+    assert [entry.splitlines()[0] for entry in requirements if "==" in entry and "--hash=" not in entry] == []
+
+
+def test_imports_point_down_the_way_of_a_batch():
+    lint_imports = Path(sys.executable).parent / "lint-imports"
+    done = subprocess.run([str(lint_imports), "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_public_name_explains_itself():
+    onceward = importlib.import_module("onceward")
+    public = getattr(onceward, "__all__", [])
+    silent = [
+        name for name in public if name != "__version__" and not getattr(getattr(onceward, name), "__doc__", None)
+    ]
+    assert silent == []

@@ -1,0 +1,93 @@
+"""Resolved jars are remembered as long as they exist. The resolver itself is replaced: it is Spark's."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from pathlib import Path
+
+import pytest
+
+from onceward.engine import jars
+from onceward.errors import ConfigurationError
+
+
+class Resolver:
+    """Stands for the JVM: answers with files it makes, and counts how often it was asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, coordinates: tuple[str, ...], ivy_settings: str | None) -> list[Path]:
+        with (self.folder / "asked").open("a") as asked:
+            asked.write(" ".join(coordinates) + "\n")
+        time.sleep(0.2)  # long enough for the other processes of the race to arrive
+        answer = [self.folder / f"{coordinate.replace(':', '-')}.jar" for coordinate in coordinates]
+        for jar in answer:
+            jar.touch()
+        return answer
+
+    @property
+    def times_asked(self) -> int:
+        return len((self.folder / "asked").read_text().splitlines())
+
+
+@pytest.fixture
+def resolver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolver:
+    resolver = Resolver(tmp_path)
+    monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.delenv(jars.IVY_SETTINGS_VARIABLE, raising=False)
+    monkeypatch.setattr(jars, "_ask_spark", resolver)
+    return resolver
+
+
+def test_the_second_time_nobody_is_asked(resolver: Resolver):
+    first = jars.resolve("a:b:1", "c:d:2")
+    assert jars.resolve("a:b:1", "c:d:2") == first == [resolver.folder / "a-b-1.jar", resolver.folder / "c-d-2.jar"]
+    assert resolver.times_asked == 1
+
+
+def test_other_coordinates_and_other_mirrors_are_other_questions(resolver: Resolver, monkeypatch: pytest.MonkeyPatch):
+    jars.resolve("a:b:1")
+    jars.resolve("a:b:2")
+    monkeypatch.setenv(jars.IVY_SETTINGS_VARIABLE, "mirror.xml")
+    jars.resolve("a:b:1")
+    assert resolver.times_asked == 3
+
+
+def test_a_jar_that_is_gone_is_resolved_again(resolver: Resolver):
+    (jar,) = jars.resolve("a:b:1")
+    jar.unlink()
+    assert jars.resolve("a:b:1") == [jar]
+    assert resolver.times_asked == 2
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"jars": []}', '{"jars": 3}', json.dumps({"jars": ["gone.jar"]})])
+def test_a_damaged_memory_is_no_answer(resolver: Resolver, damage: str):
+    jars.resolve("a:b:1")
+    (answer,) = (jars.cache_folder() / "jars").glob("*.json")
+    answer.write_text(damage)
+    jars.resolve("a:b:1")
+    assert resolver.times_asked == 2
+
+
+def test_processes_that_race_ask_once(resolver: Resolver):
+    fork = multiprocessing.get_context("fork")  # so that the replaced resolver is there
+    racers = [fork.Process(target=jars.resolve, args=("a:b:1",)) for _ in range(4)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert [racer.exitcode for racer in racers] == [0] * 4
+    assert resolver.times_asked == 1
+
+
+@pytest.mark.parametrize("wrong", ["kafka", "a:b", "a:b:c:d", "a::1", ""])
+def test_a_malformed_coordinate_is_refused_before_anything_starts(resolver: Resolver, wrong: str):
+    with pytest.raises(ConfigurationError, match="group:artifact:version"):
+        jars.resolve(wrong)
+
+
+def test_no_coordinates_no_jars(resolver: Resolver):
+    assert jars.resolve() == []

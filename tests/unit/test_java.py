@@ -1,0 +1,72 @@
+"""An unfit Java is refused with what to do, before anything is started with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onceward.engine import java
+from onceward.errors import ConfigurationError
+
+
+@pytest.fixture(autouse=True)
+def _not_remembered() -> Iterator[None]:
+    java.java_executable.cache_clear()
+    yield
+    java.java_executable.cache_clear()
+
+
+@pytest.fixture
+def java_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    return tmp_path
+
+
+def make_java(home: Path, script: str) -> None:
+    executable = home / "bin" / "java"
+    executable.write_text(f"#!/bin/sh\n{script}\n")
+    executable.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("text", "major"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "21" 2023-09-19', 21),
+        ('java version "1.8.0_402"', 8),
+        ('Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "24-ea" 2025-03-18', 24),
+    ],
+)
+def test_the_major_version_is_found(text: str, major: int):
+    assert java.java_major_version(text) == major
+
+
+def test_a_new_enough_java_of_java_home_is_taken(java_home: Path):
+    make_java(java_home, "echo 'openjdk version \"17.0.1\"' >&2")
+    assert java.java_executable() == java_home / "bin" / "java"
+
+
+def test_an_old_java_is_refused(java_home: Path):
+    make_java(java_home, "echo 'openjdk version \"11.0.2\"' >&2")
+    with pytest.raises(ConfigurationError, match=r"is Java 11, .* need Java 17"):
+        java.java_executable()
+
+
+def test_a_java_home_without_java_is_named(java_home: Path):
+    with pytest.raises(ConfigurationError, match="has no bin/java"):
+        java.java_executable()
+
+
+def test_a_java_that_does_not_run_is_named(java_home: Path):
+    make_java(java_home, "exit 3")
+    with pytest.raises(ConfigurationError, match="does not run"):
+        java.java_executable()
+
+
+def test_something_that_prints_no_version_is_refused(java_home: Path):
+    make_java(java_home, "echo hello")
+    with pytest.raises(ConfigurationError, match="printed no version"):
+        java.java_executable()
