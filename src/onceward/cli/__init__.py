@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from onceward.cli.bench import bench
 from onceward.cli.broker import broker
 from onceward.cli.jars import jars
 from onceward.errors import OncewardError
@@ -62,3 +63,4 @@ def _root(
 # Every subcommand, in the order in which --help lists them.
 app.command()(broker)
 app.command()(jars)
+app.command()(bench)

@@ -1,0 +1,75 @@
+"""CPU seconds of Spark and of a broker, counted from outside. Called by :mod:`rounds`, in the driver's process.
+
+Spark is this process (the driver's Python), its JVM, and the Python workers below that. The time of a worker that has
+ended is with the process that waited for it, so a sum over a process and its reaped children never goes down.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+import psutil
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSeconds:
+    """CPU time since the processes began; a difference of two is what an interval cost."""
+
+    driver: float
+    jvm: float
+    workers: float
+    broker: float
+
+    @property
+    def spark(self) -> float:
+        """Driver, JVM and Python workers together."""
+        return self.driver + self.jvm + self.workers
+
+    def since(self, earlier: CpuSeconds) -> CpuSeconds:
+        """What was used between ``earlier`` and this reading."""
+        return CpuSeconds(
+            self.driver - earlier.driver,
+            self.jvm - earlier.jvm,
+            self.workers - earlier.workers,
+            self.broker - earlier.broker,
+        )
+
+
+class CpuMeter:
+    """Reads the CPU time of one Spark in local mode and one broker.
+
+    :param jvm_pid: Spark's JVM. :param broker_pid: the broker's JVM.
+    """
+
+    def __init__(self, jvm_pid: int, broker_pid: int) -> None:
+        self._driver = psutil.Process(os.getpid())
+        self._jvm = psutil.Process(jvm_pid)
+        self._broker = psutil.Process(broker_pid)
+
+    def read(self) -> CpuSeconds:
+        """All of it as of now; resolution is the kernel's clock tick, 10 ms."""
+        return CpuSeconds(
+            driver=_own(self._driver),
+            jvm=_own(self._jvm),
+            # What the JVM reaped was started by it: the daemon of the Python workers, should it have ended.
+            workers=_reaped(self._jvm) + sum(map(_with_reaped, self._jvm.children(recursive=True))),
+            broker=_own(self._broker),
+        )
+
+
+def _own(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _reaped(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.children_user + times.children_system)
+
+
+def _with_reaped(process: psutil.Process) -> float:
+    with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked: its parent has its time
+        return _own(process) + _reaped(process)
+    return 0.0
