@@ -1,0 +1,73 @@
+"""Topics and settings: create a topic, read what a topic or a broker is configured to.
+
+Called by ``wire.client`` on behalf of preflight checks (driver).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
+
+from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
+from onceward.wire.deadline import Deadline
+from onceward.wire.error_table import Api
+
+if TYPE_CHECKING:
+    from onceward.wire.client import KafkaClient
+
+_RESOURCE_TYPES = {"topic": 2, "broker": 4}  # org.apache.kafka.common.config.ConfigResource.Type
+_TOPIC_ALREADY_EXISTS = 36
+
+
+def create_topic(client: KafkaClient, name: str, partitions: int, replication: int, configs: Mapping[str, str]) -> bool:
+    """See :meth:`KafkaClient.create_topic`. Brokers forward the request to the controller (KIP-590)."""
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication,
+        assignments=[],
+        configs=[
+            CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=key, value=value)
+            for key, value in configs.items()
+        ],
+    )
+    timeout_ms = client.settings.request_timeout_ms
+    try:
+        answer = converse(
+            Api.CREATE_TOPICS,
+            f"topic {name}",
+            lambda left_ms: client.call_any(
+                CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms, validate_only=False, min_version=4), left_ms
+            ),
+            lambda created: [t.error_code for t in created.topics],
+            Deadline(timeout_ms),
+        )
+    except (Refused, Unanswered) as outcome:
+        raise_as_error(outcome)
+    client.forget_leaders([name])
+    return bool(answer.topics[0].error_code != _TOPIC_ALREADY_EXISTS)
+
+
+def describe_config(client: KafkaClient, kind: Literal["topic", "broker"], name: str) -> dict[str, str | None]:
+    """Every setting of one topic or broker. A broker's are asked of that broker, which alone knows its static ones."""
+
+    def send(left_ms: float) -> Any:
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=_RESOURCE_TYPES[kind], resource_name=name, configuration_keys=None
+        )
+        request = DescribeConfigsRequest(resources=[resource], min_version=1)
+        return client.call(request, int(name), left_ms) if kind == "broker" else client.call_any(request, left_ms)
+
+    try:
+        answer = converse(
+            Api.DESCRIBE_CONFIGS,
+            f"{kind} {name}",
+            send,
+            lambda described: [result.error_code for result in described.results],
+            Deadline(client.settings.request_timeout_ms),
+        )
+    except (Refused, Unanswered) as outcome:
+        raise_as_error(outcome)
+    return {config.name: config.value for config in answer.results[0].configs}

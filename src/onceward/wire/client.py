@@ -1,0 +1,348 @@
+"""One process's client of one Kafka cluster: blocking calls, and what the process knows of leaders and coordinators.
+
+Used in the driver and in executor processes. Thread safe. Never survives a fork: Spark's Python workers are forked
+from a daemon, and two processes reading one socket would take each other's answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, Literal
+
+from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
+
+from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError, TopicMissing
+from onceward.ids import TopicPartition
+from onceward.wire import admin
+from onceward.wire.connections import ConnectionLost, Connections
+from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
+from onceward.wire.deadline import Deadline, ShouldStop
+from onceward.wire.error_table import Api, Verdict, rule_of
+from onceward.wire.settings import ClientSettings
+
+CoordinatorKind = Literal["group", "transaction"]
+_KEY_TYPES: Mapping[str, int] = {"group": 0, "transaction": 1}
+_LATE_MS = 2_000  # the IO thread times requests out; a caller that waits longer than this has lost that thread
+_END_TXN_API_KEY = 26
+_END_TXN_WITH_EPOCH = 5
+
+NO_LEADER = -1
+
+_shared: dict[tuple[int, str], KafkaClient] = {}
+_shared_lock = threading.Lock()
+
+
+class KafkaClient:
+    """See the module. ``settings`` are where to connect and how to prove who we are.
+
+    Nothing is connected before the first request. While no broker at all can be reached, requests fail with
+    :class:`BrokerUnreachable` after ``settings.connect_timeout_ms``.
+    """
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.settings = settings
+        self._pid = os.getpid()
+        self._connections = Connections(settings)
+        self._lock = threading.Lock()
+        self._leaders: dict[str, dict[int, int]] = {}
+        self._coordinators: dict[tuple[str, str], int] = {}
+        self._cluster_id: str | None = None
+        self._reached = False
+
+    @classmethod
+    def shared(cls, settings: ClientSettings) -> KafkaClient:
+        """The client of this process for ``settings``; made when first asked for, and again after a fork."""
+        key = (os.getpid(), _sharing_key(settings))
+        with _shared_lock:
+            client = _shared.get(key)
+            if client is None:
+                client = _shared[key] = cls(settings)
+            return client
+
+    # --- single requests ---------------------------------------------------------------------------------------
+
+    def send(self, request: Any, node_id: int | str, timeout_ms: float | None = None) -> Future[Any]:
+        """Send without waiting; the future holds the answer, :class:`ConnectionLost`, or why we may not connect.
+
+        Requests of one thread for one node leave in the order of the calls.
+        """
+        self._refuse_after_fork()
+        return self._connections.submit(request, node_id, timeout_ms or self.settings.request_timeout_ms)
+
+    def call(self, request: Any, node_id: int | str, timeout_ms: float | None = None) -> Any:
+        """Send once and wait for the answer.
+
+        :raises ConnectionLost: no answer; the request may have been carried out.
+        :raises AuthenticationFailed: TLS or SASL said no.
+        :raises UnsupportedBroker: no version of this request that both sides speak.
+        """
+        timeout_ms = min(timeout_ms or self.settings.request_timeout_ms, self.settings.request_timeout_ms)
+        answer = self.send(request, node_id, timeout_ms)
+        try:
+            return answer.result((timeout_ms + _LATE_MS) / 1000)
+        except FutureTimeoutError:
+            raise ConnectionLost(f"no answer from broker {node_id}: the IO thread is stuck") from None
+        except AuthenticationFailed:
+            self._connections.forget_authentication_failures()  # asked again, it is tried again
+            raise
+
+    def call_many(self, requests: Sequence[tuple[Any, int | str]], timeout_ms: float | None = None) -> list[Any]:
+        """Send every ``(request, node)`` at once; answers in the same order, a :class:`ConnectionLost` in place of one."""
+        answers = [self.send(request, node, timeout_ms) for request, node in requests]
+        settled: list[Any] = []
+        for answer in answers:
+            try:
+                settled.append(answer.result(((timeout_ms or self.settings.request_timeout_ms) + _LATE_MS) / 1000))
+            except ConnectionLost as lost:
+                settled.append(lost)
+        return settled
+
+    def call_any(self, request: Any, timeout_ms: float | None = None) -> Any:
+        """Send to any broker: those that are connected first, then other known ones, then the bootstrap servers.
+
+        :raises ConnectionLost: none answered.
+        """
+        self._refuse_after_fork()
+        deadline = Deadline(timeout_ms or self.settings.request_timeout_ms)
+        lost: ConnectionLost | None = None
+        nodes = self._connections.nodes()
+        for position, node in enumerate(nodes):
+            share_ms = deadline.remaining_ms / (len(nodes) - position)  # a dead first node must not eat it all
+            try:
+                return self.call(request, node, max(1.0, share_ms))
+            except ConnectionLost as error:
+                lost = error
+        raise lost or ConnectionLost("no broker is known")
+
+    # --- what the cluster looks like ---------------------------------------------------------------------------
+
+    def topic_partitions(
+        self, topics: Iterable[str], *, timeout_ms: float | None = None, should_stop: ShouldStop | None = None
+    ) -> dict[str, dict[int, int]]:
+        """Ask for ``topics`` now: per topic, partition → node id of its leader (``NO_LEADER`` during an election).
+
+        Never creates a topic. A topic unknown to one broker is asked for again for a moment, because brokers hear
+        of a new topic one after the other.
+
+        :raises TopicMissing: naming the topic. :raises AccessDenied: … :raises BrokerUnreachable: …
+        """
+        return {
+            t.name: {p.partition_index: p.leader_id for p in t.partitions}
+            for t in self._topics_asked(sorted(set(topics)), timeout_ms, should_stop)
+        }
+
+    def _topics_asked(self, wanted: Sequence[str], timeout_ms: float | None, should_stop: ShouldStop | None) -> Any:
+        deadline = self._deadline(timeout_ms)
+        missing_until = Deadline(min(2_000, deadline.timeout_ms))
+
+        def codes(answer: Any) -> list[int]:
+            self._learn(answer)
+            found = [(t.name, t.error_code) for t in answer.topics if t.error_code]
+            for topic, code in found:
+                rule = rule_of(Api.METADATA, code)
+                unknown = rule.error is TopicMissing and missing_until.passed
+                if unknown or rule.verdict is Verdict.STOP:
+                    raise Refused(Api.METADATA, code, rule, f"topic {topic}")
+            return [code for _, code in found]
+
+        try:
+            answer = converse(
+                Api.METADATA,
+                f"topics {', '.join(wanted)}",
+                lambda left_ms: self.call_any(_metadata_request(wanted), left_ms),
+                codes,
+                deadline,
+                should_stop=should_stop,
+            )
+        except (Refused, Unanswered) as outcome:
+            self._raise_as_error(outcome)
+        return answer.topics
+
+    def leaders_of(self, topic: str) -> dict[int, int]:
+        """Partition → leader's node id (or ``NO_LEADER``) as last heard, asking only if ``topic`` is unknown."""
+        with self._lock:
+            leaders = self._leaders.get(topic)
+        return self.topic_partitions([topic])[topic] if leaders is None else leaders
+
+    def leader_of(self, partition: TopicPartition) -> int:
+        """The leader's node id as last heard; ``NO_LEADER`` while there is none, or no such partition."""
+        return self.leaders_of(partition.topic).get(partition.partition, NO_LEADER)
+
+    def forget_leaders(self, topics: Iterable[str]) -> None:
+        """Ask again before the next request to a leader of ``topics``."""
+        with self._lock:
+            for topic in topics:
+                self._leaders.pop(topic, None)
+
+    def coordinator(self, key: str, kind: CoordinatorKind, *, timeout_ms: float | None = None) -> int:
+        """Node id of the coordinator of a group or transactional id, waiting until there is one.
+
+        :raises BrokerUnreachable: none within the time. :raises AccessDenied: naming group or transactional id.
+        """
+        with self._lock:
+            known = self._coordinators.get((kind, key))
+        if known is not None:
+            return known
+        deadline = self._deadline(timeout_ms)
+        try:
+            answer = converse(
+                Api.FIND_COORDINATOR,
+                f"{kind} {key}",
+                lambda left_ms: self.call_any(
+                    FindCoordinatorRequest(key=key, key_type=_KEY_TYPES[kind], coordinator_keys=[key], max_version=5),
+                    left_ms,
+                ),
+                lambda found: [_one_coordinator(found).error_code],
+                deadline,
+            )
+        except (Refused, Unanswered) as outcome:
+            self._raise_as_error(outcome)
+        node_id: int = _one_coordinator(answer).node_id
+        if node_id not in self._connections.nodes():
+            self._learn(self.call_any(_metadata_request([])))  # its address comes with the metadata
+        with self._lock:
+            self._coordinators[kind, key] = node_id
+        return node_id
+
+    def forget_coordinator(self, key: str, kind: CoordinatorKind) -> None:
+        """Look for the coordinator again before the next request to it."""
+        with self._lock:
+            self._coordinators.pop((kind, key), None)
+
+    def transaction_version(self) -> Literal[1, 2]:
+        """The transaction protocol that the cluster has finalised, asked for now (KIP-890).
+
+        2 if the feature ``transaction.version`` is at level 2 or above and the broker speaks ``EndTxn`` v5, else 1.
+        """
+        answer = self._ask(
+            lambda: ApiVersionsRequest(client_software_name="onceward", client_software_version="1", min_version=0)
+        )
+        levels = {feature.name: feature.max_version_level for feature in answer.finalized_features or ()}
+        end_txn = {key.api_key: key.max_version for key in answer.api_keys}.get(_END_TXN_API_KEY, 0)
+        return 2 if levels.get("transaction.version", 0) >= 2 and end_txn >= _END_TXN_WITH_EPOCH else 1
+
+    def cluster_id(self) -> str:
+        """Kafka's own id of the cluster: the same for every broker, whatever bootstrap server was used."""
+        if self._cluster_id is None:
+            self._learn(self._ask(lambda: _metadata_request([])))
+        return self._cluster_id or ""
+
+    def brokers(self) -> list[int]:
+        """Node ids of the brokers known from the last metadata answer."""
+        if not self._reached:
+            self.cluster_id()
+        return [node for node in self._connections.nodes() if isinstance(node, int)]
+
+    # --- topics and settings -----------------------------------------------------------------------------------
+
+    def create_topic(
+        self, name: str, partitions: int, replication: int = -1, configs: Mapping[str, str] | None = None
+    ) -> bool:
+        """Create a topic (replication -1: the broker's default); False if it was there already."""
+        return admin.create_topic(self, name, partitions, replication, configs or {})
+
+    def replication_factor(self, topic: str) -> int:
+        """The number of replicas of ``topic`` (the least of its partitions). :raises TopicMissing: …"""
+        return min(len(p.replica_nodes) for p in self._topics_asked([topic], None, None)[0].partitions)
+
+    def topic_config(self, topic: str) -> dict[str, str | None]:
+        """Every setting of ``topic``, defaults included; secrets are None."""
+        return admin.describe_config(self, "topic", topic)
+
+    def broker_config(self, node_id: int | None = None) -> dict[str, str | None]:
+        """Every setting of a broker, of any one if none is named."""
+        return admin.describe_config(self, "broker", str(self.brokers()[0] if node_id is None else node_id))
+
+    def close(self) -> None:
+        """Close every connection. Outstanding requests fail with :class:`ConnectionLost`."""
+        with _shared_lock:
+            for key in [key for key, client in _shared.items() if client is self]:
+                del _shared[key]
+        if os.getpid() == self._pid:
+            self._connections.close()
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _ask(self, build: Any) -> Any:
+        """A request that any broker can answer, until one does."""
+        deadline = self._deadline(None)
+        try:
+            return converse(
+                Api.METADATA,
+                "the cluster",
+                lambda left_ms: self.call_any(build(), left_ms),
+                lambda answer: [getattr(answer, "error_code", 0) or 0],
+                deadline,
+            )
+        except (Refused, Unanswered) as outcome:
+            self._raise_as_error(outcome)
+
+    def _learn(self, metadata: Any) -> None:
+        self._connections.learn_brokers(metadata)
+        with self._lock:
+            self._reached = True
+            self._cluster_id = metadata.cluster_id
+            for topic in metadata.topics:
+                if topic.error_code == 0:
+                    self._leaders[topic.name] = {p.partition_index: p.leader_id for p in topic.partitions}
+
+    def _deadline(self, timeout_ms: float | None) -> Deadline:
+        if timeout_ms is None:
+            # A cluster that never answered is probably misnamed: say so soon.
+            timeout_ms = self.settings.request_timeout_ms if self._reached else self.settings.connect_timeout_ms
+        return Deadline(timeout_ms)
+
+    def _raise_as_error(self, outcome: Refused | Unanswered) -> Any:
+        if isinstance(outcome, Unanswered) and not self._reached:
+            raise BrokerUnreachable(
+                f"none of bootstrap.servers={','.join(self.settings.bootstrap_servers)} answered: {outcome}",
+                next_step="check bootstrap.servers, security.protocol, and that the brokers are up and reachable",
+            ) from outcome
+        raise_as_error(outcome)
+
+    def _refuse_after_fork(self) -> None:
+        if os.getpid() != self._pid:
+            raise OncewardError(
+                "a Kafka client was used in a forked process", next_step="use KafkaClient.shared(settings) there"
+            )
+
+
+def _metadata_request(topics: Sequence[str]) -> Any:
+    named = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
+    return MetadataRequest(
+        topics=named,
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+        min_version=4,
+        max_version=12,
+    )
+
+
+def _one_coordinator(answer: Any) -> Any:
+    """Versions from 4 on answer with a list (KIP-699)."""
+    return answer.coordinators[0] if answer.coordinators else answer
+
+
+def _sharing_key(settings: ClientSettings) -> str:
+    """Equal for equal settings, also for those that arrived again with another task."""
+    try:
+        return hashlib.sha256(pickle.dumps(settings)).hexdigest()
+    except (pickle.PicklingError, TypeError, AttributeError):  # a token provider that does not pickle
+        return f"{hash(settings)}-{id(settings.oauth_token_provider)}"
+
+
+def _forget_inherited() -> None:
+    """In a forked child: drop the parent's clients without touching their sockets, which are the parent's."""
+    global _shared_lock
+    _shared_lock = threading.Lock()  # the parent may have held it
+    _shared.clear()
+
+
+os.register_at_fork(after_in_child=_forget_inherited)

@@ -1,0 +1,119 @@
+"""Ask until there is an answer that settles something: the loop that every request of this package goes through.
+
+The error table judges; this loop repeats, asks for the leader or coordinator again, and gives up at a deadline.
+It never decides what a refusal means for a transaction: that is its caller's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Any, NoReturn
+
+from onceward.errors import BrokerUnreachable, OncewardError
+from onceward.wire.connections import ConnectionLost
+from onceward.wire.deadline import Backoff, Deadline, ShouldStop
+from onceward.wire.error_table import Api, Rule, Verdict, name_of, rule_of
+
+Send = Callable[[float], Any]
+"""Build the request anew and send it, waiting at most so many milliseconds: the answer, or ConnectionLost."""
+
+
+class Refused(Exception):  # noqa: N818 - an outcome, caught by every caller
+    """The broker has answered, and repeating cannot help."""
+
+    def __init__(self, api: Api, code: int, rule: Rule, subject: str, *, attempts: int = 1) -> None:
+        super().__init__(f"{api.value} for {subject} was refused with {name_of(code)}: {rule.reason}")
+        self.api, self.code, self.rule, self.subject = api, code, rule, subject
+        self.attempts = attempts
+        """How often it was sent: above 1, an earlier request may have been carried out."""
+
+    def as_error(self, next_step: str = "") -> OncewardError:
+        """The refusal as the error that its row of the table names."""
+        return self.rule.error(
+            str(self),
+            next_step=next_step or _NEXT_STEPS.get(self.rule.error.__name__, "see the reason given by the broker"),
+            details={"api": self.api.value, "code": self.code, "subject": self.subject},
+        )
+
+
+class Unanswered(Exception):  # noqa: N818 - an outcome, caught by every caller
+    """Time ran out: no answer at all, or only answers that ask for patience."""
+
+    def __init__(self, api: Api, subject: str, deadline: Deadline, last: str, rule: Rule | None) -> None:
+        super().__init__(
+            f"{api.value} for {subject}: nothing settled within {deadline.timeout_ms:.0f} ms; last: {last}"
+        )
+        self.api, self.subject, self.rule = api, subject, rule
+
+    def as_error(self, next_step: str = "") -> OncewardError:
+        """As :class:`BrokerUnreachable`, or what the last answer's row of the table names."""
+        kind = self.rule.error if self.rule else BrokerUnreachable
+        default = "check that the brokers are up and reachable (bootstrap.servers), then run again"
+        return kind(str(self), next_step=next_step or _NEXT_STEPS.get(kind.__name__, default))
+
+
+_NEXT_STEPS = {
+    "AccessDenied": "grant the pipeline's principal the ACL on the named resource",
+    "TopicMissing": "create the topic, or correct its name",
+    "BatchFailed": "none: the batch runs again under a new epoch",
+    "SendFailed": "none: the batch runs again under a new epoch",
+    "Fenced": "stop this copy; the newer one goes on",
+    "UnsupportedBroker": "upgrade the brokers, or use a cluster that speaks this version",
+    "ConfigurationError": "correct the setting named by the broker",
+}
+
+
+def converse(
+    api: Api,
+    subject: str,
+    send: Send,
+    codes: Callable[[Any], Iterable[int]],
+    deadline: Deadline,
+    *,
+    refresh: Callable[[], None] = lambda: None,
+    should_stop: ShouldStop | None = None,
+) -> Any:
+    """Send until the answer's ``codes`` are all done, and return it.
+
+    :param subject: what the request is about, for error messages.
+    :param refresh: forget where the leader or coordinator is; ``send`` then looks it up again.
+    :raises Refused: an answer that no repetition changes; the gravest of its codes.
+    :raises Unanswered: the deadline passed. The last request may have been carried out.
+    :raises OncewardError: from ``should_stop``, or that we may not even connect (authentication).
+    """
+    backoff = Backoff(should_stop)
+    rule: Rule | None
+    for attempts in count(1):
+        try:
+            answer = send(max(1.0, deadline.remaining_ms))
+        except ConnectionLost as lost:
+            last, rule = lost.message, None
+            refresh()
+        else:
+            code, rule = _gravest(api, codes(answer))
+            if rule.verdict is Verdict.DONE:
+                return answer
+            last = name_of(code)
+            if rule.verdict is Verdict.REFRESH:
+                refresh()
+            elif rule.verdict is not Verdict.RETRY:
+                raise Refused(api, code, rule, subject, attempts=attempts)
+        backoff.wait(deadline)
+        if deadline.passed:  # a last request with no time left would only hide what was answered before
+            break
+    raise Unanswered(api, subject, deadline, last, rule)
+
+
+_GRAVITY = {v: i for i, v in enumerate((Verdict.DONE, Verdict.RETRY, Verdict.REFRESH, Verdict.ABORT))}
+
+
+def _gravest(api: Api, codes: Iterable[int]) -> tuple[int, Rule]:
+    """The code that decides about an answer with several: fencing and refusals before patience."""
+    judged = [(code, rule_of(api, code)) for code in {0, *codes}]
+    return max(judged, key=lambda pair: _GRAVITY.get(pair[1].verdict, len(_GRAVITY)))
+
+
+def raise_as_error(outcome: Refused | Unanswered, next_step: str = "") -> NoReturn:
+    """Raise ``outcome`` as the error of the table, for callers to whom it means nothing special."""
+    raise outcome.as_error(next_step) from outcome

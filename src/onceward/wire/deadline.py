@@ -1,0 +1,55 @@
+"""A point in time by which something must have happened, and the pauses on the way there.
+
+Used by every conversation of this package. Runs wherever the conversation runs.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+_FIRST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.5
+
+ShouldStop = Callable[[], None]
+"""Called often while something waits; it raises when the waiting has become pointless."""
+
+
+class Deadline:
+    """``timeout_ms`` from now on the monotonic clock (wall clocks jump)."""
+
+    def __init__(self, timeout_ms: float) -> None:
+        self.timeout_ms = timeout_ms
+        self._at = time.monotonic() + timeout_ms / 1000
+
+    @property
+    def remaining_ms(self) -> float:
+        """What is left, never below zero."""
+        return max(0.0, (self._at - time.monotonic()) * 1000)
+
+    @property
+    def passed(self) -> bool:
+        return time.monotonic() >= self._at
+
+
+class Backoff:
+    """Growing pauses with jitter: 5 ms first (markers of the previous transaction are usually written by then)."""
+
+    def __init__(self, should_stop: ShouldStop | None = None) -> None:
+        self._next_s = _FIRST_PAUSE_S
+        self._should_stop = should_stop
+
+    def next_pause_s(self) -> float:
+        """The length of the next pause in seconds; each is longer than the one before, up to half a second."""
+        pause = self._next_s * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, not a secret
+        self._next_s = min(_LONGEST_PAUSE_S, self._next_s * 2)
+        return pause
+
+    def wait(self, deadline: Deadline) -> None:
+        """Sleep for the next pause, but not beyond ``deadline``; asks ``should_stop`` before and after."""
+        if self._should_stop:
+            self._should_stop()
+        time.sleep(min(self.next_pause_s(), deadline.remaining_ms / 1000))
+        if self._should_stop:
+            self._should_stop()

@@ -1,0 +1,64 @@
+"""What one ``send`` still has to do for one partition, in order. Pure: no I/O, no clock.
+
+Called by ``wire.producer``.
+
+The broker takes a producer's batches of a partition only in sequence, so when one fails the later ones, already on
+their way, are refused too. The rule: after a failure nothing more is sent until every outstanding request is answered;
+then everything unacknowledged goes again, in order, under the same sequences. Batches that had been appended after all
+are recognised by the broker as duplicates and acknowledged with their offsets (KIP-98), as long as no more than five
+were outstanding.
+"""
+
+from __future__ import annotations
+
+MOST_OUTSTANDING = 5
+"""``ProducerStateEntry.NUM_BATCHES_TO_RETAIN`` of the broker."""
+
+
+class PartitionQueue:
+    """Positions 0 … ``count`` - 1 of one partition's batches, each to be acknowledged exactly once."""
+
+    def __init__(self, count: int) -> None:
+        self._acknowledged = [False] * count
+        self._next = 0
+        self._outstanding: set[int] = set()
+        self._draining = False
+
+    @property
+    def done(self) -> bool:
+        return all(self._acknowledged)
+
+    @property
+    def outstanding(self) -> int:
+        return len(self._outstanding)
+
+    def next_to_send(self) -> int | None:
+        """The position that may be sent now, if any."""
+        if self._draining or len(self._outstanding) >= MOST_OUTSTANDING:
+            return None
+        while self._next < len(self._acknowledged) and self._acknowledged[self._next]:
+            self._next += 1
+        return self._next if self._next < len(self._acknowledged) else None
+
+    def sent(self, position: int) -> None:
+        self._outstanding.add(position)
+        self._next = position + 1
+
+    def acknowledged(self, position: int) -> None:
+        self._acknowledged[position] = True
+        self._answered(position)
+
+    def failed(self, position: int) -> None:
+        """``position`` has to be sent again, and with it whatever was not acknowledged after it."""
+        self._draining = True
+        self._answered(position)
+
+    def is_first_open(self, position: int) -> bool:
+        """Whether everything before ``position`` is acknowledged: then a broken sequence is not a predecessor's fault."""
+        return all(self._acknowledged[:position])
+
+    def _answered(self, position: int) -> None:
+        self._outstanding.discard(position)
+        if self._draining and not self._outstanding:
+            self._draining = False
+            self._next = self._acknowledged.index(False) if not self.done else len(self._acknowledged)

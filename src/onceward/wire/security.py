@@ -1,0 +1,251 @@
+"""How to prove who we are and whom we trust: TLS and SASL, from Kafka's own option names.
+
+Parsed in the driver when a sink or source is constructed; the TLS context is built again in each process that
+connects, because contexts cannot be pickled. No secret is ever part of a ``repr``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from onceward.errors import ConfigurationError, ContradictoryOptions
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+SECURITY_OPTIONS = (
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.jaas.config",
+    "sasl.username",
+    "sasl.password",
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.certificates",
+    "ssl.truststore.password",
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.password",
+    "ssl.key.password",
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.endpoint.identification.algorithm",
+)
+
+
+class TokenProvider(Protocol):
+    """Gives the OAUTHBEARER token of the moment. Must pickle: each executor process asks for its own tokens."""
+
+    def token(self) -> str:
+        """A token that is valid now; called once per connection and re-authentication (KIP-368)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Security:
+    """The security part of a client's settings. ``repr`` shows the protocol and the mechanism, nothing else."""
+
+    protocol: str = "PLAINTEXT"
+    mechanism: str | None = None
+    username: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    ca_file: str | None = field(default=None, repr=False)
+    ca_pem: str | None = field(default=None, repr=False)
+    certificate_file: str | None = field(default=None, repr=False)
+    certificate_pem: str | None = field(default=None, repr=False)
+    key_file: str | None = field(default=None, repr=False)
+    key_pem: str | None = field(default=None, repr=False)
+    key_password: str | None = field(default=None, repr=False)
+    check_host_name: bool = True
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+    def connection_options(self, token_provider: TokenProvider | None) -> dict[str, Any]:
+        """The same as arguments of kafka-python's connection manager; reads the certificate files."""
+        options: dict[str, Any] = {"security_protocol": self.protocol}
+        if self.uses_tls:
+            options["ssl_context"] = _tls_context(self)
+        if self.uses_sasl:
+            options["sasl_mechanism"] = self.mechanism
+            options["sasl_plain_username"] = self.username
+            options["sasl_plain_password"] = self.password
+            if token_provider is not None:
+                options["sasl_oauth_token_provider"] = _Tokens(token_provider)
+        return options
+
+
+class _Tokens(AbstractTokenProvider):  # type: ignore[misc] # kafka-python is untyped
+    """kafka-python insists on its own base class; users need not."""
+
+    def __init__(self, provider: TokenProvider) -> None:
+        super().__init__()
+        self._provider = provider
+
+    def token(self) -> str:
+        return self._provider.token()
+
+
+def security_from_options(options: Mapping[str, str], token_provider: TokenProvider | None) -> Security:
+    """What ``options`` say about security, checked as a whole; nothing is connected yet."""
+    protocol = options.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in PROTOCOLS:
+        raise ConfigurationError(
+            f"security.protocol={protocol!r} is not known", next_step=f"use one of {', '.join(PROTOCOLS)}"
+        )
+    for prefix, allowed in (("sasl.", protocol.startswith("SASL_")), ("ssl.", protocol.endswith("SSL"))):
+        given = [name for name in options if name.startswith(prefix)]
+        if given and not allowed:
+            wanted = "SASL_SSL or SASL_PLAINTEXT" if prefix == "sasl." else "SSL or SASL_SSL"
+            raise ContradictoryOptions(
+                f"{given[0]} is set, but security.protocol is {protocol}",
+                next_step=f"set security.protocol to {wanted}, or remove {given[0]}",
+            )
+    return Security(protocol=protocol, **_sasl(options, protocol, token_provider), **_tls(options))
+
+
+def _sasl(options: Mapping[str, str], protocol: str, token_provider: TokenProvider | None) -> dict[str, Any]:
+    if not protocol.startswith("SASL_"):
+        return {}
+    mechanism = options.get("sasl.mechanism", options.get("sasl.mechanisms"))
+    if mechanism not in MECHANISMS:
+        raise ConfigurationError(
+            f"sasl.mechanism={mechanism!r} is not supported", next_step=f"use one of {', '.join(MECHANISMS)}"
+        )
+    if mechanism == "OAUTHBEARER":
+        if token_provider is None:
+            raise ConfigurationError(
+                "sasl.mechanism=OAUTHBEARER needs tokens",
+                next_step="pass oauth_token_provider=, an object whose token() returns a valid token",
+            )
+        return {"mechanism": mechanism}
+    username, password = options.get("sasl.username"), options.get("sasl.password")
+    if "sasl.jaas.config" in options:
+        if username or password:
+            raise ContradictoryOptions(
+                "sasl.jaas.config and sasl.username/sasl.password are both set",
+                next_step="keep one of the two ways of naming the user",
+            )
+        username, password = _from_jaas(options["sasl.jaas.config"], mechanism)
+    if not username or password is None:
+        raise ConfigurationError(
+            f"sasl.mechanism={mechanism} needs a user name and a password",
+            next_step="set sasl.username and sasl.password, or sasl.jaas.config",
+        )
+    return {"mechanism": mechanism, "username": username, "password": password}
+
+
+_JAAS = re.compile(r"\s*([\w.]+)\s+(required|requisite|sufficient|optional)\b(.*?);?\s*", re.DOTALL)
+_JAAS_PAIR = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))""")
+_MODULES = {"PlainLoginModule": ("PLAIN",), "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512")}
+
+
+def _from_jaas(text: str, mechanism: str) -> tuple[str | None, str | None]:
+    """User name and password of a JAAS line like ``…PlainLoginModule required username="u" password="p";``."""
+    matched = _JAAS.fullmatch(text)
+    module = matched.group(1).rsplit(".", 1)[-1] if matched else None
+    if matched is None or module not in _MODULES:
+        raise ConfigurationError(
+            "sasl.jaas.config is not a login line that can be read here",  # its text holds a password: never shown
+            next_step='write \'org.apache.kafka.common.security.plain.PlainLoginModule required username="…" '
+            'password="…";\' (or scram.ScramLoginModule), or use sasl.username and sasl.password',
+        )
+    if mechanism not in _MODULES[module]:
+        raise ContradictoryOptions(
+            f"sasl.jaas.config names {module}, but sasl.mechanism is {mechanism}",
+            next_step=f"set sasl.mechanism to {' or '.join(_MODULES[module])}",
+        )
+    pairs = {}
+    for name, *values in _JAAS_PAIR.findall(matched.group(3)):
+        pairs[name] = re.sub(r"\\(.)", r"\1", next((v for v in values if v), ""))
+    return pairs.get("username"), pairs.get("password")
+
+
+def _tls(options: Mapping[str, str]) -> dict[str, Any]:
+    for store in ("truststore", "keystore"):
+        _refuse_java_store(options, store)
+    algorithm = options.get("ssl.endpoint.identification.algorithm", "https").lower()
+    if algorithm not in ("https", "", "none"):
+        raise ConfigurationError(
+            f"ssl.endpoint.identification.algorithm={algorithm!r} is not known",
+            next_step="use 'https' (the broker's host name is checked) or '' (it is not)",
+        )
+    parts = {
+        "ca_file": options.get("ssl.ca.location", options.get("ssl.truststore.location")),
+        "ca_pem": options.get("ssl.truststore.certificates"),
+        "certificate_file": options.get("ssl.certificate.location", options.get("ssl.keystore.location")),
+        "certificate_pem": options.get("ssl.keystore.certificate.chain"),
+        "key_file": options.get("ssl.key.location"),
+        "key_pem": options.get("ssl.keystore.key"),
+        "key_password": options.get("ssl.key.password", options.get("ssl.keystore.password")),
+    }
+    for name, path in parts.items():
+        if name.endswith("_file") and path is not None and not os.path.isfile(path):
+            raise ConfigurationError(
+                f"the file {path!r} named by an ssl option does not exist",
+                next_step="give a PEM file that the driver and every executor can read at this path",
+            )
+    return {**parts, "check_host_name": algorithm == "https"}
+
+
+def _refuse_java_store(options: Mapping[str, str], store: str) -> None:
+    kind = options.get(f"ssl.{store}.type")
+    location = options.get(f"ssl.{store}.location")
+    if kind == "PEM" or (kind is None and location is None):
+        return
+    raise ConfigurationError(
+        f"ssl.{store}.type={kind or 'JKS'} cannot be read from Python",
+        next_step=f"convert it once (keytool -importkeystore -srckeystore {location or 'store.jks'} -destkeystore "
+        f"store.p12 -deststoretype PKCS12; openssl pkcs12 -in store.p12 -out store.pem) and set "
+        f"ssl.{store}.type=PEM and ssl.{store}.location=store.pem",
+    )
+
+
+def _tls_context(security: Security) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies the certificate and the host name
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = security.check_host_name
+    try:
+        if security.ca_file or security.ca_pem:
+            context.load_verify_locations(cafile=security.ca_file, cadata=security.ca_pem)
+        else:
+            context.load_default_certs()
+        _load_own_certificate(context, security)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise ConfigurationError(
+            f"the TLS certificates or the key cannot be read ({type(error).__name__}: {error})",
+            next_step="check the ssl options: PEM files or PEM text, and ssl.key.password if the key is encrypted",
+        ) from error
+    return context
+
+
+def _load_own_certificate(context: ssl.SSLContext, security: Security) -> None:
+    # An encrypted key without a password would make OpenSSL ask on the terminal: a callable prevents that.
+    def password() -> str:
+        return security.key_password or ""
+
+    if security.certificate_pem:
+        text = security.certificate_pem + "\n" + (security.key_pem or "")
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # mode 0600, gone at once; ssl takes only files
+            file.write(text)
+            file.flush()
+            context.load_cert_chain(file.name, password=password)
+    elif security.certificate_file:
+        context.load_cert_chain(security.certificate_file, security.key_file, password=password)

@@ -1,0 +1,379 @@
+"""One transactional id and its transactions, one after the other: the driver's side of a batch.
+
+Runs in the driver. Called by the Kafka sink. The identity that it hands out goes to the tasks, whose appends
+(``wire.producer``) join the open transaction; this class opens and ends it, and knows who holds the id.
+
+Three rules, each against a way to lose or repeat a batch:
+
+* one epoch, one transaction: a late ``Produce`` or ``EndTxn`` can never land in the next one (KIP-890);
+* after a commit without an answer only that commit is asked again, with the same epoch, and never an abort;
+* only the first ``InitProducerId`` of a process takes the id from whoever holds it. Every later one names the identity
+  that we had (KIP-360), so that an old copy of a pipeline never fences a newer one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal, NoReturn
+
+from onceward.errors import (
+    BatchFailed,
+    BrokerUnreachable,
+    CommitInDoubt,
+    Fenced,
+    OncewardError,
+    ResourceError,
+    TransactionTimedOut,
+    TransactionTimeoutTooLarge,
+)
+from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.wire.client import KafkaClient
+from onceward.wire.conversation import Refused, Unanswered, raise_as_error
+from onceward.wire.coordinator import NOBODY, TransactionCoordinator
+from onceward.wire.deadline import Deadline
+from onceward.wire.error_table import Verdict
+from onceward.wire.fencing import Fencing, judge
+from onceward.wire.transaction_states import TRANSITIONS, State, Step
+
+_GRACE_MS = 10_000
+_INVALID_TXN_STATE = 48
+_INVALID_TRANSACTION_TIMEOUT = 50
+
+
+class Transaction:
+    """See the module. Thread safe; steps of different threads take turns.
+
+    :param timeout_ms: ``transaction.timeout.ms``: the coordinator aborts what is open longer.
+    :param patience_ms: how long a step is asked again before it fails. The default outlives the transaction timeout,
+        after which the coordinator has settled everything that it still can.
+    """
+
+    def __init__(
+        self, client: KafkaClient, transactional_id: str, timeout_ms: int, *, patience_ms: int | None = None
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.timeout_ms = timeout_ms
+        self.patience_ms = patience_ms or timeout_ms + _GRACE_MS
+        self.identity: ProducerIdentity = NOBODY
+        """The identity of the open transaction, or of the next one."""
+        self.version: Literal[1, 2] = 1
+        """The transaction protocol in use (KIP-890), as the cluster had it when the id was taken or recovered."""
+        self.state = State.UNINITIALISED
+        self._client = client
+        self._coordinator = TransactionCoordinator(client, transactional_id)
+        self._lock = threading.RLock()
+        self._epoch_used = False
+        self._added: set[TopicPartition] = set()
+        self._groups: set[str] = set()
+        self._opened_at = 0.0
+
+    def take_over(self) -> ProducerIdentity:
+        """Take the transactional id from whoever holds it; their open transaction is aborted first.
+
+        Once per process, before the ledger is read.
+
+        :raises TransactionTimeoutTooLarge: naming both settings. :raises AccessDenied: …
+        :raises BrokerUnreachable: no answer within ``patience_ms``; may be called again.
+        """
+        with self._step(Step.TAKE_OVER):
+            self.version = self._client.transaction_version()
+            try:
+                self._go_on_as(self._coordinator.init_producer_id(NOBODY, self.timeout_ms, self._deadline()))
+            except Refused as refused:
+                self._raise_init_refusal(refused)
+            except Unanswered as unanswered:
+                raise_as_error(unanswered)
+            return self.identity
+
+    def begin(self) -> ProducerIdentity:
+        """Open a transaction, under an epoch that no transaction had before; the identity for its writers.
+
+        Version 2: the epoch came with the answer to the last ``EndTxn``. Version 1: ``InitProducerId`` with our own
+        identity raises it.
+
+        :raises Fenced: a newer owner. :raises BrokerUnreachable: no answer; may be called again.
+        """
+        with self._step(Step.BEGIN):
+            if self._epoch_used:
+                self._claim_next_epoch(self.identity)
+            self._added.clear()
+            self._groups.clear()
+            self._epoch_used = True
+            self._opened_at = time.monotonic()
+            self.state = State.OPEN
+            return self.identity
+
+    def add_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Let ``partitions`` take part. Must come before the first record of each; repeating costs nothing.
+
+        Version 2 has no such request: the first ``Produce`` adds the partition.
+
+        :raises TransactionTimedOut: … :raises Fenced: … :raises AccessDenied: … :raises TopicMissing: …
+        """
+        with self._step(Step.ADD_PARTITIONS):
+            missing = set(partitions) - self._added
+            if missing and self.version == 1:
+                with self._refusals_explained():
+                    # Noted before it is asked: without an answer they may be part of it, and an abort must end that.
+                    self._added |= missing
+                    self._coordinator.add_partitions(self.identity, missing, self._deadline())
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+        """Make ``offsets`` of a consumer group part of the transaction: visible with its commit, or never.
+
+        ``offsets`` are positions to go on from: one above the last offset that was read.
+
+        :raises TransactionTimedOut: … :raises Fenced: … :raises AccessDenied: naming the group.
+        """
+        with self._step(Step.COMMIT_OFFSETS), self._refusals_explained():
+            if not offsets:
+                return
+            if self.version == 1 and group not in self._groups:
+                self._groups.add(group)
+                self._coordinator.add_offsets(self.identity, group, self._deadline())
+            self._coordinator.commit_offsets(
+                self.identity, group, offsets, metadata, self._deadline(), version=self.version
+            )
+
+    def commit(self, *, in_doubt_after_ms: int | None = None) -> None:
+        """``EndTxn(commit)``: the one point at which everything becomes visible together.
+
+        Asked again with the same epoch while there is no answer.
+
+        :raises CommitInDoubt: no answer within ``in_doubt_after_ms`` (default ``patience_ms``), or one that leaves
+            open what became of an earlier request. :meth:`recover`, then ask the ledger.
+        :raises TransactionTimedOut: the coordinator had aborted it; nothing became visible.
+        :raises BatchFailed: refused; the transaction is still open: :meth:`abort`.
+        :raises Fenced: a newer owner.
+        """
+        with self._step(Step.COMMIT):
+            if self.version == 1 and not self._added and not self._groups:
+                self.state = State.READY  # nothing took part, so the coordinator knows of no transaction
+                return
+            self.state = State.ENDING
+            try:
+                identity = self._coordinator.end(
+                    self.identity, commit=True, deadline=self._deadline(in_doubt_after_ms), version=self.version
+                )
+            except Refused as refused:
+                self._raise_commit_refusal(refused)
+            except Unanswered as unanswered:
+                self._raise_in_doubt(unanswered)
+            except BaseException:
+                self.state = State.IN_DOUBT  # we may not even connect any more: an earlier request may have arrived
+                raise
+            self._ended(identity)
+
+    def abort(self) -> None:
+        """``EndTxn(abort)``: nothing of the transaction ever becomes visible. Does nothing if none is open.
+
+        :raises Fenced: a newer owner. :raises BrokerUnreachable: no answer; :meth:`recover` before going on.
+        """
+        with self._step(Step.ABORT):
+            if self.state is State.READY:
+                return
+            if self.state is State.TIMED_OUT:
+                self._recover()
+                return
+            if self.version == 1 and not self._added and not self._groups:
+                self.state = State.READY
+                return
+            self._abort_open()
+
+    def recover(self) -> None:
+        """After :class:`CommitInDoubt` or :class:`TransactionTimedOut`: go on with the next epoch, if still ours.
+
+        When it returns no transaction is open, and what the last one came to stands in the ledger.
+
+        :raises Fenced: a newer owner. :raises BrokerUnreachable: no answer; may be called again.
+        """
+        with self._step(Step.RECOVER):
+            self._recover()
+
+    def explain(self, refusal: Fenced) -> OncewardError:
+        """What a task's :class:`Fenced` really means, for the driver to raise in its place.
+
+        A task sees that its epoch was refused; whether by a newer owner or by the transaction timeout, only the
+        coordinator knows. The state moves on accordingly.
+        """
+        with self._lock:
+            if self.state is not State.OPEN:
+                return refusal
+            return self._fenced_or_timed_out(refusal)
+
+    # --- ending ------------------------------------------------------------------------------------------------
+
+    def _abort_open(self) -> None:
+        self.state = State.ENDING
+        try:
+            identity = self._coordinator.end(
+                self.identity, commit=False, deadline=self._deadline(), version=self.version
+            )
+        except Refused as refused:
+            if refused.rule.verdict is Verdict.FENCED:
+                error = self._fenced_or_timed_out(refused.as_error())
+                if isinstance(error, Fenced):
+                    raise error from refused
+                self._recover()
+                return
+            if refused.rule.verdict is Verdict.ABORT:
+                # Nothing is open under this epoch (INVALID_TXN_STATE), or the coordinator has forgotten the id:
+                # what was asked for holds. The next begin() takes a fresh epoch.
+                self.state = State.READY
+                return
+            self.state = State.IN_DOUBT
+            raise_as_error(refused)
+        except Unanswered as unanswered:
+            self.state = State.IN_DOUBT
+            raise_as_error(unanswered, "recover() before the next transaction")
+        except BaseException:
+            self.state = State.IN_DOUBT
+            raise
+        self._ended(identity)
+
+    def _raise_commit_refusal(self, refused: Refused) -> NoReturn:
+        # INVALID_TXN_STATE is how 4.x answers a commit after it has aborted the transaction for its age; so both
+        # that and fencing are looked into.
+        suspicious = refused.rule.verdict is Verdict.FENCED or refused.code == _INVALID_TXN_STATE
+        error = self._fenced_or_timed_out(refused.as_error()) if suspicious else None
+        if isinstance(error, Fenced):
+            raise error from refused
+        if refused.attempts > 1:
+            self._raise_in_doubt(refused)
+        if isinstance(error, TransactionTimedOut) and self.state is State.TIMED_OUT:
+            raise error from refused
+        self.state = State.OPEN
+        raise BatchFailed(
+            str(refused), next_step="abort() and run the batch again", details={"code": refused.code}
+        ) from refused
+
+    def _raise_in_doubt(self, outcome: Refused | Unanswered) -> NoReturn:
+        self.state = State.IN_DOUBT
+        raise CommitInDoubt(
+            f"whether {self.identity} of {self.transactional_id} is committed is not known: {outcome}",
+            next_step="recover(), then read the ledger",
+            details={"transactional_id": self.transactional_id, "identity": list(self.identity)},
+        ) from outcome
+
+    def _ended(self, identity: ProducerIdentity) -> None:
+        if identity != self.identity:  # version 2: the next epoch, or at rollover the next producer id
+            self._go_on_as(identity)
+        self.state = State.READY
+
+    # --- identity ----------------------------------------------------------------------------------------------
+
+    def _go_on_as(self, identity: ProducerIdentity) -> None:
+        self.identity = identity
+        self._epoch_used = False
+        self.state = State.READY
+
+    def _claim_next_epoch(self, ours: ProducerIdentity) -> None:
+        try:
+            self._go_on_as(self._coordinator.init_producer_id(ours, self.timeout_ms, self._deadline()))
+        except Refused as refused:
+            if refused.rule.verdict is Verdict.FENCED:
+                raise self._fenced(refused) from refused
+            self._raise_init_refusal(refused)
+        except Unanswered as unanswered:
+            raise_as_error(unanswered)
+
+    def _recover(self) -> None:
+        version = self._client.transaction_version()
+        try:
+            self._claim_next_epoch(self.identity)
+        except Fenced as fenced:
+            # Version 1 answers so even if the abort was made for our own sake: the coordinator ended the transaction
+            # under the next epoch, which is nobody's as long as the claim succeeds. See wire.fencing.
+            if self._what_fenced_us() is not Fencing.ABORTED_FOR_US:
+                raise
+            next_epoch = ProducerIdentity(self.identity.producer_id, self.identity.epoch + 1)
+            try:
+                self._claim_next_epoch(next_epoch)
+            except Fenced:
+                raise fenced from None
+        self.version = version
+
+    def _fenced_or_timed_out(self, refusal: OncewardError) -> OncewardError:
+        open_for_ms = (time.monotonic() - self._opened_at) * 1000
+        try:
+            why = self._what_fenced_us()
+        except (Unanswered, BrokerUnreachable):
+            why = Fencing.STILL_OURS  # nobody to ask: recover() will find out, and is refused if it was a takeover
+        old_enough = open_for_ms >= self.timeout_ms
+        if why is Fencing.TAKEN_OVER or (why is Fencing.ABORTED_FOR_US and not old_enough):
+            return self._fenced(refusal)
+        if why is Fencing.STILL_OURS and isinstance(refusal, BatchFailed):
+            return refusal
+        self.state = State.TIMED_OUT
+        return TransactionTimedOut(
+            f"the coordinator aborted {self.identity} of {self.transactional_id} after {open_for_ms:.0f} ms "
+            f"(transaction.timeout.ms={self.timeout_ms})",
+            next_step="the batch runs again; raise transaction.timeout.ms or make batches smaller if it repeats",
+            details={"transactional_id": self.transactional_id, "transaction.timeout.ms": self.timeout_ms},
+        )
+
+    def _what_fenced_us(self) -> Fencing:
+        try:
+            found = self._coordinator.describe(
+                Deadline(min(self.patience_ms, self._client.settings.request_timeout_ms))
+            )
+        except (Refused, ResourceError) as refused:
+            if isinstance(refused, BrokerUnreachable):
+                raise
+            return Fencing.TAKEN_OVER  # brokers before 3.0 cannot tell, and a wrong guess here must be the safe one
+        return judge(self.identity, found)
+
+    def _fenced(self, cause: BaseException) -> Fenced:
+        self.state = State.FENCED
+        return Fenced(
+            f"a newer copy of pipeline {self.transactional_id} has taken over from {self.identity} ({cause})",
+            next_step="leave this copy stopped; if two are running by mistake, give one another pipeline_id",
+            details={"transactional_id": self.transactional_id, "identity": list(self.identity)},
+        )
+
+    def _raise_init_refusal(self, refused: Refused) -> NoReturn:
+        if refused.code != _INVALID_TRANSACTION_TIMEOUT:
+            raise_as_error(refused)
+        try:
+            limit = self._client.broker_config().get("transaction.max.timeout.ms")
+        except OncewardError:  # without the right to describe configs the message has one number less
+            limit = None
+        raise TransactionTimeoutTooLarge(
+            f"transaction.timeout.ms={self.timeout_ms} is above the broker's transaction.max.timeout.ms"
+            + (f"={limit}" if limit else ""),
+            next_step="lower transaction.timeout.ms, or raise transaction.max.timeout.ms on the brokers",
+        ) from refused
+
+    # --- steps -------------------------------------------------------------------------------------------------
+
+    def _deadline(self, timeout_ms: int | None = None) -> Deadline:
+        return Deadline(self.patience_ms if timeout_ms is None else timeout_ms)
+
+    @contextmanager
+    def _step(self, step: Step) -> Iterator[None]:
+        """Take turns with other threads, and refuse what the state does not allow."""
+        with self._lock:
+            if self.state is State.FENCED:
+                raise self._fenced(RuntimeError(f"{step.value}() after fencing"))
+            if step not in TRANSITIONS[self.state]:
+                raise OncewardError(
+                    f"{step.value}() is not possible while {self.transactional_id} is {self.state.name}: "
+                    f"{self.state.value}",
+                    next_step=f"allowed now: {', '.join(s.value for s in TRANSITIONS[self.state]) or 'nothing'}",
+                )
+            yield
+
+    @contextmanager
+    def _refusals_explained(self) -> Iterator[None]:
+        """Outcomes of a request inside the open transaction as our errors."""
+        try:
+            yield
+        except Refused as refused:
+            if refused.rule.verdict is Verdict.FENCED or refused.code == _INVALID_TXN_STATE:
+                raise self._fenced_or_timed_out(refused.as_error()) from refused
+            raise_as_error(refused)
+        except Unanswered as unanswered:
+            raise_as_error(unanswered)
