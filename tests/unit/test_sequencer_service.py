@@ -227,6 +227,7 @@ def test_a_partition_is_announced_once_before_its_first_grant(sequencer, connect
     first.release({P0: 1, P1: 1})
     second.lease_some([P1, P2])
     second.release({P1: 2, P2: 2})
+    first.release(first.lease_some([P0, P1, P2]))
     assert announced == [[P0, P1], [P2]]
     for connection in (first, second):
         connection.finish()
@@ -428,12 +429,26 @@ def test_a_reported_error_reaches_the_driver_and_stops_the_others(sequencer, tic
     told_to_stop(bystander, match="record of 3 MB")
 
 
-def test_a_task_that_was_stopped_can_still_report_what_it_met(sequencer, ticket, connect):
+@pytest.mark.parametrize("knows", [False, True])
+def test_a_task_that_was_stopped_can_still_report_what_it_met(sequencer, ticket, connect, knows):
     reporter = connect(ticket, task(0))
     sequencer.poison("a connection was lost")
-    told_to_stop(reporter)
+    if knows:
+        told_to_stop(reporter)
     reporter.fail(Fenced("someone newer"))
     assert type(sequencer.failure) is Fenced
+
+
+def test_a_report_is_acknowledged_after_a_stop_too(sequencer, ticket):
+    with closing(socket.create_connection((ticket.host, ticket.port), 20)) as raw:
+        raw.sendall(frames.hello_frame(ticket.token, task(0)))
+        raw.sendall(frames.frame(frames.Op.FAIL, frames.encode_error(Fenced("someone newer"))))
+        heard, buffer = [], frames.FrameBuffer()
+        while frames.Op.DONE not in heard:
+            buffer.feed(raw.recv(1000))
+            while (received := buffer.next_frame()) is not None:
+                heard.append(received[0])
+    assert heard == [frames.Op.WELCOME, frames.Op.STOP, frames.Op.DONE]
 
 
 def test_reporting_to_a_driver_that_is_gone_does_not_hide_the_error(sequencer, ticket, connect):
