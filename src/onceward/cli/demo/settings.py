@@ -1,0 +1,70 @@
+"""What one run of the demo is: sizes, names, times. Shared by the supervisor and, as JSON, by the job's process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from onceward.errors import ConfigurationError
+
+Delivery = Literal["exactly_once", "at_least_once"]
+
+INPUT_TOPIC = "people"
+OUTPUT_TOPIC = "people-clean"
+PIPELINE_ID = "people-etl"
+PARTITIONS = 4
+WATERMARK_DELAY_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """One run. Checked when built.
+
+    ``produce_seconds``: over how long the input is spread; it takes longer when the planned kills do.
+    ``window_seconds``: the tumbling window of the ETL. ``limit_seconds``: after that long the run has failed.
+    """
+
+    records: int = 200_000
+    seed: int = 1
+    delivery: Delivery = "exactly_once"
+    nodes: int = 1
+    broker_version: str = "4.3.1"
+    master: str = "local[2]"
+    window_seconds: int = 20
+    produce_seconds: float = 90.0
+    limit_seconds: float = 1_200.0
+
+    def __post_init__(self) -> None:
+        if self.records < 1_000:
+            raise ConfigurationError(
+                f"{self.records} records are too few to kill the job in the middle of", next_step="use 1000 or more"
+            )
+        if self.window_seconds < 1 or self.produce_seconds <= 0:
+            raise ConfigurationError("window and produce seconds must be positive", next_step="leave them out")
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether Onceward's sink is used, or Spark's own."""
+        return self.delivery == "exactly_once"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """What the job's process is told, as JSON on its command line."""
+
+    bootstrap_servers: str
+    checkpoint: str
+    folder: str
+    delivery: Delivery
+    master: str
+    window_seconds: int
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> JobSettings:
+        """What :meth:`to_json` wrote."""
+        return JobSettings(**json.loads(text))
