@@ -1,0 +1,42 @@
+"""Onceward: end-to-end exactly-once streaming for PySpark.
+
+One micro-batch is one Kafka transaction, written by all executors in parallel, and it holds the batch's output, its
+source offsets and its ledger record. ``__all__`` are the public names; everything else may move.
+
+Names are imported when they are first used: a Python worker on an executor needs none of the driver's modules.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onceward import errors as errors
+    from onceward.engine.foreach_batch import error_of as error_of
+    from onceward.engine.spark_session import spark_conf as spark_conf
+    from onceward.errors import OncewardError as OncewardError
+    from onceward.sinks.kafka.sink import KafkaSink as KafkaSink
+    from onceward.sources.kafka import kafka_source as kafka_source
+
+_HOME = {
+    "KafkaSink": "onceward.sinks.kafka.sink",
+    "OncewardError": "onceward.errors",
+    "error_of": "onceward.engine.foreach_batch",
+    "kafka_source": "onceward.sources.kafka",
+    "spark_conf": "onceward.engine.spark_session",
+}
+
+__all__ = ["KafkaSink", "OncewardError", "error_of", "errors", "kafka_source", "spark_conf"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("onceward.errors")
+    if name not in _HOME:
+        raise AttributeError(f"module 'onceward' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -72,6 +72,16 @@ def test_who_finds_nothing_free_waits_and_is_served_first_come_first_served(book
     assert not book.is_waiting(B)
 
 
+def test_a_limit_leaves_the_others_to_other_tasks(book):
+    greeted(book, A, B, C)
+    assert [lease.partition for lease in book.lease(A, [P0, P1, P2], 0.0, limit=2)] == [P0, P1]
+    assert [lease.partition for lease in book.lease(B, [P0, P1, P2], 0.0, limit=2)] == [P2]
+    assert book.lease(C, [P0, P1, P2], 0.0, limit=1) == []
+    book.release(A, P0, 5)
+    book.release(A, P1, 6)
+    assert book.grant_waiting(1.0) == [(C, [Granted(P0, 5, first=False)])]
+
+
 def test_nobody_overtakes_those_who_wait(book):
     greeted(book, A, B, C)
     book.lease(A, [P0], 0.0)

@@ -105,3 +105,11 @@ def test_the_beginning_of_a_hello_is_recognised(received):
 @pytest.mark.parametrize("received", [b"\x02", b"\x01\x00\x00\x00\x35", b"G", b"\x01\xff", b"\x16\x03\x01"])
 def test_anything_else_is_not(received):
     assert not frames.is_hello_header(received)
+
+
+def test_a_wish_survives_the_wire() -> None:
+    wanted = [TopicPartition("a", 1), TopicPartition("b", 2)]
+    assert frames.decode_wish(frames.encode_wish(wanted, 3)) == (wanted, 3)
+    assert frames.decode_wish(frames.encode_wish([], 3)) == ([], 0)
+    with pytest.raises(frames.BadFrame):
+        frames.decode_wish(frames.encode_wish(wanted, -1))

@@ -153,11 +153,7 @@ class MicroBatches:
         )
 
     def _undo(self, error: BaseException, running: RunningBatch) -> None:
-        """Abort after ``error``, which happened before the commit was sent.
-
-        A task whose epoch was refused reports ``Fenced``, but to a task a transaction that timed out looks the same.
-        The target knows when it aborts: it raises ``Fenced`` itself if a newer copy is there.
-        """
+        """Abort after ``error``, which happened before the commit was sent."""
         with events.step(events.ABORT, **self._ids(running)):
             try:
                 self._target.abort()
@@ -167,12 +163,6 @@ class MicroBatches:
                 # Timed out, or nobody answers: leave no attempt open before the next begins.
                 log.warning("%s: abort failed (%s); settling", self._policy.pipeline, also)
                 self._target.settle()
-        if isinstance(error, Fenced):
-            raise TransactionTimedOut(
-                f"the broker refused the epoch of {running.batch}, and no newer copy of the pipeline is there: "
-                "the transaction timed out",
-                next_step="nothing if it happens once; if it repeats, raise transaction.timeout.ms",
-            ) from error
 
     def _ask_the_ledger(self, record: LedgerRecord, error: BaseException) -> LedgerRecord:
         """After an ``EndTxn(commit)`` without a good answer: was it carried out? Raises ``error`` if not."""

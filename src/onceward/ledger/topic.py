@@ -37,6 +37,7 @@ class Ledger:
 
     def __init__(self, client: KafkaClient, topic: str, pipeline: PipelineId) -> None:
         self._client = client
+        self._home: TopicPartition | None = None
         self.topic = topic
         self.pipeline = pipeline
 
@@ -53,17 +54,17 @@ class Ledger:
             configs = {"cleanup.policy": "compact", "max.message.bytes": str(_LARGEST_RECORD_BYTES)}
             self._client.create_topic(self.topic, PARTITIONS, configs=configs)
         policy = self._client.topic_config(self.topic)
-        if "delete" in policy.get("cleanup.policy", ""):
+        cleanup = policy.get("cleanup.policy") or ""
+        if "delete" in cleanup:
             raise ConfigurationError(
-                f"the ledger topic {self.topic} has cleanup.policy={policy['cleanup.policy']}: Kafka would delete "
-                "records that exactly-once rests on",
+                f"the ledger topic {self.topic} has cleanup.policy={cleanup}: Kafka would delete records that "
+                "exactly-once rests on",
                 next_step=f"set cleanup.policy=compact on {self.topic} (kafka-configs --alter)",
             )
-        self._warn_if_thin(policy)
+        self._warn_if_thin(int(policy.get("min.insync.replicas") or 1))
 
-    def _warn_if_thin(self, policy: dict[str, str]) -> None:
+    def _warn_if_thin(self, in_sync: int) -> None:
         replicas = self._client.replication_factor(self.topic)
-        in_sync = int(policy.get("min.insync.replicas", "1"))
         if replicas < 3 or in_sync < 2:
             log.warning(
                 "ledger topic %s has replication factor %d and min.insync.replicas %d; below 3 and 2 the loss of one "
@@ -74,10 +75,11 @@ class Ledger:
             )
 
     def partition(self) -> TopicPartition:
-        """Where this pipeline's records are appended."""
-        count = len(self._client.topic_partitions([self.topic])[self.topic])
-        key = pa.array([self.pipeline.encode()], pa.binary())
-        return TopicPartition(self.topic, int(partition_of_keys(key, count)[0]))
+        """Where this pipeline's records are appended; looked up once."""
+        if self._home is None:
+            count = len(self._client.topic_partitions([self.topic])[self.topic])
+            self._home = TopicPartition(self.topic, int(partition_of_keys(_one(self.pipeline.encode()), count)[0]))
+        return self._home
 
     def newest(self, *, decided_only: bool = False) -> LedgerRecord | None:
         """The newest committed record, or None when there is none, or no topic.

@@ -20,9 +20,9 @@ from onceward.errors import OncewardError, from_json, to_json
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.sinks.kafka import preflight
 from onceward.sinks.kafka.columns import prepare
-from onceward.sinks.kafka.rows import Router, partition_counts
+from onceward.sinks.kafka.rows import HeldRows, partition_counts
 from onceward.sinks.kafka.settings import KafkaSinkSettings
-from onceward.sinks.kafka.tasks import Encoder, number, this_attempt
+from onceward.sinks.kafka.tasks import number, this_attempt
 from onceward.wire.client import KafkaClient
 from onceward.wire.producer import Append, PartitionProducer, idempotent_identity
 
@@ -82,21 +82,20 @@ class _PlainTask:
         self._idempotent = settings.delivery == "at_least_once"
         identity = idempotent_identity(client) if self._idempotent else _NO_PRODUCER
         self._producer = PartitionProducer(client, settings.producer, identity, transactional_id=None, version=1)
-        self._encode = Encoder(settings.producer)
         counts = partition_counts(client, {}, settings.ledger_topic)
-        self._router = Router(settings.topic, counts, first=this_attempt().partition_id)
+        self._rows = HeldRows(settings.topic, counts, settings.producer, first=this_attempt().partition_id)
         self._sequences: dict[TopicPartition, int] = {}
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> int:
         records = 0
         for batch in batches:
-            self._router.add(batch)
-            if self._router.held_bytes >= self._held_bytes:
+            self._rows.add(batch)
+            if self._rows.held_bytes >= self._held_bytes:
                 records += self._send_all()
         return records + self._send_all()
 
     def _send_all(self) -> int:
-        fragments = {partition: self._encode(columns) for partition, columns in self._router.take().items()}
+        fragments = self._rows.encode()
         if self._idempotent:
             first = {partition: self._sequences.get(partition, 0) for partition in fragments}
             appends, following = number(fragments, first)

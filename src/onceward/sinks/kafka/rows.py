@@ -1,11 +1,12 @@
-"""A task's rows on the way to their partitions. Runs in executor tasks.
+"""A task's rows on the way to their partitions: held back as they come, then routed and encoded in one go.
 
-Called by :mod:`tasks` and :mod:`plain` with the Arrow batches that Spark hands over (columns as made by
-:mod:`columns`). Rows are gathered until a chunk is worth cutting up, cut by target partition, and held as columns.
+Runs in executor tasks, called by :mod:`tasks` and :mod:`plain` with the Arrow batches that Spark hands over (columns as
+made by :mod:`columns`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -15,17 +16,17 @@ import pyarrow.compute as pc
 
 from onceward.errors import BadColumn, PartitionMissing
 from onceward.ids import TopicPartition, topic_name
+from onceward.records.batch import Fragment, encode_partitions
 from onceward.records.columns import RecordColumns
-from onceward.records.partitioner import assign_partitions, group_by_partition
+from onceward.records.compression import codec_of
+from onceward.records.partitioner import assign_partitions
 from onceward.sinks.kafka.columns import TIMESTAMP_MS
 from onceward.wire.client import KafkaClient
-
-_CHUNK_ROWS = 100_000
-_CHUNK_BYTES = 16 << 20
+from onceward.wire.settings import ProducerSettings
 
 
-class Router:
-    """Takes rows, gives them back by partition, in the order in which they came.
+class HeldRows:
+    """Takes rows, gives them back as fragments by partition, in the order in which they came.
 
     :param topic: where all rows go, or None to follow the ``topic`` column.
     :param count_of: how many partitions a topic has; raises for a topic that may not be written (see
@@ -33,50 +34,39 @@ class Router:
     :param first: where null keys begin to spread, different in each task.
     """
 
-    def __init__(self, topic: str | None, count_of: Callable[[str], int], first: int) -> None:
+    def __init__(
+        self, topic: str | None, count_of: Callable[[str], int], producer: ProducerSettings, first: int
+    ) -> None:
         self._topic = topic
         self._count_of = count_of
+        self._producer = producer
         self._next_null_key = first
-        self._chunk: list[pa.RecordBatch] = []
-        self._chunk_rows = 0
-        self._chunk_bytes = 0
-        self._held: dict[TopicPartition, list[RecordColumns]] = {}
-        self._routed_bytes = 0
-
-    @property
-    def held_bytes(self) -> int:
+        self._batches: list[pa.RecordBatch] = []
+        self.held_bytes = 0
         """Bytes held back, about."""
-        return self._routed_bytes + self._chunk_bytes
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take one Arrow batch.
+        """Hold one Arrow batch."""
+        if batch.num_rows:
+            self._batches.append(batch)
+            self.held_bytes += batch.nbytes
+
+    def encode(self) -> dict[TopicPartition, list[Fragment]]:
+        """All rows held, as fragments by partition; holds nothing afterwards.
 
         :raises BadColumn: a null topic, or a timestamp before 1970.
         :raises PartitionMissing, TopicMissing, InvalidTopicName: a row names what does not exist.
+        :raises RecordTooLarge: one record is larger than ``batch.size``.
         """
-        if batch.num_rows == 0:
-            return
-        self._chunk.append(batch)
-        self._chunk_rows += batch.num_rows
-        self._chunk_bytes += batch.nbytes
-        if self._chunk_rows >= _CHUNK_ROWS or self._chunk_bytes >= _CHUNK_BYTES:
-            self._cut()
-
-    def take(self) -> dict[TopicPartition, RecordColumns]:
-        """All rows held, by partition; holds nothing afterwards."""
-        self._cut()
-        held, self._held = self._held, {}
-        self._routed_bytes = 0
-        return {partition: RecordColumns.concat(parts) for partition, parts in sorted(held.items())}
-
-    def _cut(self) -> None:
-        if not self._chunk:
-            return
-        table = pa.Table.from_batches(self._chunk).combine_chunks()
-        self._chunk, self._chunk_rows, self._chunk_bytes = [], 0, 0
-        for batch in table.to_batches():  # one batch, but for columns above Arrow's 2 GiB
+        batches, self._batches, self.held_bytes = self._batches, [], 0
+        fragments: dict[TopicPartition, list[Fragment]] = {}
+        if not batches:
+            return fragments
+        for batch in pa.Table.from_batches(batches).combine_chunks().to_batches():
             for topic, rows in self._by_topic(batch):
-                self._route(topic, rows)
+                for partition, parts in self._encode_topic(topic, rows):
+                    fragments.setdefault(TopicPartition(topic, partition), []).extend(parts)
+        return fragments
 
     def _by_topic(self, batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
         if self._topic is not None:
@@ -89,17 +79,19 @@ class Router:
             )
         return [(str(name), batch.filter(pc.equal(topics, name))) for name in pc.unique(topics)]
 
-    def _route(self, topic: str, batch: pa.RecordBatch) -> None:
-        count = self._count_of(topic)
+    def _encode_topic(self, topic: str, batch: pa.RecordBatch) -> list[tuple[int, list[Fragment]]]:
         columns = _columns(batch)
-        partitions = self._partitions(topic, count, columns, batch)
-        for partition, rows in group_by_partition(columns, partitions):
-            self._held.setdefault(TopicPartition(topic, partition), []).append(rows)
-        self._routed_bytes += columns.nbytes
+        return encode_partitions(
+            columns,
+            self._partitions(topic, columns, batch),
+            codec=codec_of(self._producer.compression),
+            batch_bytes=self._producer.batch_bytes,
+            now_ms=time.time_ns() // 1_000_000,
+            compression_level=self._producer.compression_level,
+        )
 
-    def _partitions(
-        self, topic: str, count: int, columns: RecordColumns, batch: pa.RecordBatch
-    ) -> npt.NDArray[np.int32]:
+    def _partitions(self, topic: str, columns: RecordColumns, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
+        count = self._count_of(topic)
         chosen = assign_partitions(columns.key, len(columns), count, self._next_null_key)
         self._next_null_key = (self._next_null_key + len(columns)) % count
         if "partition" not in batch.schema.names:
@@ -141,15 +133,14 @@ def partition_counts(client: KafkaClient, known: Mapping[str, int], ledger_topic
 
 def _columns(batch: pa.RecordBatch) -> RecordColumns:
     present = set(batch.schema.names)
-    columns = RecordColumns.of(
-        batch.column("value"),
-        key=batch.column("key") if "key" in present else None,
-        headers=batch.column("headers") if "headers" in present else None,
-        timestamp=batch.column(TIMESTAMP_MS) if TIMESTAMP_MS in present else None,
-    )
     if TIMESTAMP_MS in present and (pc.min(batch.column(TIMESTAMP_MS)).as_py() or 0) < 0:
         raise BadColumn(
             "column 'timestamp' holds a time before 1970, which a Kafka record cannot carry",
             next_step="filter or correct these rows, or set the timestamp to null for the time of writing",
         )
-    return columns
+    return RecordColumns.of(
+        batch.column("value"),
+        key=batch.column("key") if "key" in present else None,
+        headers=batch.column("headers") if "headers" in present else None,
+        timestamp=batch.column(TIMESTAMP_MS) if TIMESTAMP_MS in present else None,
+    )

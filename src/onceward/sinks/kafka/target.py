@@ -15,7 +15,7 @@ from onceward import events
 from onceward.engine import job
 from onceward.engine.spark_query import RunningBatch
 from onceward.engine.target import AtomicTarget
-from onceward.errors import BatchTimedOut, OncewardError
+from onceward.errors import BatchTimedOut, Fenced, OncewardError
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.ledger.admission import is_kafka_offset
 from onceward.ledger.record import LedgerRecord, Manifest
@@ -102,7 +102,7 @@ class KafkaTarget(AtomicTarget):
 
     def _partitions(self, topic: str) -> dict[int, int]:
         """Partitions of ``topic`` as of now, so that one added since the last batch is written to."""
-        return self._client.topic_partitions([topic], refresh=True)[topic]
+        return self._client.topic_partitions([topic])[topic]
 
     def _open_epoch(self, frame: DataFrame) -> EpochTicket:
         if self._sequencer is None:
@@ -132,16 +132,20 @@ class KafkaTarget(AtomicTarget):
         try:
             rows = job.collect(job_frame, lost)
         except Exception as spark_error:
-            failure = sequencer.failure
-            if failure is not None:
+            if (failure := self._failure(sequencer)) is not None:
                 raise failure from spark_error
             raise
         finally:
             book = self._close_epoch()
-        if sequencer.failure is not None:
-            raise sequencer.failure
+        if (failure := self._failure(sequencer)) is not None:
+            raise failure
         assert book is not None  # noqa: S101 — was open
         return rows, book
+
+    def _failure(self, sequencer: Sequencer) -> OncewardError | None:
+        """Why the attempt is lost. A task cannot tell fencing from a transaction that timed out; the driver can."""
+        failure = sequencer.failure
+        return self._transaction.explain(failure) if isinstance(failure, Fenced) else failure
 
     def _deadline(self) -> float | None:
         limit = self._settings.batch_timeout_s

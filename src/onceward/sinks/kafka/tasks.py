@@ -3,7 +3,7 @@
 Called by Spark through ``mapInArrow`` in the last stage of the user's own plan, once per task, in a Python worker.
 Steps 3 to 5 of a micro-batch:
 
-3. **Encode.** Rows are put to their partitions and kept as columns until there is enough to send.
+3. **Encode.** Rows are held back until there is enough to send, then put to their partitions and encoded.
 4. **Lease.** Partitions are leased from the driver's sequencer, a share at a time, whichever are free.
 5. **Stamp and send.** Each lease's fragments get producer id, epoch and sequence, are sent, and only when every one
    of them is acknowledged is the lease given back with the next sequence.
@@ -14,10 +14,9 @@ Without: Spark runs another attempt of the task, which may go on under the same 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -25,11 +24,9 @@ from pyspark import TaskContext
 from onceward.engine.zip_importers import drop_zip_importers
 from onceward.errors import OncewardError
 from onceward.ids import TopicPartition
-from onceward.records.batch import Fragment, encode_fragments, next_sequence
-from onceward.records.columns import RecordColumns
-from onceward.records.compression import Codec, codec_of
+from onceward.records.batch import Fragment, next_sequence
 from onceward.sinks.kafka.report import Segment, TaskReport
-from onceward.sinks.kafka.rows import Router, partition_counts
+from onceward.sinks.kafka.rows import HeldRows, partition_counts
 from onceward.sinks.kafka.sequencer.book import TaskAttempt
 from onceward.sinks.kafka.sequencer.lease import SequencerConnection
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
@@ -59,7 +56,7 @@ class TaskSpec:
     held_bytes: int
     ticket: EpochTicket = field(repr=False)
     transactional_id: str
-    transaction_version: int
+    transaction_version: Literal[1, 2]
     connect_timeout_s: float
 
 
@@ -109,25 +106,23 @@ class _TransactionalTask:
         self._spec = spec
         self._task = task
         self._sequencer = sequencer
-        self._encode = Encoder(spec.producer)
         self._client = KafkaClient.shared(spec.client)
         counts = partition_counts(self._client, spec.topics, spec.ledger_topic)
-        self._router = Router(spec.topic, counts, first=task.partition_id)
+        self._rows = HeldRows(spec.topic, counts, spec.producer, first=task.partition_id)
         self._producer: PartitionProducer | None = None
         self._segments: dict[TopicPartition, list[Segment]] = {}
 
     def run(self, batches: Batches) -> TaskReport:
         for batch in batches:
-            self._router.add(batch)
-            if self._router.held_bytes >= self._spec.held_bytes:
+            self._rows.add(batch)
+            if self._rows.held_bytes >= self._spec.held_bytes:
                 self._send_all()
         self._send_all()
         return TaskReport(self._task.partition_id, self._task.task_attempt_id, self._segments)
 
     def _send_all(self) -> None:
         """Encode, lease, stamp and send all that is held. The order of rows within a partition is kept."""
-        held = self._router.take()
-        fragments = {partition: self._encode(columns) for partition, columns in held.items()}
+        fragments = self._rows.encode()
         waiting = _rotated(list(fragments), self._task.partition_id)
         share = max(1, -(-len(waiting) // _SHARES))
         while waiting:
@@ -153,23 +148,6 @@ class _TransactionalTask:
                 version=self._spec.transaction_version,
             )
         return self._producer
-
-
-class Encoder:
-    """Columns of one partition to fragments, with a producer's settings."""
-
-    def __init__(self, settings: ProducerSettings) -> None:
-        self._codec: Codec = codec_of(settings.compression)
-        self._settings = settings
-
-    def __call__(self, columns: RecordColumns) -> list[Fragment]:
-        return encode_fragments(
-            columns,
-            codec=self._codec,
-            batch_bytes=self._settings.batch_bytes,
-            now_ms=time.time_ns() // 1_000_000,
-            compression_level=self._settings.compression_level,
-        )
 
 
 def number(

@@ -33,6 +33,9 @@ from onceward.ids import ProducerIdentity, TopicPartition
 MAX_SEQUENCE = 2**31 - 1
 """Sequences are signed 32-bit numbers that go on at 0 (Kafka: ``DefaultRecordBatch.incrementSequence``)."""
 
+NO_LIMIT = 0
+"""As the ``limit`` of a lease: every partition that is wanted and free."""
+
 _RUN_AGAIN = "nothing of this attempt is visible; the batch runs again under a new epoch"
 
 
@@ -84,6 +87,14 @@ class HeldLease:
     since: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a waiting task asked for."""
+
+    partitions: tuple[TopicPartition, ...]
+    limit: int
+
+
 class EpochBook:
     """The truth of one epoch. Methods change it or raise; once poisoned or closed it grants nothing any more.
 
@@ -106,7 +117,7 @@ class EpochBook:
         self._current: dict[int, TaskAttempt] = {}  # the one attempt of each task that may lease
         self._senders: set[TaskAttempt] = set()  # ever held a lease, hence may have sent
         self._finished: set[TaskAttempt] = set()
-        self._waiting: dict[TaskAttempt, tuple[TopicPartition, ...]] = {}  # in order of arrival
+        self._waiting: dict[TaskAttempt, _Wish] = {}  # in order of arrival
 
     def hello(self, task: TaskAttempt) -> TaskAttempt | None:
         """``task`` is here. Returns the attempt that it replaces, which held no lease and never will.
@@ -133,9 +144,13 @@ class EpochBook:
             # or the answer is lost, or it is merely slow, 3. nobody here can know whether it has sent.
             self._poison_and_raise(f"{task} came although {predecessor} has held a lease and may have sent")
 
-    def lease(self, task: TaskAttempt, wanted: Sequence[TopicPartition], now: float) -> list[Granted]:
-        """Those of ``wanted`` that are free. When none is, ``task`` waits (:meth:`is_waiting`) and is served by
-        :meth:`grant_waiting`, first come first served per partition.
+    def lease(
+        self, task: TaskAttempt, wanted: Sequence[TopicPartition], now: float, limit: int = NO_LIMIT
+    ) -> list[Granted]:
+        """Those of ``wanted`` that are free, the first ``limit`` of them.
+
+        When none is, ``task`` waits (:meth:`is_waiting`) and is served by :meth:`grant_waiting`, first come first
+        served per partition.
 
         A task that holds leases never waits: two tasks that each hold what the other wants would do so for ever.
         It gets an empty list, gives back what it has, and asks again.
@@ -149,10 +164,10 @@ class EpochBook:
             self._poison_and_raise(f"{task} asks for a lease after it said that it is finished")
         if task in self._waiting:
             self._poison_and_raise(f"{task} asks for a lease while it waits for one")
-        promised = set().union(*self._waiting.values())
-        granted = self._grant(task, [partition for partition in wanted if partition not in promised], now)
+        promised = set().union(*(wish.partitions for wish in self._waiting.values()))
+        granted = self._grant(task, [partition for partition in wanted if partition not in promised], now, limit)
         if not granted and wanted and not self._holds_any(task):
-            self._waiting[task] = tuple(wanted)
+            self._waiting[task] = _Wish(tuple(wanted), limit)
         return granted
 
     def is_waiting(self, task: TaskAttempt) -> bool:
@@ -164,15 +179,17 @@ class EpochBook:
         if self.poisoned is not None or self.closed:
             return []
         grants = []
-        for task, wanted in list(self._waiting.items()):
-            if granted := self._grant(task, wanted, now):
+        for task, wish in list(self._waiting.items()):
+            if granted := self._grant(task, wish.partitions, now, wish.limit):
                 del self._waiting[task]
                 grants.append((task, granted))
         return grants
 
-    def _grant(self, task: TaskAttempt, wanted: Sequence[TopicPartition], now: float) -> list[Granted]:
-        granted = []
+    def _grant(self, task: TaskAttempt, wanted: Sequence[TopicPartition], now: float, limit: int) -> list[Granted]:
+        granted: list[Granted] = []
         for partition in wanted:
+            if limit != NO_LIMIT and len(granted) == limit:
+                break
             if partition in self.held:
                 continue
             first = partition not in self.next_sequences

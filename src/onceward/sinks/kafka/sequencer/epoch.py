@@ -162,7 +162,7 @@ class Epoch:
     def _handle(self, connection: Connection, op: Op, payload: bytes) -> None:
         try:
             if op is Op.LEASE:
-                self._lease(connection, [partition for partition, _ in frames.decode_partitions(payload)])
+                self._lease(connection, *frames.decode_wish(payload))
             elif op is Op.RELEASE:
                 self._release(connection, frames.decode_partitions(payload))
             elif op is Op.FINISH:
@@ -178,10 +178,10 @@ class Epoch:
         except OncewardError as refusal:
             connection.stop(refusal)
 
-    def _lease(self, connection: Connection, wanted: Sequence[TopicPartition]) -> None:
+    def _lease(self, connection: Connection, wanted: Sequence[TopicPartition], limit: int) -> None:
         connection.unanswered = True
         with self._booking() as book:
-            granted = book.lease(connection.task, wanted, time.monotonic())
+            granted = book.lease(connection.task, wanted, time.monotonic(), limit)
             waits = book.is_waiting(connection.task)
         if not waits:
             self._answer(connection, granted)

@@ -6,7 +6,7 @@ Used by ``sequencer.door`` and ``sequencer.epoch`` (driver) and ``sequencer.leas
 
     executor → driver                              driver → executor
     HELLO    token, task attempt                   WELCOME   the attempt may ask for leases
-    LEASE    partitions (any of them)              GRANT     partitions with their base sequences
+    LEASE    partitions, how many of them at most  GRANT     partitions with their base sequences
     RELEASE  partitions, next sequences (unanswered)
     FINISH                                         DONE
     FAIL     an error as JSON                      DONE
@@ -120,7 +120,7 @@ def parse_hello(received: bytes | bytearray) -> tuple[bytes, TaskAttempt]:
 
 
 def encode_partitions(numbered: Iterable[tuple[TopicPartition, int]]) -> bytes:
-    """Payload of LEASE (numbers unused), GRANT (base sequences) and RELEASE (next sequences)."""
+    """Payload of GRANT (base sequences) and RELEASE (next sequences); see :func:`encode_wish` for LEASE."""
     parts = []
     for (topic, partition), number in numbered:
         name = topic.encode()
@@ -148,6 +148,23 @@ def decode_partitions(payload: bytes) -> list[tuple[TopicPartition, int]]:
     except (struct.error, UnicodeDecodeError) as error:
         raise BadFrame(f"a list of partitions is cut or damaged: {error}") from error
     return numbered
+
+
+def encode_wish(wanted: Iterable[TopicPartition], limit: int) -> bytes:
+    """Payload of LEASE: the limit stands at every partition."""
+    return encode_partitions((partition, limit) for partition in wanted)
+
+
+def decode_wish(payload: bytes) -> tuple[list[TopicPartition], int]:
+    """The inverse of :func:`encode_wish`.
+
+    :raises BadFrame: damaged, or a limit below 0.
+    """
+    numbered = decode_partitions(payload)
+    limit = numbered[0][1] if numbered else 0
+    if limit < 0:
+        raise BadFrame(f"a limit of {limit} leases")
+    return [partition for partition, _ in numbered], limit
 
 
 def encode_error(error: OncewardError) -> bytes:

@@ -16,7 +16,7 @@ from types import TracebackType
 from onceward.errors import EpochPoisoned, OncewardError, SequencerUnreachable
 from onceward.ids import TopicPartition
 from onceward.sinks.kafka.sequencer import frames
-from onceward.sinks.kafka.sequencer.book import TaskAttempt
+from onceward.sinks.kafka.sequencer.book import NO_LIMIT, TaskAttempt
 from onceward.sinks.kafka.sequencer.frames import FrameBuffer, Op
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
 
@@ -54,14 +54,16 @@ class SequencerConnection:
             self.close()
             raise
 
-    def lease_some(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    def lease_some(self, wanted: Collection[TopicPartition], limit: int = NO_LIMIT) -> dict[TopicPartition, int]:
         """Wait until at least one of ``wanted`` is free; returns those leased with their base sequences.
+
+        :param limit: take the first so many that are free and leave the others to other tasks.
 
         Does not wait, and may return nothing, when ``wanted`` is empty or while this task holds other leases:
         two tasks that each hold what the other wants would wait for ever. Give back first, then ask again.
         """
         some = islice(wanted, frames.MAX_PARTITIONS)
-        self._send(frames.frame(Op.LEASE, frames.encode_partitions((partition, 0) for partition in some)))
+        self._send(frames.frame(Op.LEASE, frames.encode_wish(some, limit)))
         return dict(frames.decode_partitions(self._expect(Op.GRANT)))
 
     def release(self, next_sequences: Mapping[TopicPartition, int]) -> None:

@@ -1,0 +1,148 @@
+"""``onceward.kafka_source``: Spark's Kafka source, reading committed records only, from a position with a name.
+
+Called by users when they define a query; runs in the driver. The position matters for a query with a new checkpoint
+only: Spark takes every later start from its checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame, SparkSession
+
+from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.ids import pipeline_id as checked_pipeline_id
+from onceward.ids import topic_name
+from onceward.ledger.topic import DEFAULT_TOPIC
+from onceward.sources.positions import Otherwise, committed_positions, ledger_positions, starting_json
+from onceward.wire.client import KafkaClient
+from onceward.wire.security import TokenProvider
+from onceward.wire.settings import settings_from_options, spark_source_options
+
+Starting = Literal["earliest", "latest", "group", "ledger"] | datetime
+
+_NAMES = ("earliest", "latest", "group", "ledger")
+_OTHERWISE = ("earliest", "latest", "error")
+
+
+def kafka_source(
+    spark: SparkSession,
+    *,
+    bootstrap_servers: str | Sequence[str],
+    topic: str | Sequence[str],
+    starting: Starting = "earliest",
+    pipeline_id: str | None = None,
+    otherwise: Otherwise = "earliest",
+    max_offsets_per_trigger: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    spark_options: Mapping[str, Any] | None = None,
+    oauth_token_provider: TokenProvider | None = None,
+    ledger_topic: str = DEFAULT_TOPIC,
+) -> DataFrame:
+    """A streaming DataFrame with Spark's Kafka columns: key, value, topic, partition, offset, timestamp, headers.
+
+    Always reads with ``isolation.level=read_committed``: of transactional topics it sees committed batches only.
+
+    :param topic: one name, or several.
+    :param starting: where a query with a new checkpoint begins. ``"earliest"``, ``"latest"``; a ``datetime`` (with a
+        time zone): the first record of each partition with at least that timestamp, or the end where there is none;
+        ``"group"``: offsets committed by consumer group ``pipeline_id``; ``"ledger"``: where the ledger of
+        ``pipeline_id`` ends (together with ``KafkaSink(resume="ledger")``).
+    :param pipeline_id: names group or ledger key; required for these two.
+    :param otherwise: where a partition begins that group or ledger does not know (new partitions begin at the earliest
+        offset whenever the ledger knows others of the topic), or ``"error"``.
+    :param max_offsets_per_trigger: Spark's ``maxOffsetsPerTrigger``: at most so many offsets a batch.
+    :param options: Kafka client settings by Kafka's own names, as for the sink; producer settings are ignored here.
+    :param spark_options: further options of Spark's Kafka source, such as ``failOnDataLoss`` or ``minPartitions``.
+    :param oauth_token_provider: as for the sink; only for looking up positions, Spark's own reader takes its login
+        from ``sasl.jaas.config``.
+    :raises ConfigurationError: a position or option that cannot be.
+    :raises TopicMissing, BrokerUnreachable: when a position has to be looked up (group, ledger).
+    """
+    topics = [topic_name(name) for name in ([topic] if isinstance(topic, str) else topic)]
+    if not topics:
+        raise ConfigurationError("topic=[] names no topic", next_step="name at least one topic")
+    _check(starting, otherwise, pipeline_id)
+    client_settings, _ = settings_from_options(
+        bootstrap_servers,
+        options or {},
+        client_id=f"onceward-source-{pipeline_id or topics[0]}",
+        oauth_token_provider=oauth_token_provider,
+    )
+    reader = spark.readStream.format("kafka")
+    settings = {
+        **spark_source_options(options or {}),
+        "kafka.bootstrap.servers": ",".join(client_settings.bootstrap_servers),
+        "subscribe": ",".join(topics),
+        "includeHeaders": "true",
+        **_own(spark_options or {}),
+        "kafka.isolation.level": "read_committed",
+    }
+    if max_offsets_per_trigger is not None:
+        settings["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
+    if isinstance(starting, datetime):
+        settings["startingTimestamp"] = str(int(starting.timestamp() * 1000))
+        settings["startingOffsetsByTimestampStrategy"] = "latest"
+    elif starting in ("earliest", "latest"):
+        settings["startingOffsets"] = starting
+    else:
+        client = KafkaClient(client_settings)
+        try:
+            settings["startingOffsets"] = _looked_up(
+                client, topics, starting, str(pipeline_id), otherwise, ledger_topic
+            )
+        finally:
+            client.close()
+    return reader.options(**settings).load()
+
+
+def _looked_up(
+    client: KafkaClient, topics: list[str], starting: str, pipeline: str, otherwise: Otherwise, ledger_topic: str
+) -> str:
+    partitions = {name: sorted(parts) for name, parts in client.topic_partitions(topics).items()}
+    if starting == "group":
+        known = committed_positions(client, pipeline, partitions)
+        return starting_json(partitions, known, otherwise, where=f"consumer group {pipeline}")
+    known = ledger_positions(client, ledger_topic, checked_pipeline_id(pipeline), topics)
+    return starting_json(
+        partitions, known, otherwise, where=f"ledger {ledger_topic}, key {pipeline}", new_partitions="earliest"
+    )
+
+
+def _check(starting: object, otherwise: object, pipeline: str | None) -> None:
+    if isinstance(starting, datetime):
+        if starting.tzinfo is None:
+            raise ConfigurationError(
+                f"starting={starting!r} has no time zone", next_step="pass datetime(..., tzinfo=timezone.utc)"
+            )
+    elif starting not in _NAMES:
+        raise ConfigurationError(
+            f"starting={starting!r} is unknown", next_step=f"use one of {', '.join(_NAMES)}, or a datetime"
+        )
+    if otherwise not in _OTHERWISE:
+        raise ConfigurationError(f"otherwise={otherwise!r} is unknown", next_step=f"use one of {', '.join(_OTHERWISE)}")
+    if starting in ("group", "ledger") and pipeline is None:
+        raise ConfigurationError(
+            f"starting={starting!r} needs a pipeline_id", next_step="pass the pipeline_id of the sink"
+        )
+
+
+def _own(spark_options: Mapping[str, Any]) -> dict[str, str]:
+    """Options for Spark itself, without those that this function decides."""
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in spark_options.items()
+    }
+    for name, value in texts.items():
+        low = name.lower()
+        if low == "kafka.isolation.level" and value != "read_committed":
+            raise ContradictoryOptions(
+                f"{name}={value}: the source reads committed records only",
+                next_step="remove the option; aborted attempts must not be counted",
+            )
+        if low.startswith(("starting", "subscribe", "assign")):
+            raise ContradictoryOptions(
+                f"spark_options has {name}", next_step="use the parameters topic= and starting= instead"
+            )
+    return texts

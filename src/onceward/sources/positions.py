@@ -1,0 +1,85 @@
+"""Start positions as Spark's Kafka source wants them: JSON with an offset for every partition of every topic.
+
+Called by :mod:`onceward.sources.kafka`; runs in the driver. Spark refuses ``startingOffsets`` that leave a partition
+out (``KafkaOffsetReader.fetchSpecificOffsets``), so what nobody knows is filled in here, on purpose and by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from onceward.errors import ConfigurationError
+from onceward.ids import PipelineId, TopicPartition
+from onceward.ledger.admission import is_kafka_offset
+from onceward.ledger.topic import Ledger
+from onceward.wire.client import KafkaClient
+from onceward.wire.reads import committed_offsets
+
+Otherwise = Literal["earliest", "latest", "error"]
+
+_SPECIAL = {"earliest": -2, "latest": -1}  # Spark: KafkaOffsetRangeLimit.EARLIEST and LATEST
+
+
+def committed_positions(
+    client: KafkaClient, group: str, partitions: Mapping[str, Sequence[int]]
+) -> dict[TopicPartition, int]:
+    """What consumer group ``group`` has committed for these partitions."""
+    wanted = {TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers}
+    return {partition: offset for partition, offset in committed_offsets(client, group).items() if partition in wanted}
+
+
+def ledger_positions(
+    client: KafkaClient, ledger_topic: str, pipeline: PipelineId, topics: Sequence[str]
+) -> dict[TopicPartition, int]:
+    """Where the newest ledger record of ``pipeline`` ends in ``topics``; empty when there is no record.
+
+    :raises ConfigurationError: the record is of other topics, or several of its sources read one of them.
+    """
+    record = Ledger(client, ledger_topic, pipeline).newest()
+    if record is None:
+        return {}
+    ends = [source.end for source in record.sources if is_kafka_offset(source.end) and set(source.end) & set(topics)]
+    if len(ends) != 1:
+        seen = [sorted(source.end) for source in record.sources if is_kafka_offset(source.end)]
+        raise ConfigurationError(
+            f"the ledger of {pipeline} knows {len(ends)} sources that read {', '.join(topics)}; its read {seen}",
+            next_step="name the topics of one of these sources, or start at another position",
+        )
+    return {
+        TopicPartition(topic, int(partition)): offset
+        for topic, parts in ends[0].items()
+        for partition, offset in parts.items()
+    }
+
+
+def starting_json(
+    partitions: Mapping[str, Sequence[int]],
+    known: Mapping[TopicPartition, int],
+    otherwise: Otherwise,
+    *,
+    where: str,
+    new_partitions: Literal["earliest"] | None = None,
+) -> str:
+    """``startingOffsets`` for all ``partitions``: ``known`` ones, and ``otherwise`` for the rest.
+
+    :param where: who knows, for the error.
+    :param new_partitions: what a partition takes whose topic is known but which is not: it was added since.
+    :raises ConfigurationError: ``otherwise`` is "error" and a partition is unknown.
+    """
+    known_topics = {partition.topic for partition in known}
+    starts: dict[str, dict[str, int]] = {}
+    for topic, numbers in partitions.items():
+        fallback: str = new_partitions if new_partitions and topic in known_topics else otherwise
+        for number in numbers:
+            offset = known.get(TopicPartition(topic, number))
+            if offset is None:
+                if fallback == "error":
+                    raise ConfigurationError(
+                        f"{where} has no offset of {topic}-{number}",
+                        next_step='choose another starting=, or otherwise="earliest" or "latest"',
+                    )
+                offset = _SPECIAL[fallback]
+            starts.setdefault(topic, {})[str(number)] = offset
+    return json.dumps(starts)
