@@ -1,0 +1,51 @@
+"""CPU seconds of a process tree, as ``onceward bench`` counts them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from onceward.cli.bench.cpu import CpuMeter
+
+BURN = "import time\nwhile time.process_time() < {seconds}: pass\n"
+BURN_IN_A_CHILD = (
+    "import subprocess, sys\n"
+    "subprocess.run([sys.executable, '-c', {burn!r}], check=True)\n"
+    "print('reaped', flush=True)\n"
+    "sys.stdin.read()\n"
+)
+
+
+def test_the_time_of_a_worker_that_has_ended_is_not_lost() -> None:
+    program = BURN_IN_A_CHILD.format(burn=BURN.format(seconds=0.3))
+    jvm = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert jvm.stdout is not None
+        meter = CpuMeter(jvm_pid=jvm.pid, broker_pid=jvm.pid)
+        before = meter.read()
+        assert jvm.stdout.readline() == b"reaped\n"
+
+        used = meter.read().since(before)
+
+        assert used.workers >= 0.25
+        assert used.spark >= used.workers
+    finally:
+        jvm.kill()
+        jvm.communicate()
+
+
+def test_a_worker_at_work_counts_for_the_workers_and_not_for_the_jvm() -> None:
+    program = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN.format(seconds=60)!r}])"
+    jvm = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+    try:
+        meter = CpuMeter(jvm_pid=jvm.pid, broker_pid=jvm.pid)
+        before = meter.read()
+        while (used := meter.read().since(before)).workers < 0.3:
+            assert jvm.poll() is None
+
+        assert used.jvm < 0.3
+    finally:
+        os.killpg(jvm.pid, signal.SIGKILL)
+        jvm.wait()
