@@ -93,15 +93,10 @@ class KafkaClient:
             raise
 
     def call_many(self, requests: Sequence[tuple[Any, int | str]], timeout_ms: float | None = None) -> list[Any]:
-        """Send every ``(request, node)`` at once; answers in the same order, a :class:`ConnectionLost` in place of one."""
+        """Send every ``(request, node)`` at once; answers in order, or the :class:`ConnectionLost` in place."""
         answers = [self.send(request, node, timeout_ms) for request, node in requests]
-        settled: list[Any] = []
-        for answer in answers:
-            try:
-                settled.append(answer.result(((timeout_ms or self.settings.request_timeout_ms) + _LATE_MS) / 1000))
-            except ConnectionLost as lost:
-                settled.append(lost)
-        return settled
+        patience_s = ((timeout_ms or self.settings.request_timeout_ms) + _LATE_MS) / 1000
+        return [_answer_or_lost(answer, patience_s) for answer in answers]
 
     def call_any(self, request: Any, timeout_ms: float | None = None) -> Any:
         """Send to any broker: those that are connected first, then other known ones, then the bootstrap servers.
@@ -323,6 +318,13 @@ def _metadata_request(topics: Sequence[str]) -> Any:
         min_version=4,
         max_version=12,
     )
+
+
+def _answer_or_lost(answer: Future[Any], patience_s: float) -> Any:
+    try:
+        return answer.result(patience_s)
+    except ConnectionLost as lost:
+        return lost
 
 
 def _one_coordinator(answer: Any) -> Any:

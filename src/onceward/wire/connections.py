@@ -163,7 +163,7 @@ class Connections:
         """Close every socket and end the IO thread. Outstanding requests fail with :class:`ConnectionLost`."""
         try:
             self._net.run(self._manager.close)
-        except Exception:  # noqa: BLE001 - the IO loop has crashed or is closed: nothing left to close
+        except Exception:
             logging.getLogger(__name__).debug("IO loop was gone before it was closed", exc_info=True)
         self._net.close()
 

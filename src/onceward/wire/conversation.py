@@ -19,7 +19,7 @@ Send = Callable[[float], Any]
 """Build the request anew and send it, waiting at most so many milliseconds: the answer, or ConnectionLost."""
 
 
-class Refused(Exception):  # noqa: N818 - an outcome, caught by every caller
+class Refused(Exception):
     """The broker has answered, and repeating cannot help."""
 
     def __init__(self, api: Api, code: int, rule: Rule, subject: str, *, attempts: int = 1) -> None:
@@ -37,7 +37,7 @@ class Refused(Exception):  # noqa: N818 - an outcome, caught by every caller
         )
 
 
-class Unanswered(Exception):  # noqa: N818 - an outcome, caught by every caller
+class Unanswered(Exception):
     """Time ran out: no answer at all, or only answers that ask for patience."""
 
     def __init__(self, api: Api, subject: str, deadline: Deadline, last: str, rule: Rule | None) -> None:

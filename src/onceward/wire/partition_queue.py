@@ -54,7 +54,7 @@ class PartitionQueue:
         self._answered(position)
 
     def is_first_open(self, position: int) -> bool:
-        """Whether everything before ``position`` is acknowledged: then a broken sequence is not a predecessor's fault."""
+        """Whether everything before ``position`` is acknowledged; then no predecessor explains a broken sequence."""
         return all(self._acknowledged[:position])
 
     def _answered(self, position: int) -> None:

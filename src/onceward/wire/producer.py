@@ -321,7 +321,7 @@ class _Send:
         if rule.error is RecordTooLarge:
             limit = self._message_limit(topic)
             return RecordTooLarge(
-                f"topic {topic} refused a record batch of {append.fragment.size} bytes ({append.fragment.count} records)"
+                f"topic {topic} refused a batch of {append.fragment.size} bytes ({append.fragment.count} records)"
                 f": {rule.reason}{limit}",
                 next_step="raise max.message.bytes of the topic, or lower batch.size (if single records are small)",
                 details=details,
@@ -363,7 +363,7 @@ def _lanes(appends: Sequence[Append]) -> dict[TopicPartition, _Lane]:
 
 
 def idempotent_identity(client: KafkaClient) -> ProducerIdentity:
-    """A producer id of its own, without transactions, for delivery ``at_least_once`` (``InitProducerId`` to any broker).
+    """A producer id of its own, without transactions, for delivery ``at_least_once``. Any broker gives one.
 
     :raises BrokerUnreachable: … :raises AccessDenied: the principal lacks IdempotentWrite (brokers before 3.0).
     """

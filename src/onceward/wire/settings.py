@@ -13,6 +13,7 @@ from typing import Any
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOption
 from onceward.wire.security import SECURITY_OPTIONS, Security, TokenProvider, security_from_options
+from onceward.wire.spark_options import java_security_options
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -70,6 +71,9 @@ _TEXTS = ("client.id", "compression.type", "acks", "enable.idempotence")
 
 OPTIONS = (*_NUMBERS, *_TEXTS, *SECURITY_OPTIONS)
 """Every option that means something here."""
+
+# Of the options that are not about security only these mean something to a consumer.
+_CONSUMER_OPTIONS = ("client.id", "request.timeout.ms", "socket.connection.setup.timeout.max.ms")
 
 # Options of Kafka's own producer that would contradict what Onceward does by design: name -> why.
 _OURS: Mapping[str, str] = {
@@ -139,6 +143,26 @@ def settings_from_options(
     )
     _refuse_contradictions(client, producer)
     return client, producer
+
+
+def spark_source_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """``options`` (as for a sink) as ``kafka.``-prefixed options of Spark's Kafka source; producer settings left out.
+
+    The result holds secrets: never log it.
+
+    :raises ConfigurationError: what :func:`settings_from_options` refuses, and OAUTHBEARER, whose tokens would have
+        to come from a Java class.
+    """
+    if options.get("sasl.mechanism", options.get("sasl.mechanisms")) == "OAUTHBEARER":
+        raise ConfigurationError(
+            "sasl.mechanism=OAUTHBEARER cannot be passed on to Spark's Kafka source, whose tokens come from Java",
+            next_step="give the source its own kafka.sasl.login.callback.handler.class and kafka.sasl.jaas.config",
+        )
+    client, _ = settings_from_options("checked:9092", options, client_id="checked")
+    java = {name: str(options[name]) for name in _CONSUMER_OPTIONS if name in options}
+    if any(name in SECURITY_OPTIONS for name in options):
+        java |= java_security_options(client.security)
+    return {f"kafka.{name}": value for name, value in java.items()}
 
 
 def _picked(numbers: Mapping[str, int], fields: Mapping[str, str]) -> dict[str, Any]:
