@@ -222,11 +222,17 @@ def test_a_partition_is_announced_once_before_its_first_grant(sequencer, connect
         IDENTITY, lease_limit_seconds=LONG, on_first_lease=lambda partitions: announced.append(list(partitions))
     )
     first, second = connect(ticket, task(0)), connect(ticket, task(1))
+
+    def all_given_back():
+        until(lambda: not sequencer._epoch._book.held)  # releases are not answered
+
     first.lease_some([P0, P1])
     assert announced == [[P0, P1]]
     first.release({P0: 1, P1: 1})
-    second.lease_some([P1, P2])
+    all_given_back()
+    assert second.lease_some([P1, P2]) == {P1: 1, P2: 0}
     second.release({P1: 2, P2: 2})
+    all_given_back()
     first.release(first.lease_some([P0, P1, P2]))
     assert announced == [[P0, P1], [P2]]
     for connection in (first, second):
