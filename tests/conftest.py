@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from onceward.engine.jars import resolve, spark_connector_coordinates
+from onceward import spark_conf
 from onceward.testing import LocalKafka
 
 READ_TIMEOUT_SECONDS = 60
@@ -82,11 +82,12 @@ def read_uncommitted() -> Callable[..., list[Message]]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One `local[2]` session for the run, with Spark's Kafka and Avro connectors given as jar paths."""
-    pyspark_sql = pytest.importorskip("pyspark.sql")
+    """One `local[2]` session for the run, with the settings that users are told to take."""
+    from pyspark.sql import SparkSession
+
     folder = tmp_path_factory.mktemp("spark")
     settings = {
-        "spark.jars": ",".join(str(jar) for jar in resolve(*spark_connector_coordinates())),
+        **spark_conf(),
         "spark.pyspark.python": sys.executable,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -100,7 +101,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
     }
-    builder = pyspark_sql.SparkSession.builder.master("local[2]").appName("onceward-tests")
+    builder = SparkSession.builder.master("local[2]").appName("onceward-tests")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYSPARK_PYTHON", sys.executable)
         environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -142,9 +142,26 @@ def test_nothing_is_left_when_the_owner_is_killed(death: signal.Signals):
         assert Path(folder).is_dir()
         owner.send_signal(death)
         owner.wait()
-    _, alive = psutil.wait_procs([process for process in (*brokers, *guards) if process is not None], timeout=30)
-    assert alive == []
+    assert survivors([*brokers, *guards]) == []
     assert goes_away(Path(folder))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent has died")
+def test_a_broker_does_not_outlive_its_guard():
+    with LocalKafka() as kafka:
+        broker = psutil.Process(kafka.nodes[0].pid)
+        guard = broker.parent()
+        assert guard is not None
+        guard.kill()
+        assert survivors([broker]) == []
+
+
+def survivors(processes: Sequence[psutil.Process | None]) -> list[psutil.Process]:
+    """Those that are still there after a while; they are killed, so that a failing test leaves nothing either."""
+    _, alive = psutil.wait_procs([process for process in processes if process is not None], timeout=30)
+    for process in alive:
+        process.kill()
+    return list(alive)
 
 
 OWNER = textwrap.dedent(

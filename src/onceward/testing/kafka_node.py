@@ -83,6 +83,7 @@ class KafkaNode:
         Does nothing when it is running. A node alone out of three cannot become one: start it with ``wait=False``.
         """
         if not self.running:
+            self._reap(timeout_s=1)  # of a node that ended by itself, guard and pipes are still there
             self._launch()
         if wait:
             self.wait_until_it_sees({self.node_id})
