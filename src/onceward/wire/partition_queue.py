@@ -5,13 +5,13 @@ Called by ``wire.producer``.
 The broker takes a producer's batches of a partition only in sequence, so when one fails the later ones, already on
 their way, are refused too. The rule: after a failure nothing more is sent until every outstanding request is answered;
 then everything unacknowledged goes again, in order, under the same sequences. Batches that had been appended after all
-are recognised by the broker as duplicates and acknowledged with their offsets (KIP-98), as long as no more than five
-were outstanding.
+are recognised by the broker as duplicates and acknowledged with their offsets (KIP-98), as long as they are among its last
+five: so nothing is sent that lies five or more positions after the first unacknowledged one.
 """
 
 from __future__ import annotations
 
-MOST_OUTSTANDING = 5
+WINDOW = 5
 """``ProducerStateEntry.NUM_BATCHES_TO_RETAIN`` of the broker."""
 
 
@@ -20,13 +20,14 @@ class PartitionQueue:
 
     def __init__(self, count: int) -> None:
         self._acknowledged = [False] * count
+        self._first_open = 0
         self._next = 0
         self._outstanding: set[int] = set()
         self._draining = False
 
     @property
     def done(self) -> bool:
-        return all(self._acknowledged)
+        return self._first_open == len(self._acknowledged)
 
     @property
     def outstanding(self) -> int:
@@ -34,11 +35,12 @@ class PartitionQueue:
 
     def next_to_send(self) -> int | None:
         """The position that may be sent now, if any."""
-        if self._draining or len(self._outstanding) >= MOST_OUTSTANDING:
+        if self._draining:
             return None
         while self._next < len(self._acknowledged) and self._acknowledged[self._next]:
             self._next += 1
-        return self._next if self._next < len(self._acknowledged) else None
+        within = self._next < min(len(self._acknowledged), self._first_open + WINDOW)
+        return self._next if within else None
 
     def sent(self, position: int) -> None:
         self._outstanding.add(position)
@@ -46,6 +48,8 @@ class PartitionQueue:
 
     def acknowledged(self, position: int) -> None:
         self._acknowledged[position] = True
+        while self._first_open < len(self._acknowledged) and self._acknowledged[self._first_open]:
+            self._first_open += 1
         self._answered(position)
 
     def failed(self, position: int) -> None:
@@ -55,10 +59,10 @@ class PartitionQueue:
 
     def is_first_open(self, position: int) -> bool:
         """Whether everything before ``position`` is acknowledged; then no predecessor explains a broken sequence."""
-        return all(self._acknowledged[:position])
+        return position <= self._first_open
 
     def _answered(self, position: int) -> None:
         self._outstanding.discard(position)
         if self._draining and not self._outstanding:
             self._draining = False
-            self._next = self._acknowledged.index(False) if not self.done else len(self._acknowledged)
+            self._next = self._first_open

@@ -16,17 +16,17 @@ _LOGIN_MODULES = {
 
 
 def java_security_options(security: Security) -> dict[str, str]:
-    """``security`` in the Java consumer's names. PEM files of their own are read here and passed as text, because Java
-    wants certificate and key in one place. The result holds secrets. OAUTHBEARER has been refused before: its tokens come from a Java class.
+    """``security`` in the Java consumer's names. The result holds secrets.
+
+    A certificate and a key in files of their own are passed as text, because Java wants both in one place.
+    OAUTHBEARER has been refused before: its tokens come from a Java class.
     """
     java = {"security.protocol": security.protocol}
     if security.uses_sasl:
         java |= _sasl(str(security.mechanism), security.username or "", security.password or "")
     if security.uses_tls:
         java |= _trust(security.ca_file, security.ca_pem)
-        java |= _own_certificate(
-            _text(security.certificate_file, security.certificate_pem), _text(security.key_file, security.key_pem)
-        )
+        java |= _own_certificate(security)
         if security.key_password:
             java["ssl.key.password"] = security.key_password
         if not security.check_host_name:
@@ -48,14 +48,13 @@ def _trust(file: str | None, pem: str | None) -> dict[str, str]:
     return {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": text} if text else {}
 
 
-def _own_certificate(certificate: str | None, key: str | None) -> dict[str, str]:
-    if not certificate:
+def _own_certificate(security: Security) -> dict[str, str]:
+    certificate = _text(security.certificate_file, security.certificate_pem)
+    key = _text(security.key_file, security.key_pem)
+    if certificate is None:
         return {}
-    # A key in the certificate's own file is the form that ssl.keystore.location has.
-    chain, _, inline_key = certificate.partition("-----BEGIN PRIVATE KEY-----")
-    if not key and inline_key:
-        key = "-----BEGIN PRIVATE KEY-----" + inline_key
-        certificate = chain
+    if security.certificate_file and key is None:  # one file with both, as Java has it
+        return {"ssl.keystore.type": "PEM", "ssl.keystore.location": security.certificate_file}
     return {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.certificate.chain": certificate,

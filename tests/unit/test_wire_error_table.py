@@ -1,0 +1,92 @@
+"""Every row of the error table: each code that Kafka has gets a verdict for each request, and the grave ones are right."""
+
+from __future__ import annotations
+
+import kafka.errors as kafka_errors
+import pytest
+
+from onceward.errors import AccessDenied, Fenced, OncewardError, RecordTooLarge, SendFailed, TransactionTimeoutTooLarge
+from onceward.wire.error_table import Api, Verdict, name_of, rows, rule_of
+
+KNOWN_CODES = sorted(
+    error.errno
+    for error in vars(kafka_errors).values()
+    if isinstance(error, type) and getattr(error, "errno", None) is not None
+)
+TRANSACTIONAL = [
+    Api.INIT_PRODUCER_ID,
+    Api.ADD_PARTITIONS_TO_TXN,
+    Api.ADD_OFFSETS_TO_TXN,
+    Api.TXN_OFFSET_COMMIT,
+    Api.END_TXN,
+]
+
+
+@pytest.mark.parametrize("api", Api)
+def test_every_code_of_kafka_has_a_verdict_a_reason_and_an_error_of_ours(api: Api) -> None:
+    for code in KNOWN_CODES:
+        rule = rule_of(api, code)
+        assert isinstance(rule.verdict, Verdict)
+        assert rule.reason
+        assert issubclass(rule.error, OncewardError)
+
+
+@pytest.mark.parametrize("api", Api)
+def test_a_code_that_nobody_foresaw_stops_and_names_itself(api: Api) -> None:
+    rule = rule_of(api, 31_000)
+    assert rule.verdict is Verdict.STOP
+    assert "31000" in rule.reason
+
+
+@pytest.mark.parametrize("api", Api)
+def test_only_success_is_done(api: Api) -> None:
+    done = {code for code in KNOWN_CODES if rule_of(api, code).verdict is Verdict.DONE}
+    allowed = {Api.CREATE_TOPICS: {0, 36}, Api.OFFSET_FETCH: {0, 69}}.get(api, {0})
+    assert done == allowed
+
+
+@pytest.mark.parametrize("api", [*TRANSACTIONAL, Api.PRODUCE])
+def test_an_epoch_that_is_not_current_is_never_repeated(api: Api) -> None:
+    for code in (47, 90):
+        assert rule_of(api, code).verdict is Verdict.FENCED
+        assert rule_of(api, code).error is Fenced
+
+
+@pytest.mark.parametrize("api", [*TRANSACTIONAL, Api.PRODUCE])
+def test_concurrent_transactions_is_waited_out(api: Api) -> None:
+    assert rule_of(api, 51).verdict is Verdict.RETRY
+
+
+@pytest.mark.parametrize("api", TRANSACTIONAL)
+def test_a_coordinator_that_moves_or_loads_is_patiently_found_again(api: Api) -> None:
+    assert rule_of(api, 14).verdict is Verdict.RETRY
+    assert rule_of(api, 15).verdict is Verdict.REFRESH
+    assert rule_of(api, 16).verdict is Verdict.REFRESH
+
+
+@pytest.mark.parametrize("code", [2, 5, 6, 7, 19, 20, 56, 74])
+def test_a_produce_that_can_succeed_later_is_sent_again_with_its_sequence(code: int) -> None:
+    assert rule_of(Api.PRODUCE, code).verdict in (Verdict.RETRY, Verdict.REFRESH)
+
+
+@pytest.mark.parametrize("code", [45, 46, 48, 59, 120])
+def test_a_produce_whose_sequence_or_transaction_is_lost_gives_the_batch_up(code: int) -> None:
+    assert rule_of(Api.PRODUCE, code).verdict is Verdict.ABORT
+    assert rule_of(Api.PRODUCE, code).error.retry_batch
+
+
+def test_what_the_user_must_change_has_an_error_of_its_own() -> None:
+    assert rule_of(Api.PRODUCE, 10).error is RecordTooLarge
+    assert rule_of(Api.PRODUCE, 29).error is AccessDenied
+    assert rule_of(Api.INIT_PRODUCER_ID, 50).error is TransactionTimeoutTooLarge
+    assert rule_of(Api.END_TXN, 53).error is AccessDenied
+    assert rule_of(Api.PRODUCE, 19).error is SendFailed
+
+
+def test_names_come_with_their_number() -> None:
+    assert name_of(16) == "NOT_COORDINATOR (16)"
+    assert "(31000)" in name_of(31_000)
+
+
+def test_the_rows_cover_every_request() -> None:
+    assert {api for api, _, _ in rows()} == set(Api)

@@ -1,0 +1,95 @@
+"""Every pair of state and step: what the table does not allow is refused before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceward.errors import Fenced, OncewardError
+from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.wire.coordinator import TransactionDescription
+from onceward.wire.fencing import Fencing, judge
+from onceward.wire.transaction import Transaction
+from onceward.wire.transaction_states import TRANSITIONS, State, Step
+
+
+class NoClient:
+    """Fails the test when it is asked for anything."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"the client was asked for {name}")
+
+
+CALLS: dict[Step, Callable[[Transaction], object]] = {
+    Step.TAKE_OVER: Transaction.take_over,
+    Step.BEGIN: Transaction.begin,
+    Step.ADD_PARTITIONS: lambda t: t.add_partitions([TopicPartition("t", 0)]),
+    Step.COMMIT_OFFSETS: lambda t: t.commit_offsets("g", {TopicPartition("t", 0): 1}),
+    Step.COMMIT: Transaction.commit,
+    Step.ABORT: Transaction.abort,
+    Step.RECOVER: Transaction.recover,
+}
+
+
+def transaction_in(state: State) -> Transaction:
+    transaction = Transaction(NoClient(), "id", 1000)  # type: ignore[arg-type]
+    transaction.state = state
+    return transaction
+
+
+@pytest.mark.parametrize("step", Step)
+@pytest.mark.parametrize("state", State)
+def test_a_step_that_the_state_does_not_allow_is_refused_and_nothing_is_sent(state: State, step: Step) -> None:
+    if step in TRANSITIONS[state]:
+        pytest.skip("allowed")
+    with pytest.raises(Fenced if state is State.FENCED else OncewardError) as refused:
+        CALLS[step](transaction_in(state))
+    assert step.value in str(refused.value)
+
+
+def test_every_step_has_a_state_that_allows_it_and_every_state_a_row() -> None:
+    assert set(TRANSITIONS) == set(State)
+    assert {step for steps in TRANSITIONS.values() for step in steps} == set(Step)
+
+
+def test_fenced_is_for_good() -> None:
+    assert not TRANSITIONS[State.FENCED]
+
+
+def test_an_unanswered_commit_is_never_followed_by_an_abort() -> None:
+    assert set(TRANSITIONS[State.IN_DOUBT]) == {Step.RECOVER}
+
+
+def test_the_transactional_id_is_taken_over_only_once() -> None:
+    assert [state for state in State if Step.TAKE_OVER in TRANSITIONS[state]] == [State.UNINITIALISED]
+
+
+def test_a_transaction_without_anything_in_it_is_ended_without_a_request() -> None:
+    for end in (Transaction.commit, Transaction.abort):
+        transaction = transaction_in(State.READY)
+        transaction.begin()
+        end(transaction)
+        assert transaction.state is State.READY
+
+
+OURS = ProducerIdentity(7, 4)
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "why"),
+    [
+        (ProducerIdentity(7, 5), "CompleteAbort", Fencing.ABORTED_FOR_US),
+        (ProducerIdentity(7, 5), "PrepareAbort", Fencing.ABORTED_FOR_US),
+        (ProducerIdentity(7, 5), "Empty", Fencing.TAKEN_OVER),
+        (ProducerIdentity(7, 5), "Ongoing", Fencing.TAKEN_OVER),
+        (ProducerIdentity(7, 5), "CompleteCommit", Fencing.TAKEN_OVER),
+        (ProducerIdentity(7, 6), "CompleteAbort", Fencing.TAKEN_OVER),
+        (ProducerIdentity(8, 5), "CompleteAbort", Fencing.TAKEN_OVER),
+        (ProducerIdentity(8, 0), "Empty", Fencing.TAKEN_OVER),
+        (OURS, "Ongoing", Fencing.STILL_OURS),
+    ],
+)
+def test_only_the_very_next_epoch_in_an_abort_is_nobodys(found: ProducerIdentity, state: str, why: Fencing) -> None:
+    assert judge(OURS, TransactionDescription(found, state)) is why
