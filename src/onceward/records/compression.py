@@ -165,7 +165,7 @@ def _gunzip(view: memoryview, limit_bytes: int) -> bytes:
 
 def _unsnappy(view: memoryview, limit_bytes: int) -> bytes:
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return _raw_unsnappy(view, limit_bytes)
+        return _raw_unsnappy(view, 0, limit_bytes)
     out = bytearray()
     at = len(_XERIAL_HEADER)
     while at < len(view):
@@ -173,15 +173,14 @@ def _unsnappy(view: memoryview, limit_bytes: int) -> bytes:
         at += 4
         if size > len(view) - at:
             raise _damaged("snappy", "a block is longer than the data")
-        out += _raw_unsnappy(view[at : at + size], limit_bytes - len(out))
+        out += _raw_unsnappy(view[at : at + size], len(out), limit_bytes)
         at += size
     return bytes(out)
 
 
-def _raw_unsnappy(view: memoryview, limit_bytes: int) -> bytes:
+def _raw_unsnappy(view: memoryview, already: int, limit_bytes: int) -> bytes:
     declared = _snappy_length(view)
-    if declared > limit_bytes:
-        raise _too_large(limit_bytes)
+    _refuse_beyond(limit_bytes, already + declared)
     if declared > len(view) * _SNAPPY_MAX_RATIO:
         raise _damaged("snappy", "it claims more than its bytes can hold")
     try:
