@@ -80,7 +80,7 @@ $(BIN)/python:
 $(INSTALLED): requirements.lock pyproject.toml | $(BIN)/python
 	@.ci/require-tools $(PYTHON)
 	@echo "installing the locked packages (PySpark is 400 MB: minutes the first time)"
-	$(PIP) install --require-hashes --requirement requirements.lock
+	$(PIP) install --use-pep517 --require-hashes --requirement requirements.lock
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 

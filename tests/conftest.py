@@ -11,6 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,19 @@ from onceward import spark_conf
 from onceward.testing import LocalKafka
 
 READ_TIMEOUT_SECONDS = 60
+
+BROKER_FIXTURES = {"kafka", "kafka39", "any_kafka", "topic", "local_kafka"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what stands on a broker or on Spark by its folder and its fixtures, so that `test-fast` cannot miss one."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        suite = item.path.relative_to(Path(__file__).parent).parts[0]
+        if suite == "broker" or fixtures & BROKER_FIXTURES:
+            item.add_marker(pytest.mark.broker)
+        if suite == "spark" or "spark" in fixtures:
+            item.add_marker(pytest.mark.spark)
 
 
 @pytest.fixture(scope="session")

@@ -13,12 +13,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from onceward.errors import ConfigurationError, ResourceError
 from onceward.testing import LocalKafka
-
-pytestmark = pytest.mark.broker
 
 Reader = Callable[[str, str], list[Message]]
 
@@ -122,6 +120,28 @@ def test_settings_of_the_caller_reach_the_broker(new_topic: Callable[..., str]):
         )
     assert "transaction.max.timeout.ms=12345 " in described
     assert "delete.topic.enable=false " in described
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_an_extra_listener_lets_in_who_knows_the_password(mechanism: str):
+    login = "org.apache.kafka.common.security"
+    properties = {
+        "listener.name.secure.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "listener.name.secure.plain.sasl.jaas.config": f'{login}.plain.PlainLoginModule required user_ann="ann-1";',
+        "listener.name.secure.scram-sha-256.sasl.jaas.config": f"{login}.scram.ScramLoginModule required;",
+    }
+    scram = ("--add-scram", "SCRAM-SHA-256=[name=ann,password=ann-1]")
+    secure = {"SECURE": "SASL_PLAINTEXT"}
+    with LocalKafka(extra_listeners=secure, properties=properties, format_arguments=scram) as kafka:
+        client = {
+            "bootstrap.servers": kafka.bootstrap_of("SECURE"),
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": mechanism,
+            "sasl.username": "ann",
+        }
+        assert Producer({**client, "sasl.password": "ann-1"}).list_topics(timeout=30).brokers.keys() == {1}
+        with pytest.raises(KafkaException):
+            Producer({**client, "sasl.password": "guessed", "log_level": 0}).list_topics(timeout=3)
 
 
 def test_a_broker_that_cannot_start_is_reported_with_its_own_words():

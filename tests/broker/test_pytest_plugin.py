@@ -7,10 +7,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.broker
-
 
 def run_pytest(folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
