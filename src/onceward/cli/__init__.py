@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from onceward.cli.bench import bench
 from onceward.cli.broker import broker
+from onceward.cli.demo import demo
 from onceward.cli.jars import jars
 from onceward.errors import OncewardError
 
@@ -61,6 +62,7 @@ def _root(
 
 
 # Every subcommand, in the order in which --help lists them.
+app.command()(demo)
 app.command()(broker)
 app.command()(jars)
 app.command()(bench)

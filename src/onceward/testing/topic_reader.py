@@ -111,6 +111,7 @@ def reader_settings(bootstrap_servers: str, isolation: Isolation) -> dict[str, A
         "enable.partition.eof": True,
         "auto.offset.reset": "error",  # a reader that silently starts elsewhere proves nothing
         "check.crcs": True,
+        "log_level": 3,  # errors; its warnings are about what it retries by itself
         "fetch.queue.backoff.ms": 5,  # the default of one second makes bulk reads slow
     }
 

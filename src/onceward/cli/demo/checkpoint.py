@@ -1,8 +1,8 @@
 """How far the query has come, read from Spark's checkpoint folder: the same for every sink, and without asking the job.
 
 ``offsets/<batch>`` holds, as lines, ``v1``, a JSON object of batch metadata and one line per source;
-``commits/<batch>`` exists once Spark has finished the batch (``OffsetSeqLog``, ``CommitLog``). Both are renamed into place.
-Runs in the supervisor's process, while the job writes.
+``commits/<batch>`` exists once Spark has finished the batch (``OffsetSeqLog``, ``CommitLog``). Both are
+renamed into place. Runs in the supervisor's process, while the job writes.
 """
 
 from __future__ import annotations

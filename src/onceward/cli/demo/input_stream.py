@@ -36,6 +36,7 @@ class InputStream:
                 "enable.idempotence": True,
                 "partitioner": "murmur2_random",  # where the Java client would put them
                 "linger.ms": 5,
+                "log_level": 3,  # errors; its warnings are about what it retries by itself
             }
         )
         self._everybody = everybody
@@ -88,13 +89,12 @@ class InputStream:
 
     def _write_all(self) -> None:
         waiting = iter(self._everybody)
-        began = last = time.monotonic()
+        began = time.monotonic()
         timestamp_ms = 0
         people = len(self._everybody)
         while self._sent < people and not self._stop.wait(_PORTION_SECONDS):
-            now = time.monotonic()
-            count = self._pace.due(now - began, now - last, self._sent, hold=self._hold)
-            last = now
+            due = self._pace.due(time.monotonic() - began, hold=self._hold)
+            count = max(0, due - self._sent)
             timestamp_ms = self._write(_take(waiting, count), timestamp_ms)
             self._sent += count
         if self._sent == people:

@@ -14,6 +14,7 @@ import threading
 from pathlib import Path
 from types import FrameType
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from onceward import events
@@ -21,8 +22,10 @@ from onceward.cli.demo import etl
 from onceward.cli.demo.job_news import tell, tell_step
 from onceward.cli.demo.lifeline import die_with_the_demo
 from onceward.cli.demo.settings import JobSettings
-from onceward.engine.jars import resolve, spark_connector_coordinates
+from onceward.engine.spark_session import spark_conf
 from onceward.testing import faults
+
+_QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a life of the job is short: the big compiler never pays
 
 
 def main(settings: JobSettings) -> int:
@@ -53,17 +56,20 @@ def main(settings: JobSettings) -> int:
 
 def _session(settings: JobSettings) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    jars = resolve(*spark_connector_coordinates())
+    os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))  # local-cluster starts executors from it
     spark = (
         SparkSession.builder.master(settings.master)
         .appName("onceward-demo")
-        .config("spark.jars", ",".join(str(jar) for jar in jars))
+        .config(map={**spark_conf()})
         .config("spark.local.dir", str(Path(settings.folder) / "spark"))
         .config("spark.sql.warehouse.dir", str(Path(settings.folder) / "warehouse"))
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", _QUICK_START)
+        .config("spark.executor.extraJavaOptions", _QUICK_START)
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config(
             "spark.sql.streaming.stateStore.providerClass",

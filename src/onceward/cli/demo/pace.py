@@ -1,15 +1,18 @@
 """How fast the demo's input is written. Pure.
 
 Evenly over the planned time; but as long as planned kills are outstanding a last fifth is held back and only trickles,
-so that event time goes on, windows keep closing, and there is a job left to kill on however slow a machine.
+ever more slowly, so that event time goes on, windows keep closing, and there is a job left to kill on however slow a
+machine.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 _HELD_BACK = 0.2
-_TRICKLE_PER_SECOND = 100
+_TRICKLE_SECONDS = 120.0
+"""After that long on hold about a third of what is held back is still there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +22,16 @@ class Pace:
     records: int
     seconds: float
 
-    def due(self, elapsed: float, since_last: float, sent: int, *, hold: bool) -> int:
-        """How many records to write now.
+    def due(self, elapsed: float, *, hold: bool) -> int:
+        """How many records shall be written ``elapsed`` seconds after the start; ``hold``: kills are outstanding.
 
-        :param elapsed: seconds since the first record. :param since_last: seconds since the last call.
-        :param sent: records written so far. :param hold: planned kills are outstanding.
+        On hold the last record is never due: it would end the stream.
         """
-        planned = min(self.records, round(self.records * elapsed / self.seconds))
-        free = round(self.records * (1 - _HELD_BACK)) if hold else self.records
-        trickle = round(_TRICKLE_PER_SECOND * since_last) if hold else 0
-        wanted = max(min(planned, free) - sent, min(trickle, planned - sent))
-        last = 1 if hold else 0  # the very last record ends the stream: not before the kills are done
-        return max(0, min(wanted, self.records - last - sent))
+        if not hold:
+            return min(self.records, round(self.records * elapsed / self.seconds))
+        free = self.records * (1 - _HELD_BACK)
+        planned = self.records * elapsed / self.seconds
+        if planned > free:
+            waited = elapsed - self.seconds * (1 - _HELD_BACK)
+            planned = min(planned, free + (self.records - free) * (1 - math.exp(-waited / _TRICKLE_SECONDS)))
+        return min(round(planned), self.records - 1)

@@ -88,10 +88,12 @@ def judge(
 
 def show(result: DemoResult, console: Console) -> None:
     """The table, and what it means."""
-    table = Table(title=f"{_SINK[result.delivery]} on Kafka {result.broker_version}, {result.nodes} node(s)")
-    table.add_column("")
-    table.add_column("", justify="right")
-    table.add_column("")
+    table = Table(
+        title=f"{_SINK[result.delivery]} on Kafka {result.broker_version}, {result.nodes} node(s)", show_header=False
+    )
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
     for name, value, meaning in _rows(result):
         table.add_row(name, f"{value:,}", meaning)
     console.print(table)
@@ -111,7 +113,7 @@ def _rows(result: DemoResult) -> list[tuple[str, int, str]]:
         ("lost", result.lost, "expected and not visible"),
         ("duplicates", result.duplicates, "visible more than once"),
         ("aborted, hidden", result.aborted_records_hidden, "records of killed attempts that no such reader sees"),
-        ("kills", result.kills, "; ".join(result.killed_at)),
+        ("kills", result.kills, "; ".join(dict.fromkeys(result.killed_at))),
         ("batches", result.batches, "finished micro-batches"),
     ]
     if result.transactions is not None:
