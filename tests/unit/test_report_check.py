@@ -16,7 +16,7 @@ P0, P1 = TopicPartition("out", 0), TopicPartition("out", 1)
 
 
 def attempt(task: int) -> TaskAttempt:
-    return TaskAttempt(task, 0, 0, 100 + task)
+    return TaskAttempt(task, 0, 100 + task)
 
 
 def records(values: list[bytes]) -> ContentChecksum:

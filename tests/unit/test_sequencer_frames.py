@@ -91,13 +91,13 @@ def test_an_unknown_operation_is_refused():
 
 
 def test_hello_has_one_size_and_survives_the_way():
-    task = TaskAttempt(3, 1, 2, 2**40)
+    task = TaskAttempt(3, 1, 2**40)
     hello = frames.hello_frame(b"t" * 32, task)
     assert len(hello) == frames.HELLO_FRAME_BYTES
     assert frames.parse_hello(hello) == (b"t" * 32, task)
 
 
-@pytest.mark.parametrize("received", [b"", b"\x01", b"\x01\x00\x00\x00\x34"])
+@pytest.mark.parametrize("received", [b"", b"\x01", b"\x01\x00\x00\x00\x30"])
 def test_the_beginning_of_a_hello_is_recognised(received):
     assert frames.is_hello_header(received)
 

@@ -37,7 +37,7 @@ LONG = 30.0
 
 
 def task(number: int, attempt: int = 0) -> TaskAttempt:
-    return TaskAttempt(number, attempt, 0, 100 * attempt + number)
+    return TaskAttempt(number, attempt, 100 * attempt + number)
 
 
 def until(condition, seconds: float = 20.0) -> None:

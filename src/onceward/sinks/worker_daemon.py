@@ -16,4 +16,4 @@ from onceward.engine.zip_importers import drop_zip_importers
 
 if __name__ == "__main__":
     drop_zip_importers()
-    pyspark.daemon.manager()
+    pyspark.daemon.manager()  # type: ignore[no-untyped-call]

@@ -15,7 +15,7 @@ from onceward import events
 from onceward.engine import job
 from onceward.engine.spark_query import RunningBatch
 from onceward.engine.target import AtomicTarget
-from onceward.errors import BatchTimedOut, Fenced, OncewardError
+from onceward.errors import BatchTimedOut, Fenced, OncewardError, from_json
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.ledger.admission import is_kafka_offset
 from onceward.ledger.record import LedgerRecord, Manifest
@@ -70,7 +70,7 @@ class KafkaTarget(AtomicTarget):
         with events.step(events.SEND, **ids):
             rows, book = self._run(job_frame)
         with events.step(events.CHECK, **ids):
-            return check([TaskReport.from_json(row.report) for row in rows], book.turns, task_count)
+            return check([_report(row) for row in rows], book.turns, task_count)
 
     def _plan(self, frame: DataFrame, running: RunningBatch) -> tuple[DataFrame, int]:
         prepared = prepare(frame, self._settings.topic)
@@ -233,3 +233,9 @@ class KafkaTarget(AtomicTarget):
             "batch_id": running.batch.batch_id,
             "epoch": self._transaction.identity.epoch,
         }
+
+
+def _report(row: Row) -> TaskReport:
+    if row.error is not None:
+        raise from_json(row.error)
+    return TaskReport.from_json(row.report)

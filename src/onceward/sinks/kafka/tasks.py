@@ -14,15 +14,15 @@ Without: Spark runs another attempt of the task, which may go on under the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from onceward.engine.zip_importers import drop_zip_importers
-from onceward.errors import OncewardError
+from onceward.errors import AttemptSuperseded, EpochPoisoned, OncewardError, SequencerUnreachable, to_json
 from onceward.ids import TopicPartition
 from onceward.records.batch import Fragment, next_sequence
 from onceward.sinks.kafka.report import Segment, TaskReport
@@ -34,8 +34,10 @@ from onceward.wire.client import KafkaClient
 from onceward.wire.producer import Append, Appended, PartitionProducer
 from onceward.wire.settings import ClientSettings, ProducerSettings
 
-REPORT_SCHEMA = "report string"
-_REPORT_TYPE = pa.schema([("report", pa.string())])
+REPORT_SCHEMA = "report string, error string"
+"""One row a task: its :class:`TaskReport`, or why it could not even begin (an error of ours as JSON)."""
+
+_REPORT_TYPE = pa.schema([("report", pa.string()), ("error", pa.string())])
 
 _SHARES = 4  # lease about a quarter of what is wanted at a time, so that tasks take turns instead of queueing
 
@@ -60,14 +62,21 @@ class TaskSpec:
     connect_timeout_s: float
 
 
-Batches = Iterator[pa.RecordBatch]
+Batches = Iterable[pa.RecordBatch]
 
 
 def writer(spec: TaskSpec) -> Callable[[Batches], Batches]:
-    """The function for ``mapInArrow``: takes a task's rows, yields one row with its :class:`TaskReport`."""
+    """The function for ``mapInArrow``: takes a task's rows, yields one row of :data:`REPORT_SCHEMA`."""
 
-    def write(batches: Batches) -> Batches:
-        yield _report_batch(_run(spec, batches))
+    def write(batches: Batches) -> Iterator[pa.RecordBatch]:
+        drop_zip_importers()
+        try:
+            report, error = _run(spec, batches).to_json(), None
+        except SequencerUnreachable as unreachable:
+            report, error = None, to_json(unreachable)  # there is no sequencer to tell it to
+        drop_zip_importers()
+        columns = [pa.array([report], pa.string()), pa.array([error], pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, schema=_REPORT_TYPE)
 
     return write
 
@@ -80,22 +89,21 @@ def this_attempt() -> TaskAttempt:
     return TaskAttempt(
         partition_id=context.partitionId(),
         attempt_number=context.attemptNumber(),
-        stage_attempt=0,
         task_attempt_id=context.taskAttemptId(),
     )
 
 
 def _run(spec: TaskSpec, batches: Batches) -> TaskReport:
-    drop_zip_importers()
     task = this_attempt()
     with SequencerConnection(spec.ticket, task, spec.connect_timeout_s) as sequencer:
         try:
             report = _TransactionalTask(spec, task, sequencer).run(batches)
+        except (EpochPoisoned, AttemptSuperseded):
+            raise  # said by the sequencer itself
         except OncewardError as error:
             sequencer.fail(error)  # Spark would carry its text only; the driver wants its type
             raise
         sequencer.finish()
-    drop_zip_importers()
     return report
 
 
@@ -177,7 +185,3 @@ def _rotated(items: list[TopicPartition], by: int) -> list[TopicPartition]:
         return items
     start = by % len(items)
     return items[start:] + items[:start]
-
-
-def _report_batch(report: TaskReport) -> Any:
-    return pa.RecordBatch.from_arrays([pa.array([report.to_json()], pa.string())], schema=_REPORT_TYPE)

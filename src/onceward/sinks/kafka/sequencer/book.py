@@ -49,14 +49,10 @@ class TaskAttempt:
 
     partition_id: int
     attempt_number: int
-    stage_attempt: int
     task_attempt_id: int
 
     def __str__(self) -> str:
-        return (
-            f"task {self.partition_id} attempt {self.attempt_number} "
-            f"(stage attempt {self.stage_attempt}, id {self.task_attempt_id})"
-        )
+        return f"task {self.partition_id} attempt {self.attempt_number} (id {self.task_attempt_id})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ MAX_PARTITIONS = 4096
 """Most partitions in one frame; a task that wants more asks for the first of them."""
 
 _HEADER = struct.Struct(">BI")  # operation, payload length
-_HELLO = struct.Struct(f">{TOKEN_BYTES}siiiq")
+_HELLO = struct.Struct(f">{TOKEN_BYTES}siiq")
 _TOPIC_LENGTH = struct.Struct(">H")
 _NUMBERS = struct.Struct(">ii")  # partition, sequence
 _LONGEST_TOPIC = 249  # Kafka: Topic.MAX_NAME_LENGTH; legal names are ASCII
@@ -104,7 +104,7 @@ def hello_frame(token: bytes, task: TaskAttempt) -> bytes:
     """The first frame of a connection."""
     return frame(
         Op.HELLO,
-        _HELLO.pack(token, task.partition_id, task.attempt_number, task.stage_attempt, task.task_attempt_id),
+        _HELLO.pack(token, task.partition_id, task.attempt_number, task.task_attempt_id),
     )
 
 
