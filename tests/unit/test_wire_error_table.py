@@ -1,4 +1,4 @@
-"""Every row of the error table: each code that Kafka has gets a verdict for each request, and the grave ones are right."""
+"""Every row of the error table: each code of Kafka gets a verdict for each request, and the grave ones are right."""
 
 from __future__ import annotations
 

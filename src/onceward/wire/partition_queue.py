@@ -3,10 +3,10 @@
 Called by ``wire.producer``.
 
 The broker takes a producer's batches of a partition only in sequence, so when one fails the later ones, already on
-their way, are refused too. The rule: after a failure nothing more is sent until every outstanding request is answered;
-then everything unacknowledged goes again, in order, under the same sequences. Batches that had been appended after all
-are recognised by the broker as duplicates and acknowledged with their offsets (KIP-98), as long as they are among its last
-five: so nothing is sent that lies five or more positions after the first unacknowledged one.
+their way, are refused too. The rule: after a failure nothing more is sent until every outstanding request is
+answered; then everything unacknowledged goes again, in order, under the same sequences. Batches that had been appended
+after all are recognised by the broker as duplicates and acknowledged with their offsets (KIP-98), as long as they are
+among its last five: so nothing is sent that lies five or more positions after the first unacknowledged one.
 """
 
 from __future__ import annotations

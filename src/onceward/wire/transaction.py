@@ -162,8 +162,10 @@ class Transaction:
                 self._raise_commit_refusal(refused)
             except Unanswered as unanswered:
                 self._raise_in_doubt(unanswered)
+            except OncewardError as error:  # we may not even connect any more; an earlier request may have arrived
+                self._raise_in_doubt(error)
             except BaseException:
-                self.state = State.IN_DOUBT  # we may not even connect any more: an earlier request may have arrived
+                self.state = State.IN_DOUBT
                 raise
             self._ended(identity)
 
@@ -250,7 +252,7 @@ class Transaction:
             str(refused), next_step="abort() and run the batch again", details={"code": refused.code}
         ) from refused
 
-    def _raise_in_doubt(self, outcome: Refused | Unanswered) -> NoReturn:
+    def _raise_in_doubt(self, outcome: Refused | Unanswered | OncewardError) -> NoReturn:
         self.state = State.IN_DOUBT
         raise CommitInDoubt(
             f"whether {self.identity} of {self.transactional_id} is committed is not known: {outcome}",
