@@ -161,6 +161,11 @@ def test_snappy_lengths_are_not_believed(packed):
         decompress(Codec.SNAPPY, packed, LIMIT)
 
 
+def test_a_snappy_block_may_not_claim_more_than_it_can_hold():
+    with pytest.raises(CorruptRecords, match="claims more than its bytes can hold"):
+        decompress(Codec.SNAPPY, snappy_claiming(9_000_000), LIMIT)
+
+
 @pytest.mark.parametrize("codec", REAL)
 @given(data=st.data())
 def test_damaged_and_cut_data_are_refused_or_read_but_never_anything_else(codec, data):

@@ -84,8 +84,8 @@ def test_rows_without_a_key_go_round_and_rows_with_one_stay(keys, partition_coun
         assert key is None or given_partition == own
 
 
-@given(st.lists(st.sampled_from([0, 1, 2, 5, 300, 70_000]), min_size=1, max_size=100))
-def test_groups_hold_every_row_once_in_input_order(partitions):
+@given(st.lists(st.sampled_from([0, 1, 2, 5, 300, 4_464, 70_000]), min_size=1, max_size=100))
+def test_groups_hold_every_row_once_in_input_order(partitions):  # 4,464 is 70,000 in 16 bits
     columns = columns_of([Plain(b"%d" % i, b"v%d" % i, (), i) for i in range(len(partitions))])
     groups = group_by_partition(columns, np.array(partitions, np.int32))
     assert [p for p, _ in groups] == sorted(set(partitions))

@@ -64,7 +64,7 @@ def _pointers(array: Any, buffers: list[Any]) -> npt.NDArray[np.complex128]:
     views = array.cast(pa.binary_view())
     _, raw, *data = views.buffers()
     pointers = np.frombuffer(raw, _POINTER)[views.offset : views.offset + len(array)]
-    if array.null_count:
+    if array.null_count:  # what the view of a null row holds is undefined
         pointers = pointers.copy()
         pointers["size"][array.is_null().to_numpy(zero_copy_only=False)] = 0
     if buffers:  # inline views keep bytes where the others have the number of their buffer
