@@ -8,7 +8,7 @@ import pytest
 
 from onceward.errors import AdmissionRefused, CheckpointReplaced, CheckpointRewound, LedgerBehind
 from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange
-from onceward.ledger.admission import RESUME_CHOICES, Admission, admit, is_kafka_offset, refusal
+from onceward.ledger.admission import RESUME_CHOICES, Admission, admit, hopeless, is_kafka_offset, refusal
 from onceward.ledger.record import LedgerRecord
 
 QUERY, OTHER = "query-a", "query-b"
@@ -106,3 +106,15 @@ def test_a_refusal_without_any_record_says_so() -> None:
 @pytest.mark.parametrize("offset", [None, {}, "x", 3, {"logOffset": 3}, {"t": {"a": 1}}, {"t": {"0": "1"}}, {"t": 3}])
 def test_other_offsets_are_not_taken_for_kafkas(offset: object) -> None:
     assert not is_kafka_offset(offset)
+
+
+def test_nothing_is_hopeless_on_the_word_of_an_undecided_ledger() -> None:
+    for batch_id, resume in itertools.product((0, 7), RESUME_CHOICES):
+        assert not hopeless(BatchId(QUERY, batch_id), span(TEN, TWENTY), None, resume)
+
+
+@pytest.mark.parametrize(("newest", "batch_id", "query", "sources", "resume", "outcome"), TABLE)
+def test_what_is_hopeless_is_refused_later_too(newest, batch_id, query, sources, resume, outcome) -> None:
+    if hopeless(BatchId(query, batch_id), sources, newest, resume):
+        assert not outcome.writes
+        assert outcome is not Admission.REPLAY

@@ -32,7 +32,7 @@ from onceward.engine.spark_query import RunningBatch
 from onceward.engine.target import AtomicTarget
 from onceward.errors import CommitInDoubt, Fenced, OncewardError, TransactionTimedOut
 from onceward.ids import PipelineId, ProducerIdentity
-from onceward.ledger.admission import Admission, Resume, admit, refusal
+from onceward.ledger.admission import Admission, Resume, admit, hopeless, refusal
 from onceward.ledger.record import LedgerRecord, Manifest
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class MicroBatches:
     def _admit(self, running: RunningBatch) -> Admission:
         ids = self._ids(running)
         if not self._opened:
-            self._decide(running, self._target.glance())
+            self._refuse_the_hopeless(running)
             with events.step(events.OPEN, **ids):
                 self._newest = self._target.open(running)
             self._opened = True
@@ -87,6 +87,12 @@ class MicroBatches:
         if outcome in (Admission.ADOPT, Admission.RESUME):
             log.warning("%s: %s taken on by resume=%r", self._policy.pipeline, running.batch, self._policy.resume)
         return outcome
+
+    def _refuse_the_hopeless(self, running: RunningBatch) -> None:
+        """Before anybody is fenced: a query with the wrong checkpoint or pipeline id must not stop a healthy one."""
+        glimpsed = self._target.glance()
+        if hopeless(running.batch, running.sources, glimpsed, self._policy.resume):
+            self._decide(running, glimpsed)
 
     def _decide(self, running: RunningBatch, newest: LedgerRecord | None) -> Admission:
         outcome = admit(running.batch, running.sources, newest, self._policy.resume)

@@ -25,7 +25,7 @@ class AtomicTarget(ABC):
 
     @abstractmethod
     def glance(self) -> LedgerRecord | None:
-        """The newest ledger record, without touching a predecessor that may be alive and well.
+        """The newest ledger record, without touching a predecessor that may be alive and well; None if not certain.
 
         It may be outdated by the time it returns. It is there so that a query that will be refused anyway does not
         fence a healthy one first.

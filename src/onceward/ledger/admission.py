@@ -72,6 +72,17 @@ def admit(batch: BatchId, sources: tuple[SourceRange, ...], newest: LedgerRecord
     return Admission.RESUME if _begins_at_end(sources, newest, new_allowed=True) else Admission.RESUME_GAP
 
 
+def hopeless(batch: BatchId, sources: tuple[SourceRange, ...], glimpsed: LedgerRecord | None, resume: Resume) -> bool:
+    """Will ``batch`` be refused, whatever was committed since ``glimpsed``?
+
+    For a look at the ledger before fencing, when ``glimpsed`` is None also if the newest record is still undecided:
+    answers to ``EndTxn`` come before the markers are written, so that right after a restart the last commit may not be
+    readable yet. That is why "ledger behind" is never hopeless.
+    """
+    outcome = admit(batch, sources, glimpsed, resume)
+    return outcome in (Admission.REPLACED, Admission.RESUME_GAP, Admission.REWOUND, Admission.OFFSETS_DIFFER)
+
+
 def _same_checkpoint(step: int, sources: tuple[SourceRange, ...], newest: LedgerRecord) -> Admission:
     if step > 1:
         return Admission.LEDGER_BEHIND

@@ -81,16 +81,21 @@ class Ledger:
             self._home = TopicPartition(self.topic, int(partition_of_keys(_one(self.pipeline.encode()), count)[0]))
         return self._home
 
-    def newest(self, *, decided_only: bool = False) -> LedgerRecord | None:
-        """The newest committed record, or None when there is none, or no topic.
+    def glance(self) -> LedgerRecord | None:
+        """The newest committed record, or None when that cannot be told without waiting for an open transaction."""
+        return self._newest(decided_only=True)
 
-        :param decided_only: pass over a record whose transaction is still open instead of waiting for its end.
+    def newest(self) -> LedgerRecord | None:
+        """The newest committed record, or None when there is none, or no topic.
 
         When the pipeline's own partition has none, the others are read as well: somebody may have added partitions
         to the topic since the record was written, and then the key's place moved.
 
         :raises LedgerUnreadable: the record cannot be understood, or stays undecided.
         """
+        return self._newest(decided_only=False)
+
+    def _newest(self, *, decided_only: bool) -> LedgerRecord | None:
         try:
             partitions = self._client.topic_partitions([self.topic])[self.topic]
         except TopicMissing:

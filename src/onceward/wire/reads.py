@@ -48,7 +48,7 @@ def newest_committed(
     open there are waited for, as long as the transaction takes to end. The owner of the key has no open transaction
     after ``InitProducerId``, so that it waits for markers at most.
 
-    :param decided_only: leave such records out instead of waiting.
+    :param decided_only: do not wait: None when there is such a record, because it may turn out to be the newest.
     :raises LedgerUnreadable: undecided after ``timeout_ms``, or the log is damaged; names partition and key.
     :raises BrokerUnreachable, TopicMissing, AccessDenied: …
     """
@@ -62,7 +62,8 @@ def newest_committed(
         batches = reader.read()
         for batch in batches:
             found.read(batch)
-        if not batches and reader.position < end and reader.empty_answers >= _EMPTY_ANSWERS:
+        settled = decided_only or not found.undecided
+        if settled and not batches and reader.position < end and reader.empty_answers >= _EMPTY_ANSWERS:
             break  # compaction removed the rest: the last records were those of aborted transactions
         if deadline.passed:
             raise LedgerUnreadable(
@@ -73,7 +74,7 @@ def newest_committed(
             )
         if not batches:
             backoff.wait(deadline)
-    return found.value
+    return None if found.undecided else found.value
 
 
 class _NewestOf:

@@ -31,6 +31,7 @@ from onceward.sinks.kafka.tasks import REPORT_SCHEMA, TaskSpec, writer
 from onceward.wire.client import KafkaClient
 from onceward.wire.producer import Append, PartitionProducer
 from onceward.wire.transaction import Transaction
+from onceward.wire.transaction_states import State
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class KafkaTarget(AtomicTarget):
     # 1. Admit
 
     def glance(self) -> LedgerRecord | None:
-        return self._ledger.newest(decided_only=True)
+        return self._ledger.glance()
 
     def open(self, running: RunningBatch) -> LedgerRecord | None:
         preflight.check_topics(self._client, self._settings)
@@ -204,7 +205,10 @@ class KafkaTarget(AtomicTarget):
         self._transaction.commit()
 
     def settle(self) -> LedgerRecord | None:
-        self._transaction.recover()
+        if self._transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
+            self._transaction.recover()
+        else:
+            self._transaction.abort()  # EndTxn was never sent, or it was answered: then nothing is open
         return self._ledger.newest()
 
     def abort(self) -> None:
