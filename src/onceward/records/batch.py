@@ -44,7 +44,11 @@ _BLOCK_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fragment:
-    """One future record batch, complete but for producer id, epoch and base sequence."""
+    """One future record batch, complete but for producer id, epoch and base sequence.
+
+    Uncompressed ``records`` are a view of a block that neighbouring fragments share (about 8 MiB, or one fragment when
+    that is larger): its memory is free when the last of them is.
+    """
 
     records: Any  # bytes | memoryview | pa.Buffer: the records section as it goes on the wire
     count: int

@@ -4,6 +4,7 @@ Arrow's binary views are 16 bytes each: either up to twelve bytes inline, or a p
 output is a row of views; casting them to plain binary copies every piece to its place. Nothing else in NumPy or
 Arrow copies ragged runs at this speed (``binary_join_element_wise`` takes two to three times as long).
 
+Needs pyarrow 19 or later: before it, arrays of views could not be built from buffers, or not cast.
 Called by ``records.layout`` and ``records.headers``; runs in executor tasks.
 """
 
