@@ -31,7 +31,7 @@ class Topics:
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})  # it outlives the broker
 
     def create(self, name: str, partitions: int) -> None:
         """Make an empty topic."""
