@@ -27,6 +27,15 @@ def test_no_more_than_five_are_outstanding() -> None:
     assert drain(queue) == [5]
 
 
+def test_the_first_batch_of_an_epoch_travels_alone() -> None:
+    queue = PartitionQueue(9, first_alone=True)
+    assert drain(queue) == [0]
+    queue.failed(0)
+    assert drain(queue) == [0]
+    queue.acknowledged(0)
+    assert drain(queue) == [1, 2, 3, 4, 5]
+
+
 def test_after_a_failure_nothing_is_sent_until_everything_is_answered() -> None:
     queue = PartitionQueue(9)
     drain(queue)
@@ -58,7 +67,10 @@ def test_only_the_first_unacknowledged_batch_can_have_lost_the_sequence_by_itsel
 
 
 class Broker:
-    """A partition leader's memory of one producer: next sequence, and the last five batches for duplicates."""
+    """A partition leader's memory of one producer: next sequence, and the last five batches for duplicates.
+
+    The first batch that it sees may have any sequence, as with brokers before 4.0.
+    """
 
     def __init__(self) -> None:
         self.log: list[int] = []
@@ -66,7 +78,7 @@ class Broker:
     def append(self, position: int) -> bool:
         if position in self.log[-WINDOW:]:
             return True  # a duplicate, acknowledged again
-        if position != len(self.log):
+        if self.log and position != self.log[-1] + 1:
             return False  # out of order
         self.log.append(position)
         return True
@@ -75,7 +87,7 @@ class Broker:
 @given(count=st.integers(1, 40), seed=st.integers(0, 2**32), loss=st.sampled_from([0.0, 0.1, 0.5]))
 def test_whatever_gets_lost_each_batch_ends_up_in_the_log_once_and_in_order(count: int, seed: int, loss: float) -> None:
     chance = random.Random(seed)
-    queue, broker, wire = PartitionQueue(count), Broker(), list[int]()
+    queue, broker, wire = PartitionQueue(count, first_alone=True), Broker(), list[int]()
     for _ in range(10_000):
         if queue.done:
             break

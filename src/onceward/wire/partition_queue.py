@@ -7,6 +7,10 @@ their way, are refused too. The rule: after a failure nothing more is sent until
 answered; then everything unacknowledged goes again, in order, under the same sequences. Batches that had been appended
 after all are recognised by the broker as duplicates and acknowledged with their offsets (KIP-98), as long as they are
 among its last five: so nothing is sent that lies five or more positions after the first unacknowledged one.
+
+The first batch of an epoch travels alone. A partition that does not know the producer yet takes any first sequence
+(``ProducerAppendInfo.checkSequence``; seen on 3.9.1): were the first batch lost or refused (no leader yet), the second
+would be appended before it.
 """
 
 from __future__ import annotations
@@ -16,9 +20,13 @@ WINDOW = 5
 
 
 class PartitionQueue:
-    """Positions 0 … ``count`` - 1 of one partition's batches, each to be acknowledged exactly once."""
+    """Positions 0 … ``count`` - 1 of one partition's batches, each to be acknowledged exactly once.
 
-    def __init__(self, count: int) -> None:
+    :param first_alone: position 0 is the producer's first batch of this epoch in the partition.
+    """
+
+    def __init__(self, count: int, *, first_alone: bool = False) -> None:
+        self._first_alone = first_alone
         self._acknowledged = [False] * count
         self._first_open = 0
         self._next = 0
@@ -39,7 +47,8 @@ class PartitionQueue:
             return None
         while self._next < len(self._acknowledged) and self._acknowledged[self._next]:
             self._next += 1
-        within = self._next < min(len(self._acknowledged), self._first_open + WINDOW)
+        window = 1 if self._first_alone and self._first_open == 0 else WINDOW
+        within = self._next < min(len(self._acknowledged), self._first_open + window)
         return self._next if within else None
 
     def sent(self, position: int) -> None:

@@ -358,7 +358,7 @@ def _lanes(appends: Sequence[Append]) -> dict[TopicPartition, _Lane]:
         lane.indexes.append(index)
         lane.appends.append(append)
     for lane in lanes.values():
-        lane.queue = PartitionQueue(len(lane.appends))
+        lane.queue = PartitionQueue(len(lane.appends), first_alone=lane.appends[0].base_sequence == 0)
     return lanes
 
 
