@@ -1,0 +1,185 @@
+"""The verdict on a pipeline's run, by clients that share no code with what is judged (librdkafka, Kafka's own tools).
+
+Reads everything there is: source, output and ledger, as ``read_committed`` and as ``read_uncommitted`` readers are
+given them; then asserts what was promised. Ledger records are plain JSON here, not decoded by our own reader.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline_runs import Pipeline
+
+from onceward.records.checksum import ContentChecksum
+from onceward.testing.topic_reader import ReadRecord, end_offsets, read_topic
+from onceward.testing.transaction_runs import TransactionRun, transaction_runs
+from onceward.testing.verdict import exactly_once
+
+LEDGER = "onceward-ledger"
+
+Row = tuple[bytes | None, bytes | None]
+
+
+@dataclass
+class Audit:
+    """All that was found; ``aborted`` are the output records of aborted attempts, which no reader is to see."""
+
+    ledger: list[dict[str, Any]]
+    committed: list[ReadRecord]
+    runs: dict[int, list[TransactionRun]] = field(default_factory=dict)
+
+    @property
+    def batches(self) -> int:
+        return len(self.ledger)
+
+    @property
+    def aborted_records(self) -> int:
+        return sum(run.count for runs in self.runs.values() for run in runs if not run.committed)
+
+    @property
+    def identities(self) -> list[tuple[int, int]]:
+        """Producer id and epoch of each committed batch."""
+        return [(record["producer_id"], record["producer_epoch"]) for record in self.ledger]
+
+
+def audit(pipeline: Pipeline) -> Audit:
+    """Everything that is promised of a run that has come to its end: I1 to I6 and I8.
+
+    :returns: the facts, for what a test has to say beside.
+    """
+    servers = pipeline.kafka.bootstrap_servers
+    _nothing_is_open(servers, pipeline.output, LEDGER)  # I8
+    source = read_topic(servers, pipeline.source)
+    committed = read_topic(servers, pipeline.output)
+    uncommitted = read_topic(servers, pipeline.output, "read_uncommitted")
+    ledger = _ledger(servers, pipeline.pipeline_id)
+
+    _one_chain(ledger)  # I6
+    _ends_where_the_source_ends(ledger, end_offsets(servers, pipeline.source, "read_uncommitted"), pipeline.source)
+    assert pipeline.lag() == 0  # I8
+
+    verdict = exactly_once(_expected(pipeline.settings.query, source, ledger, pipeline.source), _rows(committed))
+    assert verdict.holds, str(verdict)  # I1, I2
+    if pipeline.settings.query == "copy":
+        _order_is_kept(committed)  # I3
+    runs = {
+        partition: transaction_runs(_offsets(uncommitted, partition), _offsets(committed, partition))
+        for partition in sorted({record.partition for record in uncommitted})
+    }  # I4: raises when a part of a transaction is visible
+    _each_batch_is_one_transaction(pipeline.output, ledger, committed, runs)  # I4, I5
+    return Audit(ledger, committed, runs)
+
+
+def output_rows(pipeline: Pipeline) -> list[Row]:
+    """What is visible now."""
+    return _rows(read_topic(pipeline.kafka.bootstrap_servers, pipeline.output))
+
+
+# ── what should be visible ──
+
+
+def _expected(query: str, source: Sequence[ReadRecord], ledger: Sequence[dict[str, Any]], topic: str) -> list[Row]:
+    if query == "copy":
+        return [(r.key, b"%d:%d:%s" % (r.partition, r.offset, r.value or b"")) for r in source]
+    if query == "counts":
+        return list(_counts(source, ledger, topic))
+    return _numbers_once_per_window(source)
+
+
+def _counts(source: Sequence[ReadRecord], ledger: Sequence[dict[str, Any]], topic: str) -> Iterator[Row]:
+    """The fold over the batches as the ledger bounds them: each batch emits the new count of each of its keys (I9)."""
+    seen: Counter[bytes] = Counter()
+    for record in ledger:
+        (span,) = record["sources"]
+        starts, ends = span["start"][topic], span["end"][topic]
+        batch = [r.key for r in source if r.key and starts[str(r.partition)] <= r.offset < ends[str(r.partition)]]
+        seen.update(batch)
+        yield from ((key, b"%d" % seen[key]) for key in set(batch))
+
+
+def _numbers_once_per_window(source: Sequence[ReadRecord]) -> list[Row]:
+    latest: dict[tuple[int, str], str] = {}
+    for record in source:
+        number = json.loads(record.value)["identifyNumber"] if record.value else ""
+        if len(number) == 18:
+            window = record.timestamp_ms // 20_000
+            origin = f"{record.partition}:{record.offset}"
+            latest[window, number] = max(origin, latest.get((window, number), ""))
+    return [(number.encode(), origin.encode()) for (_, number), origin in latest.items()]
+
+
+# ── what must hold ──
+
+
+def _one_chain(ledger: Sequence[dict[str, Any]]) -> None:
+    assert [record["sequence"] for record in ledger] == list(range(len(ledger)))
+    for before, after in itertools.pairwise(ledger):
+        ends = [source["end"] for source in before["sources"]]
+        assert [source["start"] for source in after["sources"]] == ends, f"a gap before sequence {after['sequence']}"
+    for record in ledger:
+        for source in record["sources"]:
+            for topic, partitions in source["end"].items():
+                back = {p: o for p, o in partitions.items() if o < source["start"][topic].get(p, 0)}
+                assert not back, f"sequence {record['sequence']} goes back: {source}"
+    assert len({(r["producer_id"], r["producer_epoch"]) for r in ledger}) == len(ledger), "two batches share an epoch"
+
+
+def _ends_where_the_source_ends(ledger: Sequence[dict[str, Any]], ends: dict[int, int], topic: str) -> None:
+    (source,) = ledger[-1]["sources"]
+    assert {int(partition): offset for partition, offset in source["end"][topic].items()} == ends
+
+
+def _nothing_is_open(servers: str, *topics: str) -> None:
+    for topic in topics:
+        assert end_offsets(servers, topic, "read_committed") == end_offsets(servers, topic, "read_uncommitted"), (
+            f"a transaction is still open in {topic}"
+        )
+
+
+def _order_is_kept(committed: Sequence[ReadRecord]) -> None:
+    reached: dict[tuple[int, int], int] = {}
+    for record in committed:  # by output partition and offset
+        source, offset = map(int, (record.value or b"").split(b":", 2)[:2])
+        assert offset > reached.get((source, record.partition), -1), f"out of order: {record}"
+        reached[source, record.partition] = offset
+
+
+def _each_batch_is_one_transaction(
+    topic: str,
+    ledger: Sequence[dict[str, Any]],
+    committed: Sequence[ReadRecord],
+    runs: dict[int, list[TransactionRun]],
+) -> None:
+    """The manifests, recomputed from the log: every committed run is what one ledger record says, content included."""
+    told = {
+        (int(partition), first, last): (count, checksum)
+        for record in ledger
+        for partition, (count, first, last, checksum) in record["manifest"].get(topic, {}).items()
+    }
+    seen = {}
+    for partition, parts in runs.items():
+        visible = [record for record in committed if record.partition == partition]
+        for run in parts:
+            if run.committed:
+                rows = [(r.key, r.value, None) for r in visible if run.first_offset <= r.offset <= run.last_offset]
+                checksum = ContentChecksum.of_records(rows).hexdigest()
+                seen[partition, run.first_offset, run.last_offset] = (run.count, checksum)
+    assert seen == told
+
+
+def _ledger(servers: str, pipeline_id: str) -> list[dict[str, Any]]:
+    records = [record for record in read_topic(servers, LEDGER) if record.key == pipeline_id.encode()]
+    return [json.loads(record.value or b"") for record in records]
+
+
+def _rows(records: Sequence[ReadRecord]) -> list[Row]:
+    return [(record.key, record.value) for record in records]
+
+
+def _offsets(records: Sequence[ReadRecord], partition: int) -> list[int]:
+    return [record.offset for record in records if record.partition == partition]

@@ -1,0 +1,213 @@
+"""A streaming job as a user would write it, in a process of its own: the pipeline tests start it, kill it, start it again.
+
+``python pipeline_job.py '<JobSettings as JSON>'``. It arms the fault points that its environment names, writes every
+event of the engine to ``news``, and ends with status 0 when the query ends, 3 when it stops with an error of ours and
+4 with any other. The last line of ``news`` says which. It never outlives whoever holds the other end of its stdin.
+
+Three queries over the same input (JSON people, see ``pipeline_runs``); each row says where it comes from:
+
+* ``copy``: one row per input record.
+* ``counts``: how often each key was seen so far, for the keys of each batch (state, update mode).
+* ``etl``: parse, keep numbers of 18 characters, each once per 20 s window of event time, when the window closes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+
+import onceward as ow
+from onceward import events
+from onceward.engine.jars import spark_connector_coordinates
+from onceward.testing import faults
+
+ENDED, STOPPED_BY_US, FAILED_OTHERWISE = 0, 3, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSettings:
+    """What a job needs to know.
+
+    ``seconds``: the trigger's interval; None: all there is, then end. ``hold``: a step of which the ``finished`` event
+    waits until the file ``go`` appears in ``folder``, the first time it comes; unlike a stopped process the rest of the
+    job stays alive.
+    """
+
+    bootstrap_servers: str
+    source: str
+    output: str
+    pipeline_id: str
+    folder: str
+    checkpoint: str
+    news: str
+    query: str = "copy"
+    master: str = "local[2]"
+    seconds: float | None = None
+    max_offsets: int | None = None
+    plain_packages: bool = False
+    hold: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    sink: dict[str, Any] = field(default_factory=dict)
+    spark: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class News:
+    """Appends one JSON line per event; a line that was begun when the process was killed is the last one."""
+
+    def __init__(self, path: str) -> None:
+        self._file = Path(path).open("a", buffering=1)  # noqa: SIM115  open as long as the process lives
+        self._lock = threading.Lock()
+
+    def tell(self, what: str, **more: Any) -> None:
+        line = json.dumps({"what": what, "at": time.time(), **more}, default=str)
+        with self._lock:
+            self._file.write(line + "\n")
+
+    def tell_step(self, event: events.Event) -> None:
+        error = type(event.error).__name__ if event.error else None
+        ids = {name: value if isinstance(value, int) else str(value) for name, value in event.ids.items()}
+        self.tell("step", step=event.step, phase=event.phase, ids=ids, seconds=event.seconds, error=error)
+
+
+class Hold:
+    """Stops one step, once, until it is told to go."""
+
+    def __init__(self, step: str, go: Path) -> None:
+        self._step, self._go = step, go
+        self._held = False
+
+    def __call__(self, event: events.Event) -> None:
+        if not self._held and (event.step, event.phase) == (self._step, "finished"):
+            self._held = True
+            while not self._go.exists():
+                time.sleep(0.05)
+
+
+def copy(people: DataFrame) -> DataFrame:
+    origin = F.concat_ws(":", "partition", "offset")
+    return people.select("key", F.concat_ws(":", origin, F.col("value").cast("string")).alias("value"))
+
+
+def counts(people: DataFrame) -> DataFrame:
+    keyed = people.where(F.col("key").isNotNull()).groupBy(F.col("key").cast("string").alias("key"))
+    return keyed.agg(F.count("*").cast("string").alias("value"))
+
+
+def etl(people: DataFrame) -> DataFrame:
+    number = F.col("person.identifyNumber")
+    # The condition names the event time, so that Spark does not push it below the watermark: records that are filtered
+    # out shall move time on.
+    valid = F.when(F.col("timestamp").isNotNull(), F.length(number) == 18)
+    person = F.from_json(F.col("value").cast("string"), "id BIGINT, name STRING, identifyNumber STRING")
+    origin = F.concat_ws(":", "partition", "offset")
+    return (
+        people.withWatermark("timestamp", "20 seconds")
+        .select("timestamp", person.alias("person"), origin.alias("origin"))
+        .where(valid)
+        .groupBy(F.window("timestamp", "20 seconds"), number.alias("key"))
+        .agg(F.max("origin").alias("value"))
+        .select("key", "value")
+    )
+
+
+QUERIES = {"copy": (copy, "append"), "counts": (counts, "update"), "etl": (etl, "append")}
+
+
+def session(settings: JobSettings) -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    small = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # many of these live for ten seconds each
+    folder = Path(settings.folder)
+    ours = {"spark.jars.packages": ",".join(spark_connector_coordinates())} if settings.plain_packages else None
+    conf = {
+        **(ours or ow.spark_conf()),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "768m",
+        "spark.executor.memory": "1g",
+        "spark.driver.extraJavaOptions": f"{small} -Dderby.system.home={folder}",
+        "spark.executor.extraJavaOptions": small,
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
+        **settings.spark,
+    }
+    return SparkSession.builder.master(settings.master).appName(settings.pipeline_id).config(map=conf).getOrCreate()
+
+
+def run(settings: JobSettings, news: News) -> int:
+    spark = session(settings)
+    news.tell("session")
+    events.subscribe(news.tell_step)  # before the faults: a step is told before it kills us
+    faults.arm_from_environment()
+    if settings.hold:
+        events.subscribe(Hold(settings.hold, Path(settings.folder) / "go"))
+    people = ow.kafka_source(
+        spark,
+        bootstrap_servers=settings.bootstrap_servers,
+        topic=settings.source,
+        max_offsets_per_trigger=settings.max_offsets,
+        options=settings.options,
+    )
+    transform, mode = QUERIES[settings.query]
+    sink = ow.KafkaSink(
+        bootstrap_servers=settings.bootstrap_servers,
+        topic=settings.output,
+        pipeline_id=settings.pipeline_id,
+        options=settings.options,
+        **{"single_task_records": 0, **settings.sink},  # also small batches in parallel
+    )
+    writer = transform(people).writeStream.outputMode(mode).option("checkpointLocation", settings.checkpoint)
+    if settings.seconds is None:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{settings.seconds} seconds")
+    query = writer.foreachBatch(sink).start()
+    while query.isActive:
+        time.sleep(0.1)
+    spark_error, error = query.exception(), ow.error_of(query)
+    if error is not None:
+        news.tell("stopped", error=type(error).__name__, message=str(error))
+        return STOPPED_BY_US
+    if spark_error is not None:
+        news.tell("failed", message=str(spark_error))
+        return FAILED_OTHERWISE
+    news.tell("ended")
+    return ENDED
+
+
+def die_with_the_test() -> None:
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        os.killpg(os.getpgrp(), 9)
+
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+
+if __name__ == "__main__":
+    die_with_the_test()
+    chosen = JobSettings(**json.loads(sys.argv[1]))
+    status = run(chosen, News(chosen.news))
+    sys.stdout.flush()
+    os._exit(status)  # the JVM follows when our end of its pipe closes; a hanging shutdown must not hide the outcome
