@@ -10,11 +10,14 @@ from pyspark.sql import DataFrame
 from onceward.engine.foreach_batch import ForeachBatchSink
 from onceward.engine.micro_batch import BatchPolicy
 from onceward.engine.target import AtomicTarget
+from onceward.ids import pipeline_id as checked_pipeline_id
+from onceward.ledger.admission import Resume
 from onceward.ledger.topic import DEFAULT_TOPIC
 from onceward.sinks.kafka.plain import PlainWriter
-from onceward.sinks.kafka.settings import Delivery, kafka_sink_settings
+from onceward.sinks.kafka.settings import Delivery, KafkaSinkSettings
 from onceward.sinks.kafka.target import KafkaTarget
 from onceward.wire.security import TokenProvider
+from onceward.wire.settings import settings_from_options
 
 
 class KafkaSink(ForeachBatchSink):
@@ -61,7 +64,7 @@ class KafkaSink(ForeachBatchSink):
         pipeline_id: str,
         topic: str | None = None,
         delivery: Delivery = "exactly_once",
-        resume: str = "checkpoint",
+        resume: Resume = "checkpoint",
         options: Mapping[str, Any] | None = None,
         oauth_token_provider: TokenProvider | None = None,
         ledger_topic: str = DEFAULT_TOPIC,
@@ -73,14 +76,21 @@ class KafkaSink(ForeachBatchSink):
         sequencer_host: str | None = None,
         sequencer_port: int = 0,
     ) -> None:
-        self.settings = kafka_sink_settings(
-            bootstrap_servers=bootstrap_servers,
-            pipeline=pipeline_id,
+        name = checked_pipeline_id(pipeline_id)
+        client, producer = settings_from_options(
+            bootstrap_servers,
+            options or {},
+            client_id=f"onceward-{name}",
+            oauth_token_provider=oauth_token_provider,
+            delivery=delivery,
+        )
+        self.settings = KafkaSinkSettings(
+            pipeline=name,
             topic=topic,
+            client=client,
+            producer=producer,
             delivery=delivery,
             resume=resume,
-            options=options,
-            oauth_token_provider=oauth_token_provider,
             ledger_topic=ledger_topic,
             create_topic_partitions=create_topic_partitions,
             batch_attempts=batch_attempts,
