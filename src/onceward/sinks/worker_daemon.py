@@ -8,6 +8,7 @@ thread: a fork must not inherit either.
 from __future__ import annotations
 
 import numpy  # noqa: F401 — imported before workers fork
+import pandas  # noqa: F401 — PySpark imports it in every worker that runs mapInArrow
 import pyarrow.compute  # noqa: F401
 import pyspark.daemon
 
