@@ -1,4 +1,4 @@
-"""A streaming job as a user would write it, in a process of its own: the pipeline tests start it, kill it, start it again.
+"""A streaming job as a user would write it, in a process of its own, to be started, killed and started again.
 
 ``python pipeline_job.py '<JobSettings as JSON>'``. It arms the fault points that its environment names, writes every
 event of the engine to ``news``, and ends with status 0 when the query ends, 3 when it stops with an error of ours and

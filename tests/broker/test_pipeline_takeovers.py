@@ -1,0 +1,69 @@
+"""Two copies of one pipeline: the newer one wins, the older one stops with ``Fenced``, and nothing of it is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pipeline_audit import audit, output_rows
+from pipeline_job import STOPPED_BY_US
+from pipeline_runs import Pipeline
+
+from onceward.testing import LocalKafka
+
+pytestmark = pytest.mark.timeout(1_200)
+
+
+def test_a_second_copy_takes_over_and_the_first_stops_fenced(
+    any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
+):
+    pipeline = new_pipeline(any_kafka, max_offsets=2_000)
+    pipeline.produce(6_000)
+    with pipeline.job(hold="ledger") as first:  # alive and well, its first batch ready to commit
+        first.until(lambda: first.steps("ledger"), "the first copy's ledger record")
+        second = pipeline.run_to_the_end()
+        assert len(second.steps("commit")) == 3
+        seen = output_rows(pipeline)
+        first.go()
+        assert first.wait() == STOPPED_BY_US, first.log_tail()
+    assert first.error == "Fenced"
+    assert first.steps("commit") == []
+    assert sorted(output_rows(pipeline), key=repr) == sorted(seen, key=repr)
+    assert audit(pipeline).aborted_records == 2_000
+
+
+def test_drivers_that_were_stopped_and_come_back_as_zombies_stop_fenced(
+    any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
+):
+    pipeline = new_pipeline(any_kafka, max_offsets=2_000)
+    pipeline.produce(6_000)
+    with pipeline.job("lease:finished:5:stop") as mid_send:
+        mid_send.until_fired()
+        with pipeline.job("commit:started:2:stop") as before_end_txn:
+            before_end_txn.until_fired()
+            pipeline.run_to_the_end()
+            seen = output_rows(pipeline)
+            for zombie in (before_end_txn, mid_send):
+                zombie.resume()
+                assert zombie.wait() == STOPPED_BY_US, zombie.log_tail()
+                assert zombie.error == "Fenced"
+    assert len(mid_send.steps("commit")) == 0
+    assert len(before_end_txn.steps("commit")) == 1
+    assert sorted(output_rows(pipeline), key=repr) == sorted(seen, key=repr)
+    aborted = audit(pipeline).aborted_records
+    assert 2_000 < aborted < 4_000, "INVALID: one attempt was to be cut short, one complete"
+
+
+def test_a_copy_with_another_checkpoint_is_refused_and_harms_nobody(
+    kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
+):
+    pipeline = new_pipeline(kafka, seconds=0.5)
+    pipeline.produce(1_000)
+    with pipeline.job() as first:
+        first.until_committed(1)
+        stranger = pipeline.run(checkpoint=str(pipeline.folder / "another-checkpoint"))
+        assert (stranger.status, stranger.error) == (STOPPED_BY_US, "CheckpointReplaced"), stranger.log_tail()
+        pipeline.produce(1_000)
+        first.until_committed(2)
+        first.until(lambda: pipeline.lag() == 0, "lag 0")
+    assert audit(pipeline).aborted_records == 0
