@@ -66,13 +66,32 @@ def _without_bodies(record: logging.LogRecord) -> bool:
 _keep_kafka_python_quiet()
 
 
+class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is untyped
+    """Hands over what a broker says before it hangs up.
+
+    kafka-python drops bytes that are read together with the end of the stream. A broker that refuses a password
+    answers and hangs up at once, so that the refusal would often look like a network failure.
+    """
+
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        transport = await super()._build_transport(node, timeout_at=timeout_at)
+        receive = transport._sock_recv
+
+        def data_before_the_end() -> tuple[bytes, Exception | None]:
+            data, error = receive()
+            return data, None if data else error  # the end of the stream is there again at the next read
+
+        transport._sock_recv = data_before_the_end
+        return transport
+
+
 class Connections:
     """The IO thread and its sockets. Thread safe; a forked child must make its own."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self._net = NetworkSelector(client_id=settings.client_id)
-        self._manager = KafkaConnectionManager(
+        self._manager = _Manager(
             self._net,
             bootstrap_servers=list(settings.bootstrap_servers),
             client_id=settings.client_id,

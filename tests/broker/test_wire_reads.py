@@ -1,0 +1,121 @@
+"""Reads of the ledger's kind: the newest committed value of a key, whatever else goes on in the partition."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from wire_fixtures import Writer, appends_to, fragments, settings
+
+from onceward.errors import LedgerUnreadable, TopicMissing
+from onceward.ids import TopicPartition
+from onceward.testing import LocalKafka
+from onceward.wire.client import KafkaClient
+from onceward.wire.offsets import EARLIEST, LATEST, committed_offsets, list_offsets
+from onceward.wire.reads import newest_committed
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def client(any_kafka: LocalKafka) -> Iterator[KafkaClient]:
+    client = KafkaClient(settings(any_kafka.bootstrap_servers)[0])
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def ledger(any_kafka: LocalKafka, new_topic: Callable[..., str]) -> TopicPartition:
+    return TopicPartition(new_topic(any_kafka.bootstrap_servers, 1, cleanup_policy="compact"), 0)
+
+
+class Keeper(Writer):
+    """Writes values under its own key."""
+
+    def __init__(self, client: KafkaClient, ledger: TopicPartition) -> None:
+        self.key = uuid.uuid4().hex
+        super().__init__(client, self.key)
+        self.ledger = ledger
+        self.transaction.take_over()
+
+    def open(self, value: bytes) -> None:
+        self.transaction.begin()
+        self.transaction.add_partitions([self.ledger])
+        self.producer().send(appends_to(self.ledger, fragments([value], key=self.key.encode())))
+
+    def newest(self, *, decided_only: bool = False, timeout_ms: int = 20_000) -> bytes | None:
+        topic, partition = self.ledger
+        key = self.key.encode()
+        return newest_committed(self.client, topic, partition, key, decided_only=decided_only, timeout_ms=timeout_ms)
+
+
+def test_the_newest_committed_value_counts_and_aborted_ones_do_not(client: KafkaClient, ledger: TopicPartition) -> None:
+    keeper = Keeper(client, ledger)
+    assert keeper.newest() is None
+    for value, end in ((b"1", "commit"), (b"2", "abort"), (b"3", "commit"), (b"4", "abort")):
+        keeper.open(value)
+        getattr(keeper.transaction, end)()
+    assert keeper.newest() == b"3"
+
+
+def test_another_pipelines_open_transaction_blocks_nobody(client: KafkaClient, ledger: TopicPartition) -> None:
+    mine, other = Keeper(client, ledger), Keeper(client, ledger)
+    other.open(b"open for long")
+    mine.open(b"mine")
+    mine.transaction.commit()
+    assert mine.newest() == b"mine"
+    other.transaction.abort()
+
+
+def test_an_undecided_record_of_ones_own_is_waited_for(client: KafkaClient, ledger: TopicPartition) -> None:
+    keeper = Keeper(client, ledger)
+    keeper.open(b"1")
+    keeper.transaction.commit()
+    keeper.open(b"2")
+    assert keeper.newest(decided_only=True) is None  # a glance has no opinion while one may become the newest
+    with pytest.raises(LedgerUnreadable) as undecided:
+        keeper.newest(timeout_ms=500)
+    assert keeper.key in str(undecided.value)
+    assert str(ledger) in str(undecided.value)
+    threading.Timer(0.5, keeper.transaction.commit).start()
+    assert keeper.newest() == b"2"
+    assert keeper.newest(decided_only=True) == b"2"
+
+
+def test_a_takeover_decides_what_the_old_owner_left_open(client: KafkaClient, ledger: TopicPartition) -> None:
+    old = Keeper(client, ledger)
+    old.open(b"1")
+    old.transaction.commit()
+    old.open(b"left open")
+    new = Writer(client, old.key)
+    new.transaction.take_over()
+    assert old.newest() == b"1"
+
+
+def test_more_than_one_fetch_is_read_to_the_end(
+    client: KafkaClient, any_kafka: LocalKafka, new_topic: Callable[..., str]
+) -> None:
+    keeper = Keeper(client, TopicPartition(new_topic(any_kafka.bootstrap_servers, 1), 0))
+    for number in range(8):
+        keeper.open(bytes([number]) * 900_000)
+        keeper.transaction.commit()
+    assert keeper.newest() == bytes([7]) * 900_000
+
+
+def test_offsets_of_a_partition(client: KafkaClient, ledger: TopicPartition) -> None:
+    keeper = Keeper(client, ledger)
+    keeper.open(b"1")
+    assert list_offsets(client, [ledger], EARLIEST) == {ledger: 0}
+    assert list_offsets(client, [ledger], LATEST) == {ledger: 1}
+    assert list_offsets(client, [ledger], LATEST, read_committed=True) == {ledger: 0}
+    assert list_offsets(client, [ledger], 1) == {ledger: 0}
+    assert list_offsets(client, [ledger], 2**60) == {ledger: -1}
+    keeper.transaction.commit()
+    with pytest.raises(TopicMissing, match="nobody-made-this"):
+        list_offsets(client, [TopicPartition("nobody-made-this", 0)], LATEST)
+
+
+def test_a_group_that_nobody_knows_has_no_offsets(client: KafkaClient) -> None:
+    assert committed_offsets(client, uuid.uuid4().hex) == {}

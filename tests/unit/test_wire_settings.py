@@ -1,0 +1,184 @@
+"""Kafka options: what is accepted, what is refused and how, and that secrets stay inside."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOption
+from onceward.wire.settings import ClientSettings, ProducerSettings, settings_from_options, spark_source_options
+
+CANARY = "canary-password"
+SASL = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "ann",
+    "sasl.password": CANARY,
+}
+
+
+def parsed(options: dict[str, Any], **more: Any) -> tuple[ClientSettings, ProducerSettings]:
+    return settings_from_options("a:9092, b:9093", options, client_id="me", **more)
+
+
+def test_defaults_are_kafkas() -> None:
+    client, producer = parsed({})
+    assert client.bootstrap_servers == ("a:9092", "b:9093")
+    assert client.client_id == "me"
+    assert (producer.delivery_timeout_ms, producer.transaction_timeout_ms) == (120_000, 60_000)
+    assert (producer.acks, producer.compression, producer.max_in_flight) == (-1, "none", 5)
+
+
+def test_values_may_be_numbers_or_text() -> None:
+    client, producer = parsed({"batch.size": 5000, "request.timeout.ms": "1000", "compression.type": "zstd"})
+    assert (producer.batch_bytes, client.request_timeout_ms, producer.compression) == (5000, 1000, "zstd")
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"), [("compresion.type", "compression.type"), ("kafka.batch.size", "batch.size")]
+)
+def test_an_unknown_option_is_refused_with_the_nearest_name(option: str, meant: str) -> None:
+    with pytest.raises(UnknownOption) as refused:
+        parsed({option: "1"})
+    assert option in refused.value.message
+    assert meant in refused.value.next_step
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"enable.idempotence": "false"},
+        {"enable.idempotence": False},
+        {"acks": "1"},
+        {"acks": 0},
+        {"transactional.id": "x"},
+        {"bootstrap.servers": "c:9092"},
+        {"retries": 3},
+        {"max.in.flight.requests.per.connection": 6},
+        {"sasl.mechanism": "PLAIN"},
+        {"ssl.ca.location": __file__},
+        {"delivery.timeout.ms": 1000},
+        {"max.request.size": 10_000},
+        {"compression.zstd.level": 3},
+        {**SASL, "sasl.jaas.config": "…PlainLoginModule required;"},
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": f'x.ScramLoginModule required username="u" password="{CANARY}";',
+        },
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_both_hold_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ContradictoryOptions) as refused:
+        parsed(options)
+    assert refused.value.next_step
+    assert CANARY not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch.size": "1MB"},
+        {"transaction.timeout.ms": "60s"},
+        {"transaction.timeout.ms": 0},
+        {"compression.type": "brotli"},
+        {"security.protocol": "TLS"},
+        {"batch.size": 1.5},
+        {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"},
+        {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"},
+        {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"},
+        {"security.protocol": "SSL", "ssl.truststore.location": "/trust.jks"},
+        {"security.protocol": "SSL", "ssl.keystore.type": "PKCS12", "ssl.keystore.location": "/k.p12"},
+        {"security.protocol": "SSL", "ssl.ca.location": "/no/such/file.pem"},
+        {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": CANARY},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_understood_is_refused_and_no_secret_is_repeated(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        parsed(options)
+    assert refused.value.next_step
+    assert CANARY not in str(refused.value)
+
+
+@pytest.mark.parametrize("servers", ["", "a", "a:b", "a:0", "a:99999", []])
+def test_servers_must_be_host_and_port(servers: Any) -> None:
+    with pytest.raises(ConfigurationError, match="bootstrap_servers"):
+        settings_from_options(servers, {}, client_id="me")
+
+
+def test_a_java_keystore_is_refused_with_the_way_to_convert_it() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        parsed({"security.protocol": "SSL", "ssl.truststore.location": "/trust.jks"})
+    assert "keytool" in refused.value.next_step
+    assert "/trust.jks" in refused.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "module"), [("PLAIN", "plain.PlainLoginModule"), ("SCRAM-SHA-256", "scram.ScramLoginModule")]
+)
+def test_a_jaas_line_names_the_user(mechanism: str, module: str) -> None:
+    line = f"org.apache.kafka.common.security.{module} required username=\"ann\" password='a \\'b\\\\c';"
+    client, _ = parsed({"security.protocol": "sasl_ssl", "sasl.mechanism": mechanism, "sasl.jaas.config": line})
+    assert (client.security.username, client.security.password) == ("ann", "a 'b\\c")
+
+
+def test_delivery_without_guarantees_may_wait_for_the_leader_alone() -> None:
+    _, producer = parsed({"acks": "1", "enable.idempotence": "false"}, delivery="none")
+    assert producer.acks == 1
+
+
+def test_secrets_are_in_no_repr_but_travel_to_executors() -> None:
+    client, producer = parsed(SASL)
+    assert CANARY not in repr(client) + str(client) + repr(producer)
+    arrived = pickle.loads(pickle.dumps(client))  # noqa: S301 - our own bytes
+    assert arrived == client
+    assert arrived.security.password == CANARY
+
+
+def test_a_certificate_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    broken = tmp_path / "ca.pem"
+    broken.write_text("no certificate")
+    client, _ = parsed({"security.protocol": "SSL", "ssl.ca.location": str(broken)})
+    with pytest.raises(ConfigurationError, match="TLS certificates"):
+        client.security.connection_options(None)
+
+
+def test_the_host_name_is_checked_unless_it_is_switched_off() -> None:
+    checked, _ = parsed({"security.protocol": "SSL"})
+    unchecked, _ = parsed({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""})
+    assert checked.security.connection_options(None)["ssl_context"].check_hostname
+    assert not unchecked.security.connection_options(None)["ssl_context"].check_hostname
+
+
+def test_sparks_source_gets_the_same_settings_in_javas_names(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_text("-----BEGIN CERTIFICATE-----")
+    options = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "ann",
+        "sasl.password": 'a"b\\c',
+        "ssl.ca.location": str(ca),
+        "compression.type": "zstd",
+        "request.timeout.ms": 1000,
+    }
+    assert spark_source_options(options) == {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="ann" password="a\\"b\\\\c";',
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.certificates": "-----BEGIN CERTIFICATE-----",
+        "kafka.request.timeout.ms": "1000",
+    }
+    assert spark_source_options({"compression.type": "lz4"}) == {}
+
+
+def test_oauth_tokens_cannot_be_passed_on_to_spark() -> None:
+    with pytest.raises(ConfigurationError, match="OAUTHBEARER"):
+        spark_source_options({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"})
