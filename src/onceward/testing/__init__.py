@@ -1,10 +1,23 @@
 """What users test their own pipelines with: a real broker, fault points and verdicts.
 
 :class:`LocalKafka` starts an Apache Kafka for the length of a test; with pytest the fixture ``local_kafka`` is there
-as soon as Onceward is installed (:mod:`onceward.testing.pytest_plugin`).
+as soon as Onceward is installed (:mod:`onceward.testing.pytest_plugin`). :func:`arm_from_environment` lets a test kill
+a job at an exact step (:mod:`onceward.testing.faults`). :func:`read_topic` and :func:`exactly_once` tell the outcome.
 """
 
+from onceward.testing.faults import arm_from_environment, fired_faults
 from onceward.testing.kafka_node import KafkaNode
 from onceward.testing.local_kafka import LocalKafka
+from onceward.testing.topic_reader import ReadRecord, read_topic
+from onceward.testing.verdict import Verdict, exactly_once
 
-__all__ = ["KafkaNode", "LocalKafka"]
+__all__ = [
+    "KafkaNode",
+    "LocalKafka",
+    "ReadRecord",
+    "Verdict",
+    "arm_from_environment",
+    "exactly_once",
+    "fired_faults",
+    "read_topic",
+]

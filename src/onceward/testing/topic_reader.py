@@ -15,6 +15,7 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 
 _POLL_RECORDS = 10_000
 _POLL_SECONDS = 1.0
+_ERRORS = 3  # as in syslog; librdkafka warns of what it then retries by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ def partition_numbers(bootstrap_servers: str, topic: str, timeout_s: float = 30)
     """The partitions of ``topic``. :raises TopicMissing: there is no such topic."""
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": _ERRORS})
     described = admin.list_topics(topic, timeout=timeout_s).topics[topic]
     if described.error is not None:
         raise TopicMissing(f"topic {topic!r}: {described.error.str()}", next_step="check its name")
@@ -51,7 +52,7 @@ def end_offsets(bootstrap_servers: str, topic: str, isolation: Isolation, timeou
     partitions = partition_numbers(bootstrap_servers, topic, timeout_s)
     latest: Any = kafka_admin.OffsetSpec.latest()  # type: ignore[attr-defined, no-untyped-call]  # in its stubs
     asked = {TopicPartition(topic, partition): latest for partition in partitions}
-    admin = kafka_admin.AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = kafka_admin.AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": _ERRORS})
     answers = admin.list_offsets(asked, isolation_level=level, request_timeout=timeout_s)
     return {partition.partition: answer.result().offset for partition, answer in answers.items()}
 
@@ -111,7 +112,7 @@ def reader_settings(bootstrap_servers: str, isolation: Isolation) -> dict[str, A
         "enable.partition.eof": True,
         "auto.offset.reset": "error",  # a reader that silently starts elsewhere proves nothing
         "check.crcs": True,
-        "log_level": 3,  # errors; its warnings are about what it retries by itself
+        "log_level": _ERRORS,
         "fetch.queue.backoff.ms": 5,  # the default of one second makes bulk reads slow
     }
 

@@ -30,15 +30,8 @@ class InputStream:
     """
 
     def __init__(self, bootstrap_servers: str, everybody: list[Person], pace: Pace, closing_delay_ms: int) -> None:
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "enable.idempotence": True,
-                "partitioner": "murmur2_random",  # where the Java client would put them
-                "linger.ms": 5,
-                "log_level": 3,  # errors; its warnings are about what it retries by itself
-            }
-        )
+        self._bootstrap_servers = bootstrap_servers
+        self._producer: Producer  # lives and dies with the thread
         self._everybody = everybody
         self._expected = expected_numbers(everybody)
         self._pace = pace
@@ -82,10 +75,13 @@ class InputStream:
         return self._expected
 
     def _run(self) -> None:
+        self._producer = _producer(self._bootstrap_servers)
         try:
             self._write_all()
         except BaseException as error:  # noqa: BLE001  raised again in the supervisor's thread by `sent`
             self._error = error
+        finally:
+            del self._producer  # closes its connections: the brokers may go away now without a word from it
 
     def _write_all(self) -> None:
         waiting = iter(self._everybody)
@@ -133,6 +129,18 @@ class InputStream:
             self._error = _not_written(f"{left} records unacknowledged after {_FLUSH_SECONDS} s")
         if self._error is not None:
             raise self._error
+
+
+def _producer(bootstrap_servers: str) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",  # where the Java client would put them
+            "linger.ms": 5,
+            "log_level": 3,  # errors; its warnings are about what it retries by itself
+        }
+    )
 
 
 def _take(waiting: Iterator[Person], count: int) -> Iterator[Person]:

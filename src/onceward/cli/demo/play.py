@@ -99,7 +99,7 @@ def _input_stream(settings: DemoSettings, servers: str) -> InputStream:
 
 
 def _create_topics(servers: str) -> None:
-    admin = AdminClient({"bootstrap.servers": servers})
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 3})
     created = admin.create_topics(
         [NewTopic(topic, PARTITIONS) for topic in (INPUT_TOPIC, OUTPUT_TOPIC)], request_timeout=_CREATE_SECONDS
     )
