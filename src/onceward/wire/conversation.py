@@ -15,6 +15,9 @@ from onceward.wire.connections import ConnectionLost
 from onceward.wire.deadline import Backoff, Deadline, ShouldStop
 from onceward.wire.error_table import Api, Rule, Verdict, name_of, rule_of
 
+SHORTEST_WAIT_MS = 1_000.0
+"""A request that times out takes its connection with it, and everybody else's requests on it: so none gets less."""
+
 Send = Callable[[float], Any]
 """Build the request anew and send it, waiting at most so many milliseconds: the answer, or ConnectionLost."""
 
@@ -86,7 +89,7 @@ def converse(
     rule: Rule | None
     for attempts in count(1):
         try:
-            answer = send(max(1.0, deadline.remaining_ms))
+            answer = send(max(SHORTEST_WAIT_MS, deadline.remaining_ms))
         except ConnectionLost as lost:
             last, rule = lost.message, None
             refresh()

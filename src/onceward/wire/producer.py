@@ -28,7 +28,7 @@ from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.records.batch import Fragment, stamp
 from onceward.wire.client import NO_LEADER, KafkaClient
 from onceward.wire.connections import ConnectionLost
-from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
+from onceward.wire.conversation import SHORTEST_WAIT_MS, Refused, Unanswered, converse, raise_as_error
 from onceward.wire.deadline import Backoff, Deadline, ShouldStop
 from onceward.wire.error_table import Api, Rule, Verdict, rule_of
 from onceward.wire.partition_queue import PartitionQueue
@@ -205,7 +205,7 @@ class _Send:
             min_version=producer._min_version,
             max_version=producer._max_version,
         )
-        answer = self._client.send(frame, node, max(1.0, min(timeout_ms, self._deadline.remaining_ms)))
+        answer = self._client.send(frame, node, max(SHORTEST_WAIT_MS, min(timeout_ms, self._deadline.remaining_ms)))
         flight = _Flight(node, taken, answer)
         self._in_flight[node] += 1
         answer.add_done_callback(lambda _: self._landed.put(flight))

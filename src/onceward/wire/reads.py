@@ -55,7 +55,7 @@ def newest_committed(
     where = TopicPartition(topic, partition)
     deadline = Deadline(timeout_ms)
     end = list_offsets(client, [where], LATEST)[where]
-    reader = _PartitionReader(client, where, deadline)
+    reader = _PartitionReader(client, where)
     found = _NewestOf(key)
     backoff = Backoff()
     while reader.position < end or (found.undecided and not decided_only):
@@ -112,10 +112,9 @@ class _NewestOf:
 class _PartitionReader:
     """Fetches one partition from its start on, whole batches at a time."""
 
-    def __init__(self, client: KafkaClient, partition: TopicPartition, deadline: Deadline) -> None:
+    def __init__(self, client: KafkaClient, partition: TopicPartition) -> None:
         self._client = client
         self._partition = partition
-        self._deadline = deadline
         self.position = list_offsets(client, [partition], EARLIEST)[partition]
         self.empty_answers = 0
 
@@ -127,7 +126,7 @@ class _PartitionReader:
                 str(self._partition),
                 self._send,
                 lambda fetched: [fetched.error_code, fetched.responses[0].partitions[0].error_code],
-                self._deadline,
+                Deadline(self._client.settings.request_timeout_ms),
                 refresh=lambda: self._client.forget_leaders([self._partition.topic]),
             )
         except (Refused, Unanswered) as outcome:
