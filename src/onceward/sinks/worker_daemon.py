@@ -7,6 +7,8 @@ thread: a fork must not inherit either.
 
 from __future__ import annotations
 
+import gc
+
 import numpy  # noqa: F401 — imported before workers fork
 import pandas  # noqa: F401 — PySpark imports it in every worker that runs mapInArrow
 import pyarrow.compute  # noqa: F401
@@ -17,4 +19,7 @@ from onceward.engine.zip_importers import drop_zip_importers
 
 if __name__ == "__main__":
     drop_zip_importers()
+    # PySpark's workers collect garbage after every task: 36 ms to look at nothing but what was imported here. Frozen
+    # objects are not looked at, and their pages stay shared with this process.
+    gc.freeze()
     pyspark.daemon.manager()  # type: ignore[no-untyped-call]
