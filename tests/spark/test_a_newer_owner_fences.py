@@ -1,0 +1,84 @@
+"""Whoever took the pipeline id last may write; whoever had it before stops, for good, and nothing of it is seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from streaming_pipeline import Pipeline
+
+import onceward
+from onceward import events
+from onceward.errors import Fenced
+from onceward.sinks.kafka.target import KafkaTarget
+
+
+def take_over(pipeline: Pipeline) -> None:
+    """A stranger with the same transactional id: any other client will do."""
+    stranger = Producer({"bootstrap.servers": pipeline.bootstrap, "transactional.id": pipeline.name})
+    stranger.init_transactions(60)
+
+
+@pytest.mark.parametrize("moment", ["plan started", "check started", "ledger started", "commit started"])
+def test_a_takeover_in_the_middle_of_a_batch(any_pipeline: Pipeline, at_step: Any, steps: list[Any], moment: str):
+    any_pipeline.feed(80)
+    step, phase = moment.split()
+    at_step(step, phase, lambda _: take_over(any_pipeline), nth=2)
+    error = any_pipeline.refused()
+    assert type(error) is Fenced
+    assert any_pipeline.name in error.message
+    planned = [e.ids["batch_id"] for e in steps if (e.step, e.phase) == (events.PLAN, "started")]
+    assert planned == [0, 1], "a fenced batch must not be tried again"
+    assert len(any_pipeline.visible()) == any_pipeline.ledger()[0]["records"]
+    assert len(any_pipeline.ledger()) == 1
+    assert any_pipeline.open_transactions() == []
+    any_pipeline.run()  # on purpose: the operator decided which copy is the right one
+    any_pipeline.assert_exactly_once(ledger_records=2)
+
+
+def test_a_takeover_between_two_batches(any_pipeline: Pipeline, at_step: Any):
+    any_pipeline.feed(80)
+    at_step(events.FINISH, "started", lambda _: take_over(any_pipeline))
+    assert type(any_pipeline.refused()) is Fenced
+    assert len(any_pipeline.ledger()) == 1
+    any_pipeline.run()
+    any_pipeline.assert_exactly_once(ledger_records=2)
+
+
+def test_a_second_copy_of_the_job_takes_over_and_the_first_stops(any_pipeline: Pipeline, at_step: Any):
+    """As when a scheduler starts a job that it believes dead. (Spark itself refuses it within one process, so that
+    here only the second copy's target is at work; whole processes are tested elsewhere.)"""
+    any_pipeline.feed(40)
+    second: list[KafkaTarget] = []
+
+    def start_the_second(_: events.Event) -> None:
+        second.append(KafkaTarget(any_pipeline.sink().settings))
+        second[0].open(None)  # type: ignore[arg-type]  # a Kafka target needs no batch to open
+
+    at_step(events.CHECK, "finished", start_the_second)
+    error = any_pipeline.refused()
+    assert type(error) is Fenced
+    assert "pipeline_id" in error.next_step
+    assert any_pipeline.visible() == []
+    second[0].close()
+    any_pipeline.run()
+    any_pipeline.assert_exactly_once(ledger_records=1)
+
+
+def test_one_sink_object_for_two_queries_is_noticed(pipeline: Pipeline):
+    """The first run was replaced by the second one's, and stops when it is called again."""
+    pipeline.feed(20)
+    sink = pipeline.sink()
+    first = pipeline.start(sink=sink, trigger={"processingTime": "0 seconds"})
+    for _ in range(600):
+        if pipeline.ledger():
+            break
+        first.awaitTermination(0.2)
+    second_id = pipeline.checkpoint.with_name("second")
+    error = pipeline.refused(sink=sink, checkpoint=second_id)
+    assert "pipeline_id" in f"{error.message} {error.next_step}"
+    pipeline.feed(20)
+    pipeline.failed(first)
+    assert type(onceward.error_of(first)) is Fenced
+    assert len(pipeline.visible()) == 20

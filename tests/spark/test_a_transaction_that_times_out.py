@@ -1,0 +1,122 @@
+"""The coordinator aborts a transaction that is open too long: output and progress together. The batch runs again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from streaming_pipeline import Pipeline
+
+from onceward import events
+from onceward.errors import BatchTimedOut, TransactionTimedOut
+from onceward.testing import LocalKafka
+
+WAIT_SECONDS = 90
+
+
+@pytest.fixture(scope="module", params=["4.3.1", "3.9.1"])
+def impatient_kafka(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
+    """A broker that looks for transactions that are open too long every half second, not every ten."""
+    properties = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 500}
+    with LocalKafka(version=request.param, properties=properties) as kafka:
+        yield kafka
+
+
+def until_aborted(pipeline: Pipeline) -> Any:
+    """An action that waits for the abort marker: until then the output's last stable offset is behind."""
+
+    def wait(_: events.Event) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while pipeline.open_transactions(pipeline.output):
+            assert time.monotonic() < deadline, "the coordinator never aborted the transaction"
+            time.sleep(0.1)
+
+    return wait
+
+
+@pytest.mark.parametrize("moment", ["check started", "ledger started", "commit started"])
+def test_a_timeout_after_the_output_is_sent(
+    impatient_kafka: LocalKafka, pipeline_on: Any, at_step: Any, steps: list[events.Event], moment: str
+):
+    pipeline = pipeline_on(impatient_kafka)
+    pipeline.feed(80)
+    step, phase = moment.split()
+    at_step(step, phase, until_aborted(pipeline), nth=2)
+    pipeline.run(options={"transaction.timeout.ms": 4_000})
+    pipeline.assert_exactly_once(ledger_records=2)
+    reasons = [e.error for e in steps if e.phase == "failed" and e.step != events.ABORT]
+    assert any(isinstance(error, TransactionTimedOut) for error in reasons), reasons
+    assert len(pipeline.appended()) > 80, "INVALID: nothing had been sent when the transaction timed out"
+    planned = [e.ids["batch_id"] for e in steps if (e.step, e.phase) == (events.PLAN, "started")]
+    assert planned.count(1) >= 2
+
+
+def test_a_timeout_while_tasks_still_send(
+    impatient_kafka: LocalKafka, pipeline_on: Any, at_step: Any, steps: list[events.Event]
+):
+    """The first lease is given back, then the transaction is aborted, then the task goes on and is refused."""
+    pipeline = pipeline_on(impatient_kafka, output_partitions=6)
+    pipeline.feed(60)
+    at_step(events.LEASE, "finished", until_aborted(pipeline))
+    pipeline.run(frame=pipeline.frame(max_offsets_per_trigger=100), options={"transaction.timeout.ms": 4_000})
+    pipeline.assert_exactly_once(ledger_records=1)
+    assert [e.ids["batch_id"] for e in steps if (e.step, e.phase) == (events.PLAN, "started")] == [0, 0]
+
+
+def test_a_timeout_is_not_taken_for_a_takeover_when_attempts_have_run_out(
+    impatient_kafka: LocalKafka, pipeline_on: Any, at_step: Any
+):
+    pipeline = pipeline_on(impatient_kafka)
+    pipeline.feed(40)
+    at_step(events.CHECK, "started", until_aborted(pipeline))
+    error = pipeline.refused(options={"transaction.timeout.ms": 4_000}, batch_attempts=1)
+    assert type(error) is TransactionTimedOut
+    assert "transaction.timeout.ms" in error.message
+    assert pipeline.visible() == []
+    pipeline.run()
+    pipeline.assert_exactly_once(ledger_records=1)
+
+
+def slow_once(rows: Any, flag: str) -> Any:
+    """A copy whose first task sleeps until it is cancelled, the first time."""
+    import os
+
+    from pyspark.sql.functions import udf
+
+    @udf("binary")
+    def value_after_a_nap(value: bytes) -> bytes:
+        try:
+            os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return bytes(value)
+        time.sleep(120)
+        return bytes(value)
+
+    return rows.withColumn("value", value_after_a_nap("value")).selectExpr(
+        "key", "concat_ws(':', partition, offset, CAST(value AS STRING)) AS value"
+    )
+
+
+def test_a_batch_that_runs_too_long_is_cancelled_and_tried_again(
+    pipeline: Pipeline, tmp_path: Any, steps: list[events.Event]
+):
+    pipeline.feed(40)
+    flag = tmp_path / "slept"
+    pipeline.run(lambda rows: slow_once(rows, str(flag)), batch_timeout_s=20)
+    assert flag.exists()
+    pipeline.assert_exactly_once(ledger_records=1)
+    failures = [e.error for e in steps if (e.step, e.phase) == (events.SEND, "failed")]
+    assert [type(error) for error in failures] == [BatchTimedOut]
+
+
+def test_a_batch_that_always_runs_too_long_ends_the_query(pipeline: Pipeline, tmp_path: Any):
+    pipeline.feed(40)
+    flag = tmp_path / "slept"
+    error = pipeline.refused(lambda rows: slow_once(rows, str(flag)), batch_timeout_s=3, batch_attempts=1)
+    assert type(error) is BatchTimedOut
+    assert "batch_timeout_s" in error.message
+    assert pipeline.visible() == []
+    pipeline.run()
+    pipeline.assert_exactly_once(ledger_records=1)

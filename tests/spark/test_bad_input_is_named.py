@@ -1,0 +1,277 @@
+"""What cannot be written is refused with a typed error that names it and the next step; nothing of it is visible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from streaming_pipeline import Pipeline, copy
+
+import onceward
+from onceward.errors import (
+    BadColumn,
+    BrokerUnreachable,
+    ConfigurationError,
+    ContradictoryOptions,
+    InvalidTopicName,
+    OncewardError,
+    PartitionMissing,
+    RecordTooLarge,
+    TopicMissing,
+    TransactionTimeoutTooLarge,
+    UnknownOption,
+    UnsupportedQuery,
+)
+from onceward.testing.free_ports import free_ports
+
+N = "CAST(regexp_extract(CAST(value AS STRING), '[0-9]+$', 0) AS INT) AS n"
+
+
+def numbers(rows: DataFrame) -> DataFrame:
+    return rows.selectExpr(N)
+
+
+def refused_and_invisible(pipeline: Pipeline, *expressions: str, **options: Any) -> OncewardError:
+    """Ten records that become ``expressions`` of their number n; the error, when nothing was committed."""
+    pipeline.feed(10)
+    error = pipeline.refused(lambda rows: numbers(rows).selectExpr(*expressions), **options)
+    assert pipeline.visible() == []
+    assert pipeline.ledger() == []
+    assert pipeline.open_transactions() == []
+    return error
+
+
+@pytest.mark.parametrize(
+    ("expressions", "column", "wanted"),
+    [
+        (["'x' AS key"], "value", "value"),
+        (["n AS value"], "value", "binary or string"),
+        (["array('a') AS value"], "value", "binary or string"),
+        (["'v' AS value", "n AS key"], "key", "binary or string"),
+        (["'v' AS value", "CAST(n AS LONG) AS partition"], "partition", "int"),
+        (["'v' AS value", "'2024-01-01' AS timestamp"], "timestamp", "timestamp"),
+        (["'v' AS value", "map('a', X'01') AS headers"], "headers", "array<struct<key: string, value: binary>>"),
+        (
+            ["'v' AS value", "array(named_struct('key', 'a', 'value', 'text')) AS headers"],
+            "headers",
+            "array<struct<key: string, value: binary>>",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_columns_missing_or_of_the_wrong_type(pipeline: Pipeline, expressions: list[str], column: str, wanted: str):
+    error = refused_and_invisible(pipeline, *expressions)
+    assert type(error) is BadColumn
+    assert f"'{column}'" in error.message
+    assert wanted in f"{error.message} {error.next_step}"
+
+
+def test_neither_a_topic_nor_a_topic_column(pipeline: Pipeline):
+    error = refused_and_invisible(pipeline, "'v' AS value", topic=None)
+    assert type(error) is BadColumn
+    assert "topic" in error.message
+
+
+def test_a_topic_column_of_the_wrong_type(pipeline: Pipeline):
+    error = refused_and_invisible(pipeline, "'v' AS value", "n AS topic", topic=None)
+    assert type(error) is BadColumn
+    assert "'topic' is int" in error.message
+
+
+@pytest.mark.parametrize(
+    ("topic", "kind", "named"),
+    [
+        ("CAST(NULL AS STRING)", BadColumn, "column 'topic' is null"),
+        ("'no/such/name'", InvalidTopicName, "no/such/name"),
+        ("''", InvalidTopicName, "''"),
+        ("'..'", InvalidTopicName, "'..'"),
+        ("'missing-topic'", TopicMissing, "missing-topic"),
+        ("'{ledger}'", BadColumn, "ledger topic"),
+    ],
+)
+def test_a_bad_topic_in_one_row_in_the_middle(
+    any_pipeline: Pipeline, topic: str, kind: type[OncewardError], named: str
+):
+    bad = topic.format(ledger=any_pipeline.ledger_topic)
+    rows = f"CASE WHEN n = 5 THEN {bad} ELSE '{any_pipeline.output}' END AS topic"
+    error = refused_and_invisible(any_pipeline, "CAST(n AS STRING) AS value", rows, topic=None)
+    assert type(error) is kind
+    assert named in error.message
+
+
+@pytest.mark.parametrize("bad", [-1, 3, 2_000_000_000])
+def test_a_partition_out_of_range(any_pipeline: Pipeline, bad: int):
+    column = f"CASE WHEN n = 5 THEN {bad} END AS partition"
+    error = refused_and_invisible(any_pipeline, "'v' AS value", column)
+    assert type(error) is PartitionMissing
+    assert str(bad) in error.message
+    assert any_pipeline.output in error.message
+
+
+def test_a_time_that_kafka_cannot_carry(pipeline: Pipeline):
+    error = refused_and_invisible(pipeline, "'v' AS value", "timestamp_millis(-1) AS timestamp")
+    assert type(error) is BadColumn
+    assert "'timestamp'" in error.message
+
+
+def test_a_record_larger_than_a_batch_may_be(any_pipeline: Pipeline):
+    value = "CASE WHEN n = 5 THEN repeat('x', 200000) ELSE 'small' END AS value"
+    error = refused_and_invisible(any_pipeline, value, options={"batch.size": 100_000})
+    assert type(error) is RecordTooLarge
+    assert "batch.size" in f"{error.message} {error.next_step}"
+
+
+def test_a_record_larger_than_the_topic_takes_in_the_middle_of_a_batch(any_pipeline: Pipeline):
+    """The rest of the batch is sent and acknowledged by then; all of it must stay unseen."""
+    any_pipeline.output = any_pipeline.topic(3, max_message_bytes=20_000)
+    value = "CASE WHEN n = 5 THEN repeat('x', 50000) ELSE 'small' END AS value"
+    error = refused_and_invisible(any_pipeline, "CONCAT('k', n) AS key", value, options={"batch.size": 100_000})
+    assert type(error) is RecordTooLarge
+    assert any_pipeline.output in error.message
+    assert "max.message.bytes" in f"{error.message} {error.next_step}"
+    any_pipeline.run(lambda rows: numbers(rows).selectExpr("'small' AS value"))
+    assert len(any_pipeline.visible()) == 10
+
+
+def test_batches_that_the_topic_finds_too_large_though_no_record_is(pipeline: Pipeline):
+    """A batch of small records above max.message.bytes: Kafka's own producer splits it and goes on."""
+    pipeline.output = pipeline.topic(1, max_message_bytes=20_000)
+    pipeline.feed([(b"k%d" % n, b"x" * 1000) for n in range(40)])
+    query = pipeline.start(frame=pipeline.frame(max_offsets_per_trigger=100))
+    if pipeline.ended(query):
+        error = onceward.error_of(query)
+        assert type(error) is RecordTooLarge
+        assert "batch.size" in error.next_step
+        pipeline.run(frame=pipeline.frame(max_offsets_per_trigger=100), options={"batch.size": 16_000})
+    pipeline.assert_exactly_once(ledger_records=1)
+
+
+def test_a_missing_topic(any_pipeline: Pipeline):
+    any_pipeline.feed(5)
+    error = any_pipeline.refused(topic="topic-that-is-not-there")
+    assert type(error) is TopicMissing
+    assert "topic-that-is-not-there" in error.message
+    assert "create_topic_partitions" in error.next_step
+
+
+def test_a_missing_topic_is_made_when_asked_for(any_pipeline: Pipeline):
+    any_pipeline.feed(20)
+    any_pipeline.output = f"made-by-{any_pipeline.name}"
+    any_pipeline.run(create_topic_partitions=4)
+    any_pipeline.assert_exactly_once()
+    assert {message.partition() for message in any_pipeline.visible()} == {0, 1, 2, 3}
+
+
+def test_a_topic_that_is_deleted_between_two_batches(pipeline: Pipeline, at_step: Any):
+    from confluent_kafka.admin import AdminClient
+
+    def delete_it(_: object) -> None:
+        admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
+        admin.delete_topics([pipeline.output], operation_timeout=30)[pipeline.output].result(30)
+
+    pipeline.feed(80)
+    at_step("finish", "started", delete_it)
+    error = pipeline.refused(options={"delivery.timeout.ms": 10_000, "request.timeout.ms": 5_000})
+    assert isinstance(error, TopicMissing)
+    assert pipeline.output in error.message
+    assert len(pipeline.ledger()) == 1
+
+
+def test_an_unreachable_broker_is_named_in_bounded_time(pipeline: Pipeline):
+    (port,) = free_ports(1)
+    pipeline.feed(5)
+    error = pipeline.refused(
+        bootstrap_servers=f"127.0.0.1:{port}", options={"socket.connection.setup.timeout.max.ms": 3000}
+    )
+    assert type(error) is BrokerUnreachable
+    assert f"127.0.0.1:{port}" in error.message
+    assert "bootstrap.servers" in error.next_step
+
+
+def test_a_transaction_timeout_above_the_brokers_maximum_names_both_settings(any_pipeline: Pipeline):
+    error = refused_and_invisible(any_pipeline, "'v' AS value", options={"transaction.timeout.ms": 3_600_000})
+    assert type(error) is TransactionTimeoutTooLarge
+    assert "transaction.timeout.ms=3600000" in error.message
+    assert "transaction.max.timeout.ms=900000" in error.message
+
+
+def test_a_ledger_topic_that_forgets_is_refused(pipeline: Pipeline):
+    pipeline.ledger_topic = pipeline.topic(1, cleanup_policy="delete")
+    error = refused_and_invisible(pipeline, "'v' AS value")
+    assert type(error) is ConfigurationError
+    assert pipeline.ledger_topic in error.message
+    assert "cleanup.policy=compact" in error.next_step
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "named"),
+    [
+        ({"options": {"compresion.type": "lz4"}}, UnknownOption, "compression.type"),
+        ({"options": {"linger.ms": 5}}, ContradictoryOptions, "linger.ms"),
+        ({"options": {"transactional.id": "mine"}}, ContradictoryOptions, "transactional.id"),
+        ({"options": {"acks": "1"}}, ContradictoryOptions, "acks"),
+        ({"options": {"enable.idempotence": "false"}}, ContradictoryOptions, "enable.idempotence"),
+        ({"options": {"max.in.flight.requests.per.connection": 6}}, ContradictoryOptions, "max.in.flight"),
+        ({"options": {"delivery.timeout.ms": 10}}, ContradictoryOptions, "delivery.timeout.ms"),
+        ({"options": {"compression.type": "brotli"}}, ConfigurationError, "compression.type"),
+        ({"options": {"transaction.timeout.ms": "1 minute"}}, ConfigurationError, "transaction.timeout.ms"),
+        ({"bootstrap_servers": "broker"}, ConfigurationError, "bootstrap_servers"),
+        ({"pipeline_id": "no spaces please"}, ConfigurationError, "pipeline_id"),
+        ({"topic": "no/slashes"}, InvalidTopicName, "no/slashes"),
+        ({"topic": "same", "ledger_topic": "same"}, ContradictoryOptions, "ledger_topic"),
+        ({"delivery": "exactly-once"}, ConfigurationError, "delivery"),
+        ({"delivery": "none", "resume": "ledger"}, ContradictoryOptions, "resume"),
+        ({"resume": "yes"}, ConfigurationError, "resume"),
+        ({"batch_attempts": 0}, ConfigurationError, "batch_attempts"),
+        ({"batch_timeout_s": 0}, ConfigurationError, "batch_timeout_s"),
+        ({"held_bytes": 10}, ConfigurationError, "held_bytes"),
+        ({"sequencer_port": 70_000}, ConfigurationError, "sequencer_port"),
+        ({"create_topic_partitions": 0}, ConfigurationError, "create_topic_partitions"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_settings_are_refused_when_the_sink_is_built(settings: dict[str, Any], kind: type[OncewardError], named: str):
+    good = {"bootstrap_servers": "broker:9092", "pipeline_id": "p", "topic": "t"}
+    with pytest.raises(kind) as caught:
+        onceward.KafkaSink(**(good | settings))
+    assert named in str(caught.value)
+    assert caught.value.next_step
+
+
+def test_outside_a_streaming_query(pipeline: Pipeline):
+    frame = pipeline.spark.createDataFrame([("v",)], "value string")
+    with pytest.raises(UnsupportedQuery, match="outside a streaming query"):
+        pipeline.sink()(frame, 0)
+    assert pipeline.appended() == []
+
+
+def test_asynchronous_progress_tracking_is_refused(pipeline: Pipeline):
+    """Spark itself allows it with its own Kafka sink only; whoever says no first, nothing may be written."""
+    pipeline.feed(5)
+    writer = (
+        copy(pipeline.frame())
+        .writeStream.option("checkpointLocation", str(pipeline.checkpoint))
+        .option("asyncProgressTrackingEnabled", "true")
+        .trigger(processingTime="0 seconds")
+        .foreachBatch(pipeline.sink())
+    )
+    with pytest.raises(Exception, match=r"(?i)async"):
+        raise_the_refusal(pipeline, writer.start)
+    assert pipeline.appended() == []
+
+
+def test_a_continuous_trigger_is_refused(pipeline: Pipeline):
+    pipeline.feed(5)
+    with pytest.raises(Exception, match=r"(?i)continuous"):
+        raise_the_refusal(pipeline, lambda: pipeline.start(trigger={"continuous": "1 second"}))
+    assert pipeline.appended() == []
+
+
+def raise_the_refusal(pipeline: Pipeline, start: Callable[[], StreamingQuery]) -> None:
+    """Spark's refusal comes from ``start``, ours from the first batch."""
+    query = start()
+    error = pipeline.ended(query)
+    raise onceward.error_of(query) or AssertionError(error)

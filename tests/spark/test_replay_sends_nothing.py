@@ -1,0 +1,107 @@
+"""A batch that is committed in Kafka but not in Spark's commit log runs again, and nothing of it is sent again."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from streaming_pipeline import Pipeline
+
+import onceward
+from onceward import events
+
+
+def test_a_deleted_commit_log_entry_is_a_replay(any_pipeline: Pipeline, steps: list[events.Event]):
+    any_pipeline.feed(60)
+    any_pipeline.run()
+    before = len(any_pipeline.appended())
+    again = any_pipeline.forget_commit()
+    del steps[:]
+    any_pipeline.run()
+    assert [e.ids["batch_id"] for e in steps if (e.step, e.phase) == (events.REPLAY, "finished")] == [again]
+    assert not [e for e in steps if e.step in (events.SEND, events.LEASE, events.COMMIT)]
+    assert len(any_pipeline.appended()) == before == 60
+    any_pipeline.feed(30)
+    any_pipeline.run()
+    any_pipeline.assert_exactly_once()
+
+
+def test_a_fault_between_end_txn_and_the_commit_log(any_pipeline: Pipeline, at_step: Any):
+    any_pipeline.feed(80)
+    at_step(events.FINISH, "started", RuntimeError("the driver dies here"), nth=2)
+    query = any_pipeline.failing_run()
+    assert "the driver dies here" in str(query.exception())
+    assert onceward.error_of(query) is None
+    assert any_pipeline.committed_batches() == [0]
+    assert len(any_pipeline.ledger()) == 2
+    any_pipeline.run()
+    any_pipeline.assert_exactly_once()
+    assert len(any_pipeline.appended()) == 80
+
+
+def count_per_key(rows: DataFrame) -> DataFrame:
+    return (
+        rows.selectExpr("CAST(key AS STRING) AS k")
+        .groupBy("k")
+        .count()
+        .selectExpr("k AS key", "CAST(count AS STRING) AS value")
+    )
+
+
+@pytest.mark.parametrize("store", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
+@pytest.mark.parametrize("interrupted", ["commit log entry deleted", "killed after EndTxn"])
+def test_counts_go_on_right_after_a_replay(
+    pipeline: Pipeline, at_step: Any, request: pytest.FixtureRequest, store: str, interrupted: str
+):
+    """I9: what is emitted for a key is exactly the growing count, value by value, with no value repeated."""
+    if store.startswith("RocksDB"):
+        package = "org.apache.spark.sql.execution.streaming.state"
+        pipeline.spark.conf.set("spark.sql.streaming.stateStore.providerClass", f"{package}.{store}")
+        request.addfinalizer(lambda: pipeline.spark.conf.unset("spark.sql.streaming.stateStore.providerClass"))
+    model: Counter[bytes] = Counter()
+    emitted: dict[bytes, list[int]] = defaultdict(list)
+
+    def feed(count: int) -> None:
+        records = [(b"k%d" % (n % 4), b"") for n in range(count)]
+        pipeline.feed(records)
+        for key in {key for key, _ in records}:
+            model[key] += sum(k == key for k, _ in records)
+            emitted[key].append(model[key])
+
+    def run(**options: Any) -> None:
+        frame = pipeline.frame(max_offsets_per_trigger=1000)
+        pipeline.run(count_per_key, frame=frame, mode="update", **options)
+
+    feed(20)
+    run()
+    feed(9)
+    if interrupted == "killed after EndTxn":
+        at_step(events.FINISH, "started", RuntimeError("the driver dies here"))
+        frame = pipeline.frame(max_offsets_per_trigger=1000)
+        pipeline.failing_run(count_per_key, frame=frame, mode="update")
+    else:
+        run()
+        pipeline.forget_commit()
+    appended = len(pipeline.appended())
+    run()
+    assert len(pipeline.appended()) == appended
+    feed(7)
+    run()
+    found: dict[bytes, list[int]] = defaultdict(list)
+    for message in pipeline.visible():
+        found[message.key()].append(int(message.value()))
+    assert found == emitted
+    assert len(pipeline.ledger()) == 3
+
+
+def test_a_replay_in_which_the_plan_itself_fails_is_tried_again_at_the_next_start(pipeline: Pipeline, at_step: Any):
+    pipeline.feed(40)
+    pipeline.run()
+    pipeline.forget_commit()
+    at_step(events.REPLAY, "started", RuntimeError("not now"))
+    pipeline.failing_run()
+    pipeline.run()
+    pipeline.assert_exactly_once(ledger_records=1)
+    assert len(pipeline.appended()) == 40

@@ -1,0 +1,65 @@
+"""Modes of Spark under which output and progress could part: each is refused by name, whatever Spark says to them."""
+
+from __future__ import annotations
+
+import pytest
+
+from onceward.engine.spark_query import refuse_unsupported
+from onceward.errors import UnsupportedQuery
+
+
+class Named:
+    """Answers ``getClass().getSimpleName()`` like a Java object."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def getClass(self) -> Named:  # noqa: N802 — Java's name
+        return self
+
+    def getSimpleName(self) -> str:  # noqa: N802 — Java's name
+        return self._name
+
+
+class Execution(Named):
+    """As much of Spark's ``StreamExecution`` as the check looks at."""
+
+    def __init__(self, name: str = "MicroBatchExecution", trigger: str = "ProcessingTimeTrigger") -> None:
+        super().__init__(name)
+        self._trigger = trigger
+
+    def trigger(self) -> Named:
+        return Named(self._trigger)
+
+
+@pytest.mark.parametrize("trigger", ["ProcessingTimeTrigger", "AvailableNowTrigger$", "OneTimeTrigger$"])
+@pytest.mark.parametrize("speculation", ["false", "False", ""])
+def test_micro_batches_are_welcome(speculation: str, trigger: str):
+    refuse_unsupported(speculation, Execution(trigger=trigger))
+
+
+@pytest.mark.parametrize("speculation", ["true", "TRUE", " true "])
+def test_speculation_is_refused(speculation: str):
+    with pytest.raises(UnsupportedQuery, match=r"spark\.speculation") as caught:
+        refuse_unsupported(speculation, Execution())
+    assert caught.value.next_step == "set spark.speculation=false"
+
+
+def test_asynchronous_progress_tracking_is_refused():
+    with pytest.raises(UnsupportedQuery, match="asyncProgressTrackingEnabled"):
+        refuse_unsupported("false", Execution("AsyncProgressTrackingMicroBatchExecution"))
+
+
+@pytest.mark.parametrize(
+    "execution",
+    [
+        Execution("ContinuousExecution", "ContinuousTrigger"),
+        Execution(trigger="ContinuousTrigger"),
+        Execution(trigger="RealTimeTrigger"),
+    ],
+    ids=lambda execution: execution.getSimpleName(),
+)
+def test_modes_without_a_batch_boundary_are_refused(execution: Execution):
+    with pytest.raises(UnsupportedQuery, match="no micro-batch boundary") as caught:
+        refuse_unsupported("false", execution)
+    assert "trigger(processingTime" in caught.value.next_step
