@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from onceward import events
+from onceward.cli.demo import job_process
 from onceward.cli.demo import supervisor as supervising
 from onceward.cli.demo.invalid import DemoInvalid
 from onceward.cli.demo.job_news import News
@@ -194,3 +195,31 @@ def test_output_that_grows_is_due_only_after_the_interrupted_batch_is_finished(t
         assert not due(None)
     tail.visible = 21
     assert due(None)
+
+
+def test_burying_a_job_ends_a_worker_that_left_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark's worker daemon makes a process group of its own, so a signal to the job's group does not reach it."""
+    monkeypatch.setattr(job_process, "_ORPHAN_SECONDS", 0)
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setpgid(0, 0)\n"
+        "    os.close(1)\n"
+        "    time.sleep(600)\n"
+        'os.write(1, b\'onceward-demo {"what": "running"}\\n\')\n'
+        "time.sleep(600)\n"
+    )
+    interpreter = (
+        tmp_path / "python"
+    )  # takes the place of sys.executable: whatever it is asked to run, it runs the script
+    interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}"\n')
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(job_process.sys, "executable", str(interpreter))
+    settings = JobSettings("a:1", str(tmp_path), str(tmp_path), "exactly_once", "local[1]", 20)
+    job = job_process.JobProcess(settings, {}, tmp_path / "log")
+    assert job.next_news(60) == News("running")
+    assert len(job._left_over()) == 2
+    job.bury()
+    assert job.status == -signal.SIGKILL
+    assert job._left_over() == []

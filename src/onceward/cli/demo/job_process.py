@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -20,6 +21,7 @@ from onceward.cli.demo.settings import JobSettings
 _STOP_SECONDS = 60
 _ORPHAN_SECONDS = 20
 _TAIL_CHARACTERS = 3_000
+_CLOCK_SLACK_SECONDS = 1.0
 
 
 class JobProcess:
@@ -27,6 +29,7 @@ class JobProcess:
 
     def __init__(self, settings: JobSettings, environment: Mapping[str, str], log: Path) -> None:
         self._log = log
+        self._ended_at: float | None = None
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -43,7 +46,10 @@ class JobProcess:
     @property
     def status(self) -> int | None:
         """None while it runs, else its exit status; minus the signal's number if one ended it."""
-        return self._process.poll()
+        status = self._process.poll()
+        if status is not None and self._ended_at is None:
+            self._ended_at = time.time()
+        return status
 
     def next_news(self, timeout_s: float) -> News | None:
         """What the job told next, None if nothing within ``timeout_s``."""
@@ -54,13 +60,13 @@ class JobProcess:
 
     def kill(self) -> None:
         """``kill -9`` the whole group. Returns when the driver is gone."""
-        if self._process.poll() is None:
+        if self.status is None:
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+            self._process.wait()
 
     def stop(self) -> int:
         """Ask it to end, kill it if it does not within a minute; its exit status."""
-        if self._process.poll() is None:
+        if self.status is None:
             self._process.terminate()
             try:
                 self._process.wait(timeout=_STOP_SECONDS)
@@ -72,13 +78,18 @@ class JobProcess:
         """See to it that no process of the job's session is left: workers end by themselves, the rest is killed."""
         self.kill()
         deadline = time.monotonic() + _ORPHAN_SECONDS
-        while left := _session_members(self._process.pid):
+        while left := self._left_over():
             if time.monotonic() > deadline:
-                for member in left:
-                    member.kill()
+                _kill_all(left)
             time.sleep(0.05)
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+    def _left_over(self) -> list[psutil.Process]:
+        """Living processes of the job's session. Ones younger than the job's end are strangers: numbers are reused."""
+        ended_at = self._ended_at or time.time()
+        session = self._process.pid
+        return [process for process in psutil.process_iter() if _is_member(process, session, ended_at)]
 
     def log_tail(self) -> str:
         """The end of what the job wrote to stderr."""
@@ -94,12 +105,16 @@ class JobProcess:
                     self._news.put(news)
 
 
-def _session_members(session: int) -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if _is_member(process, session)]
+def _kill_all(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
-def _is_member(process: psutil.Process, session: int) -> bool:
+def _is_member(process: psutil.Process, session: int, born_before: float) -> bool:
     try:
-        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
+        if os.getsid(process.pid) != session or process.create_time() > born_before + _CLOCK_SLACK_SECONDS:
+            return False
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
     except (ProcessLookupError, PermissionError, psutil.Error):
         return False  # gone meanwhile, or not ours

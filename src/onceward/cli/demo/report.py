@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from onceward.cli.demo.audit import OutputFacts, TransactionFacts, output_violations, transaction_violations
@@ -98,7 +99,7 @@ def show(result: DemoResult, console: Console) -> None:
         table.add_row(name, f"{value:,}", meaning)
     console.print(table)
     for violation in result.violations:
-        console.print(f"[red]violated[/red]  {violation}")
+        console.print(f"[red]violated[/red]  {escape(violation)}")
     console.print(_closing_words(result))
 
 

@@ -144,7 +144,9 @@ class Supervisor:
         if news.is_step(events.REPLAY, "finished"):
             self._back(f"batch {news.batch_id} is in the ledger already: replayed for its state, nothing sent")
         elif news.is_step(events.COMMIT, "finished"):
-            self._back(f"batch {news.batch_id} committed under epoch {news.details.get('epoch')}")
+            again = self._killed and news.batch_id == self._killed[-1].unfinished_batch
+            how = "run again and committed" if again else "committed"
+            self._back(f"batch {news.batch_id} {how} under epoch {news.details.get('epoch')}")
         elif news.is_step(events.ABORT, "started"):
             self._screen.say(f"batch {news.batch_id} is being aborted and will run again")
         elif news.what == "running" and not self._settings.exactly_once:
