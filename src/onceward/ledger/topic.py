@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from onceward.errors import ConfigurationError, TopicMissing
+from onceward.errors import AccessDenied, ConfigurationError, TopicMissing
 from onceward.ids import PipelineId, TopicPartition
 from onceward.ledger.record import LedgerRecord, decode, encode
 from onceward.records.batch import Fragment, encode_fragments
@@ -53,7 +53,11 @@ class Ledger:
             log.info("creating ledger topic %s", self.topic)
             configs = {"cleanup.policy": "compact", "max.message.bytes": str(_LARGEST_RECORD_BYTES)}
             self._client.create_topic(self.topic, PARTITIONS, configs=configs)
-        policy = self._client.topic_config(self.topic)
+        try:
+            policy = self._client.topic_config(self.topic)
+        except AccessDenied as denied:
+            log.warning("cannot check that ledger topic %s keeps its records: %s", self.topic, denied)
+            return
         cleanup = policy.get("cleanup.policy") or ""
         if "delete" in cleanup:
             raise ConfigurationError(

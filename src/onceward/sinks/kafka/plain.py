@@ -8,6 +8,7 @@ resends within a task add nothing; ``none`` sends with ``acks=1`` and no produce
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -47,6 +48,7 @@ class PlainWriter:
             client = KafkaClient(self._settings.client)
             try:
                 preflight.check_topics(client, self._settings)
+                self._settings = replace(self._settings, producer=preflight.fitting(client, self._settings))
             finally:
                 client.close()
             self._checked = True

@@ -7,12 +7,14 @@ producer id is taken (``wire.transaction``), and the ledger topic looks after it
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from pyspark import SparkContext
 
-from onceward.errors import TopicMissing
+from onceward.errors import AccessDenied, TopicMissing
 from onceward.sinks.kafka.settings import KafkaSinkSettings
 from onceward.wire.client import KafkaClient
+from onceward.wire.settings import ProducerSettings
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,25 @@ def check_topics(client: KafkaClient, settings: KafkaSinkSettings) -> None:
             ) from missing
         log.info("creating topic %s with %d partitions", topic, settings.create_topic_partitions)
         client.create_topic(topic, settings.create_topic_partitions)
+
+
+def fitting(client: KafkaClient, settings: KafkaSinkSettings) -> ProducerSettings:
+    """The producer settings with record batches no larger than the static topic takes.
+
+    Without the right to describe the topic's settings, or with a ``topic`` column, ``batch.size`` stays as it is, and a
+    topic with a smaller ``max.message.bytes`` refuses what is too large for it.
+    """
+    if settings.topic is None:
+        return settings.producer
+    try:
+        limit = client.topic_config(settings.topic).get("max.message.bytes")
+    except AccessDenied as denied:
+        log.info("max.message.bytes of %s is not known: %s", settings.topic, denied)
+        return settings.producer
+    if limit is None or int(limit) >= settings.producer.batch_bytes:
+        return settings.producer
+    log.info("batch.size lowered to max.message.bytes=%s of topic %s", limit, settings.topic)
+    return replace(settings.producer, batch_bytes=int(limit))
 
 
 def sequencer_hosts(context: SparkContext, settings: KafkaSinkSettings) -> tuple[str, str]:

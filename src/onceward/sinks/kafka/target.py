@@ -44,6 +44,7 @@ class KafkaTarget(AtomicTarget):
         self._client = KafkaClient(settings.client)
         self._ledger = Ledger(self._client, settings.ledger_topic, settings.pipeline)
         self._transaction = Transaction(self._client, settings.pipeline, settings.producer.transaction_timeout_ms)
+        self._producer_settings = settings.producer
         self._sequencer: Sequencer | None = None
         self._epoch_open = False
 
@@ -54,6 +55,7 @@ class KafkaTarget(AtomicTarget):
 
     def open(self, running: RunningBatch) -> LedgerRecord | None:
         preflight.check_topics(self._client, self._settings)
+        self._producer_settings = preflight.fitting(self._client, self._settings)
         self._ledger.ensure_topic()
         # The order matters: after take_over no earlier owner can commit, so what the ledger says then is final.
         self._transaction.take_over()
@@ -82,7 +84,7 @@ class KafkaTarget(AtomicTarget):
             topics = {self._settings.topic: len(self._partitions(self._settings.topic))}
         spec = TaskSpec(
             client=self._settings.client,
-            producer=self._settings.producer,
+            producer=self._producer_settings,
             topic=self._settings.topic,
             topics=topics,
             ledger_topic=self._settings.ledger_topic,
