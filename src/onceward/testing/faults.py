@@ -41,6 +41,10 @@ FAULTS_VARIABLE = "ONCEWARD_FAULTS"
 FIRED_VARIABLE = "ONCEWARD_FAULTS_FIRED"
 """Environment variable with the path of the file that says which faults have fired. Needed with the other one."""
 
+_STOP_SETTLES_SECONDS = 1.0
+"""A stop signal takes hold when any one thread of the process has seen it, and until then the thread that sent it runs
+on, into the very step that was to be held. (SIGKILL is seen by all threads at once.)"""
+
 ACTIONS = ("kill", "stop", "error", "delay")
 _PHASES = ("started", "finished", "failed")
 _SYNTAX = "write step:phase:occurrence:action, for example commit:finished:3:kill"
@@ -179,6 +183,7 @@ def _act(fault: Fault, event: events.Event) -> None:
         signal_job(signal.SIGKILL)
     elif fault.action == "stop":
         signal_job(signal.SIGSTOP)
+        time.sleep(_STOP_SETTLES_SECONDS)
     elif fault.action == "delay":
         time.sleep(float(fault.argument))
     else:
