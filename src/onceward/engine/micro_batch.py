@@ -171,9 +171,21 @@ class MicroBatches:
                 self._target.settle()
 
     def _ask_the_ledger(self, record: LedgerRecord, error: BaseException) -> LedgerRecord:
-        """After an ``EndTxn(commit)`` without a good answer: was it carried out? Raises ``error`` if not."""
+        """After an ``EndTxn(commit)`` without a good answer: was it carried out? Raises ``error`` if not.
+
+        :raises CommitInDoubt: the ledger cannot be asked either; the next start of the query will.
+        """
         log.warning("%s: %s is in doubt (%s); asking the ledger", record.pipeline, record.batch, error)
-        newest = self._target.settle()
+        try:
+            newest = self._target.settle()
+        except Fenced:
+            raise
+        except OncewardError as unsettled:
+            # Never one that may be retried: as long as nobody knows, running the batch again could write it twice.
+            raise CommitInDoubt(
+                f"whether {record.batch} is committed could not be found out: {unsettled}",
+                next_step="start the query again: its first step asks the ledger",
+            ) from unsettled
         if newest is not None and (newest.sequence, newest.batch, newest.producer) == (
             record.sequence,
             record.batch,
