@@ -56,7 +56,7 @@ def main(settings: JobSettings) -> int:
 
 def _session(settings: JobSettings) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))  # local-cluster starts executors from it
+    os.environ["SPARK_HOME"] = str(_spark_home(Path(settings.folder)))
     spark = (
         SparkSession.builder.master(settings.master)
         .appName("onceward-demo")
@@ -79,6 +79,16 @@ def _session(settings: JobSettings) -> SparkSession:
     )
     spark.sparkContext.setLogLevel("WARN")
     return spark
+
+
+def _spark_home(folder: Path) -> Path:
+    """PySpark's own folder under another name: ``local-cluster`` writes its executors' files below ``SPARK_HOME``."""
+    home = folder / "spark-home"
+    if not home.exists():  # the first life makes it for all
+        home.mkdir()
+        for name in ("bin", "jars", "python", "sbin"):
+            (home / name).symlink_to(Path(pyspark.__file__).parent / name)
+    return home
 
 
 if __name__ == "__main__":
