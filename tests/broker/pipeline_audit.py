@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -73,6 +74,44 @@ def audit(pipeline: Pipeline) -> Audit:
     }  # I4: raises when a part of a transaction is visible
     _each_batch_is_one_transaction(pipeline.output, ledger, committed, runs)  # I4, I5
     return Audit(ledger, committed, runs)
+
+
+def audit_epochs(pipeline: Pipeline, found: Audit) -> None:
+    """Whose is what is visible? As ``kafka-dump-log`` reads it off the disk of a single node: I7.
+
+    Every visible record batch carries the producer id and epoch of the ledger record that tells of it, and no record
+    batch of an aborted attempt shares an identity with a committed one.
+    """
+    (node,) = pipeline.kafka.nodes
+    logs = [str(log) for log in node.data_folder.glob(f"{pipeline.output}-*/*.log")]
+    dumped = pipeline.kafka.kafka_tool("kafka-dump-log", "--files", ",".join(logs))
+    committed_by = {
+        (int(partition), offset): (record["producer_id"], record["producer_epoch"])
+        for record in found.ledger
+        for partition, (_, first, last, _) in record["manifest"].get(pipeline.output, {}).items()
+        for offset in range(first, last + 1)
+    }
+    aborted_by = set()
+    batches = list(_dumped_batches(dumped))
+    assert sum(batch["count"] for _, batch in batches) == len(found.committed) + found.aborted_records
+    for partition, batch in batches:
+        identity = (batch["producerId"], batch["producerEpoch"])
+        owners = {committed_by.get((partition, o)) for o in range(batch["baseOffset"], batch["lastOffset"] + 1)}
+        assert owners in ({None}, {identity}), f"partition {partition}: {batch} is told of as {owners}"
+        if owners == {None}:
+            aborted_by.add(identity)
+    assert aborted_by.isdisjoint(found.identities)
+
+
+def _dumped_batches(dumped: str) -> Iterator[tuple[int, dict[str, int]]]:
+    """Partition and fields of each data batch in what ``kafka-dump-log`` prints."""
+    partition = -1
+    for line in dumped.splitlines():
+        if line.startswith("Dumping "):
+            partition = int(line.split("/")[-2].rpartition("-")[2])
+        elif line.startswith("baseOffset:") and "isControl: false" in line:
+            fields = dict(re.findall(r"(\w+): (-?\d+)", line))
+            yield partition, {name: int(value) for name, value in fields.items()}
 
 
 def output_rows(pipeline: Pipeline) -> list[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from pipeline_audit import audit, output_rows
+from pipeline_audit import audit, audit_epochs, output_rows
 from pipeline_runs import Pipeline
 
 pytestmark = pytest.mark.timeout(1_800)
@@ -38,6 +38,7 @@ def test_a_driver_killed_anywhere_comes_back_without_losing_or_repeating_a_recor
     assert min(sent) > replayed.at, "a replay must send nothing"
 
     found = audit(pipeline)
+    audit_epochs(pipeline, found)
     assert found.batches == 4
     batch_1 = two_batches - one_batch
     assert found.aborted_records > 3 * batch_1, "INVALID: too few aborted attempts, what was killed?"
