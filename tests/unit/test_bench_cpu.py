@@ -12,15 +12,17 @@ from onceward.cli.bench.cpu import CpuMeter
 BURN = "import time\nwhile time.process_time() < {seconds}: pass\n"
 BURN_IN_A_CHILD = (
     "import subprocess, sys\n"
-    "subprocess.run([sys.executable, '-c', {burn!r}], check=True)\n"
+    f"subprocess.run([sys.executable, '-c', {BURN.format(seconds=0.3)!r}], check=True)\n"
     "print('reaped', flush=True)\n"
     "sys.stdin.read()\n"
 )
 
 
 def test_the_time_of_a_worker_that_has_ended_is_not_lost() -> None:
-    program = BURN_IN_A_CHILD.format(burn=BURN.format(seconds=0.3))
-    jvm = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    program = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN_IN_A_CHILD!r}])"
+    jvm = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
     try:
         assert jvm.stdout is not None
         meter = CpuMeter(jvm_pid=jvm.pid, broker_pid=jvm.pid)
@@ -32,7 +34,7 @@ def test_the_time_of_a_worker_that_has_ended_is_not_lost() -> None:
         assert used.workers >= 0.25
         assert used.spark >= used.workers
     finally:
-        jvm.kill()
+        os.killpg(jvm.pid, signal.SIGKILL)
         jvm.communicate()
 
 

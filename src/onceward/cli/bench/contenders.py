@@ -20,6 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from onceward.cli.bench.figures import ONCEWARD, SOURCE, SPARK_SINK
 from onceward.engine.foreach_batch import error_of
 from onceward.engine.spark_session import spark_conf
+from onceward.sinks.kafka.sink import KafkaSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,6 @@ def _writer(spark: SparkSession, contender: str, copy: Copy) -> DataStreamWriter
             writer.format("kafka").option("kafka.bootstrap.servers", copy.bootstrap_servers).option("topic", copy.name)
         )
     if contender == ONCEWARD:
-        from onceward.sinks.kafka.sink import KafkaSink
-
         sink = KafkaSink(bootstrap_servers=copy.bootstrap_servers, topic=copy.name, pipeline_id=copy.name)
         return writer.foreachBatch(sink)
     raise ValueError(contender)

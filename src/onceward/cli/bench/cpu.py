@@ -15,7 +15,10 @@ import psutil
 
 @dataclass(frozen=True, slots=True)
 class CpuSeconds:
-    """CPU time since the processes began; a difference of two is what an interval cost."""
+    """CPU time since the processes began; a difference of two is what an interval cost.
+
+    ``workers`` are the Python workers; the driver's Python process is ``driver``.
+    """
 
     driver: float
     jvm: float
@@ -52,9 +55,9 @@ class CpuMeter:
         """All of it as of now; resolution is the kernel's clock tick, 10 ms."""
         return CpuSeconds(
             driver=_own(self._driver),
-            jvm=_own(self._jvm),
-            # What the JVM reaped was started by it: the daemon of the Python workers, should it have ended.
-            workers=_reaped(self._jvm) + sum(map(_with_reaped, self._jvm.children(recursive=True))),
+            # With what it reaped: Hadoop starts a `chmod` for every file of a checkpoint.
+            jvm=_with_reaped(self._jvm),
+            workers=sum(map(_with_reaped, self._jvm.children(recursive=True))),
             broker=_own(self._broker),
         )
 
@@ -64,12 +67,8 @@ def _own(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def _reaped(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.children_user + times.children_system)
-
-
 def _with_reaped(process: psutil.Process) -> float:
     with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked: its parent has its time
-        return _own(process) + _reaped(process)
+        times = process.cpu_times()
+        return float(times.user + times.system + times.children_user + times.children_system)
     return 0.0

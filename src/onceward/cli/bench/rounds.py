@@ -6,6 +6,7 @@ the measurements.
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ def run_sinks(plan: SinkPlan, say: Say) -> list[Run]:
 
     :raises OutputWrong: a contender lost or repeated a record.
     """
+    logging.getLogger("onceward").setLevel(logging.ERROR)  # that one node keeps one replica is known here
     say(f"sink: starting Kafka {plan.broker_version} and Spark …")
     with (
         LocalKafka(1, plan.broker_version, heap_mb=_HEAP_MB) as kafka,

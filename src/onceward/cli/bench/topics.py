@@ -54,6 +54,7 @@ class Topics:
                 "enable.idempotence": True,
                 "partitioner": "murmur2_random",
                 "linger.ms": 50,
+                "log_level": 3,  # a coordinator that is still loading is no news on a fresh broker
                 "batch.size": 1_000_000,
                 "queue.buffering.max.messages": 2_000_000,
                 "queue.buffering.max.kbytes": 1_000_000,
