@@ -62,6 +62,9 @@ class KafkaTarget(AtomicTarget):
         return self._ledger.newest()
 
     def begin(self) -> ProducerIdentity:
+        if self._transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
+            # An abort had no answer, nor had settle(). Never a commit: the engine ends the query while that is in doubt.
+            self._transaction.recover()
         return self._transaction.begin()
 
     # 2 to 6. One Spark job
@@ -173,7 +176,10 @@ class KafkaTarget(AtomicTarget):
             # Last, so that the partition that all pipelines share is held up for milliseconds only.
             partition = self._ledger.partition()
             self._transaction.add_partitions([partition])
-            self._driver_producer().send([Append(partition, self._ledger.record_to_append(record), 0)])
+            try:
+                self._driver_producer().send([Append(partition, self._ledger.record_to_append(record), 0)])
+            except Fenced as refusal:  # a takeover, or the transaction timeout: only the coordinator knows
+                raise self._transaction.explain(refusal) from refusal
 
     def _source_offsets(self, running: RunningBatch) -> dict[TopicPartition, int]:
         """End offsets of the Kafka sources that read the cluster which this sink writes to.
