@@ -48,6 +48,9 @@ class Pipeline:
             news="",
             **settings,
         )
+        self._producer = Producer(
+            {"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True, "linger.ms": 5}
+        )
         self._produced = 0
         self._lives = 0
         # Recent, or the broker's retention would delete them; past, or it would refuse the records that close windows.
@@ -64,9 +67,7 @@ class Pipeline:
         number of another length, one in ten no key. ``close_windows`` adds a tombstone from an hour
         later to each partition, which closes every window before it.
         """
-        producer = Producer(
-            {"bootstrap.servers": self.kafka.bootstrap_servers, "enable.idempotence": True, "linger.ms": 5}
-        )
+        producer = self._producer
         failures: list[object] = []
 
         def on_delivery(error: object, _message: object) -> None:

@@ -68,3 +68,22 @@ def test_a_copy_with_another_checkpoint_is_refused_and_harms_nobody(
         first.until_committed(2)
         first.until(lambda: pipeline.lag() == 0, "lag 0")
     assert audit(pipeline).aborted_records == 0
+
+
+@pytest.mark.slow
+def test_two_copies_that_race_for_one_checkpoint_neither_lose_nor_repeat_anything(
+    any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
+):
+    """Who wins is up to the moment: Spark's offset log stops one of them, or fencing does; never may both go on."""
+    pipeline = new_pipeline(any_kafka, seconds=0.3)
+    pipeline.produce(1_000)
+    with pipeline.job() as one, pipeline.job() as other:
+        copies = (one, other)
+        while all(copy.status is None for copy in copies):
+            pipeline.produce(200)
+        loser, winner = (one, other) if one.status is not None else (other, one)
+        assert loser.error == "Fenced" or "CONCURRENT_STREAM_LOG_UPDATE" in loser.log_tail(), loser.log_tail()
+        pipeline.produce(200)
+        winner.until(lambda: pipeline.lag() == 0, "lag 0")
+    found = audit(pipeline)
+    audit_epochs(pipeline, found)
