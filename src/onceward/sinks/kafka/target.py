@@ -63,7 +63,7 @@ class KafkaTarget(AtomicTarget):
 
     def begin(self) -> ProducerIdentity:
         if self._transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
-            # An abort had no answer, nor had settle(). Never a commit: the engine ends the query while that is in doubt.
+            # An abort without an answer. Never a commit: while that is in doubt, the engine ends the query.
             self._transaction.recover()
         return self._transaction.begin()
 
