@@ -9,8 +9,9 @@ import json
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from confluent_kafka import Message
@@ -50,8 +51,8 @@ class TargetKit(ABC):
         the newest one names that."""
 
     @abstractmethod
-    def commit_unanswered(self, target: AtomicTarget, *, carried_out: bool) -> None:
-        """Commit, but so that no answer arrives; raises what the target raises then."""
+    def unanswered(self, target: AtomicTarget, *, carried_out: bool) -> AbstractContextManager[None]:
+        """Inside, no commit and no abort of ``target`` gets an answer, whether it is carried out or never arrives."""
 
     @abstractmethod
     def close(self) -> None:
@@ -93,10 +94,11 @@ class KafkaKit(TargetKit):
         messages = self._reader(self._bootstrap, self._ledger_topic)
         return [json.loads(message.value())["sequence"] for message in messages]
 
-    def commit_unanswered(self, target: AtomicTarget, *, carried_out: bool) -> None:
+    @contextmanager
+    def unanswered(self, target: AtomicTarget, *, carried_out: bool) -> Iterator[None]:
         assert isinstance(target, KafkaTarget)
-        client = target._client
-        send = client.send
+        client, transaction = target._client, target._transaction
+        send, patience_ms = client.send, transaction.patience_ms
 
         def losing(request: Any, node_id: int | str, timeout_ms: float | None = None) -> Future[Any]:
             if not type(request).__name__.startswith("EndTxn"):
@@ -110,10 +112,12 @@ class KafkaKit(TargetKit):
             return outcome
 
         client.send = losing  # type: ignore[method-assign]
+        transaction.patience_ms = 2_000
         try:
-            target._transaction.commit(in_doubt_after_ms=2_000)
+            yield
         finally:
             client.send = send  # type: ignore[method-assign]
+            transaction.patience_ms = patience_ms
 
     def close(self) -> None:
         for target in self._targets:

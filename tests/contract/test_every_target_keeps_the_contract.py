@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from target_kit import TargetKit
 
 from onceward.engine.spark_query import RunningBatch
-from onceward.errors import CommitInDoubt, Fenced
+from onceward.errors import CommitInDoubt, Fenced, OncewardError
 from onceward.ids import BatchId, ProducerIdentity, SourceRange
 from onceward.ledger.record import LedgerRecord, Manifest
 
@@ -164,8 +164,8 @@ def test_a_commit_without_an_answer_that_was_carried_out(kit: TargetKit):
     run = Run(kit).open()
     run.commit(FIRST)
     record = run.stage(SECOND)
-    with pytest.raises(CommitInDoubt):
-        kit.commit_unanswered(run.target, carried_out=True)
+    with kit.unanswered(run.target, carried_out=True), pytest.raises(CommitInDoubt):
+        run.target.commit()
     assert run.target.settle() == record
     assert_holds(kit, FIRST + SECOND, 1)
     run.newest = record
@@ -177,10 +177,25 @@ def test_a_commit_without_an_answer_that_never_arrived(kit: TargetKit):
     run = Run(kit).open()
     first = run.commit(FIRST)
     run.stage(SECOND)
-    with pytest.raises(CommitInDoubt):
-        kit.commit_unanswered(run.target, carried_out=False)
+    with kit.unanswered(run.target, carried_out=False), pytest.raises(CommitInDoubt):
+        run.target.commit()
     assert run.target.settle() == first
     assert_holds(kit, FIRST, 0)
+    run.commit(SECOND)
+    assert_holds(kit, FIRST + SECOND, 1)
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+@pytest.mark.parametrize("settled", [True, False], ids=["settled", "not settled"])
+def test_an_abort_without_an_answer_is_no_obstacle(kit: TargetKit, carried_out: bool, settled: bool):
+    """A commit was never sent, so there is no doubt: the next attempt may begin, settled or not."""
+    run = Run(kit).open()
+    run.commit(FIRST)
+    run.stage(["aborted"])
+    with kit.unanswered(run.target, carried_out=carried_out), pytest.raises(OncewardError):
+        run.target.abort()
+    if settled:
+        assert run.target.settle() == run.newest
     run.commit(SECOND)
     assert_holds(kit, FIRST + SECOND, 1)
 
@@ -196,8 +211,11 @@ def test_opening_ends_what_a_predecessor_left_open(kit: TargetKit):
     assert_holds(kit, FIRST + SECOND, 1)
 
 
+@pytest.mark.parametrize("heir_has", ["committed", "an attempt open"])
 @pytest.mark.parametrize("step", ["begin", "write", "stage", "commit", "abort"])
-def test_a_zombie_is_fenced_at_whatever_it_does_next(kit: TargetKit, step: str):
+def test_a_zombie_is_fenced_at_whatever_it_does_next_and_leaves_its_heir_alone(
+    kit: TargetKit, step: str, heir_has: str
+):
     zombie = Run(kit).open()
     zombie.commit(FIRST)
     manifest: Manifest = {}
@@ -209,33 +227,35 @@ def test_a_zombie_is_fenced_at_whatever_it_does_next(kit: TargetKit, step: str):
     elif step == "write":
         zombie.target.begin()
     heir = Run(kit).open()
+    if heir_has == "committed":
+        heir.commit(SECOND)
+    else:
+        heir.stage(SECOND)
     with pytest.raises(Fenced):  # noqa: PT012 — whichever of the steps it is
         if step == "begin":
             # Beginning may be silent where it costs no round trip; writing must not be.
-            zombie.stage(["zombie"])
-            zombie.target.commit()
+            zombie.target.begin()
+            zombie.target.write(kit.frame(["zombie"]), zombie.next_batch())
         elif step == "write":
             zombie.target.write(kit.frame(["zombie"]), zombie.next_batch())
-            raise AssertionError("rows were written under a fenced identity")
         elif step == "stage":
             running = zombie.next_batch()
             record = LedgerRecord(kit.pipeline, 1, running.batch, running.sources, manifest, identity, 0)
             zombie.target.stage(record, running)
-            raise AssertionError("the ledger record was written under a fenced identity")
         else:
             getattr(zombie.target, step)()
-    with pytest.raises(Fenced):  # noqa: PT012 — whichever of the steps it is
-        zombie.target.begin()
-        zombie.target.write(kit.frame(["zombie"]), zombie.next_batch())
-    heir.commit(SECOND)
+    with pytest.raises(Fenced):  # what the engine does next, and it must stay so
+        zombie.target.abort()
+    if heir_has == "an attempt open":
+        heir.target.commit()
     assert_holds(kit, FIRST + SECOND, 1)
 
 
 def test_a_zombie_that_settles_its_doubt_is_fenced_and_does_not_fence_its_heir(kit: TargetKit):
     zombie = Run(kit).open()
     zombie.stage(["zombie"])
-    with pytest.raises(CommitInDoubt):
-        kit.commit_unanswered(zombie.target, carried_out=False)
+    with kit.unanswered(zombie.target, carried_out=False), pytest.raises(CommitInDoubt):
+        zombie.target.commit()
     heir = Run(kit).open()
     heir.stage(FIRST)
     with pytest.raises(Fenced):
@@ -249,7 +269,7 @@ def test_a_glance_disturbs_nobody(kit: TargetKit):
     first = run.commit(FIRST)
     run.stage(SECOND)
     onlooker = Run(kit)
-    assert onlooker.target.glance() == first
+    assert onlooker.target.glance() in (first, None), "an attempt that is open is nobody's newest record"
     onlooker.target.close()
     run.target.commit()
     assert_holds(kit, FIRST + SECOND, 1)

@@ -54,6 +54,7 @@ class Pipeline:
         self.name = f"pipeline-{uuid.uuid4().hex[:10]}"
         self.checkpoint = folder / f"checkpoint-{self.name}"
         self._new_topic = new_topic
+        self._source_partitions = source_partitions
         self._readers = readers
         self.source = self.topic(source_partitions, prefix="in")
         self.output = self.topic(output_partitions, prefix="out")
@@ -69,13 +70,15 @@ class Pipeline:
         return self._new_topic(self.bootstrap, partitions, prefix=prefix, **config)
 
     def feed(self, records: int | Sequence[Record], *, topic: str | None = None) -> None:
-        """Produce to the source; a number stands for so many records with keys, each different."""
+        """Produce to the source, or to another topic of one partition; a number is that of records, all different."""
         if isinstance(records, int):
             begin = len(self.fed)
             records = [(b"key-%d" % i, b"value-%d" % i) for i in range(begin, begin + records)]
-        producer = Producer({"bootstrap.servers": self.bootstrap, "partitioner": "murmur2_random", "linger.ms": 5})
-        for key, value in records:
-            producer.produce(topic or self.source, key=key, value=value)
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        count = self._source_partitions if topic is None else 1
+        for number, (key, value) in enumerate(records):
+            # In turn, so that Spark's limit of offsets a batch, shared out by size, cuts where a test expects it.
+            producer.produce(topic or self.source, key=key, value=value, partition=number % count)
         assert producer.flush(60) == 0
         self.fed += records
 
