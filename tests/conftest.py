@@ -6,9 +6,9 @@ own (`topic`). A test that kills brokers starts a `LocalKafka` of its own.
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +22,7 @@ from onceward import spark_conf
 from onceward.testing import LocalKafka
 
 READ_TIMEOUT_SECONDS = 60
+LEADER_TIMEOUT_SECONDS = 60
 
 BROKER_FIXTURES = {"kafka", "kafka39", "any_kafka", "topic", "local_kafka"}
 
@@ -145,10 +146,12 @@ def _end(session: Any) -> None:
 
 def _wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
     """A created topic is not yet known to every broker; the first reader or writer should not have to care."""
-    for _ in itertools.repeat(None, 200):
+    deadline = time.monotonic() + LEADER_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
         found = admin.list_topics(topic, timeout=10).topics[topic]
         if len(found.partitions) == partitions and all(p.leader >= 0 for p in found.partitions.values()):
             return
+        time.sleep(0.02)
     raise AssertionError(f"topic {topic} has no leaders for its {partitions} partitions")
 
 
