@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_runs import Pipeline
 
 from onceward.testing import LocalKafka
+
+pytest.register_assert_rewrite("pipeline_audit", "pipeline_runs")  # their assertions shall show values, too
+
+from pipeline_runs import Pipeline  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable
 
 import pytest
 from pipeline_audit import audit, audit_epochs, output_rows
 from pipeline_runs import Pipeline
+
+from onceward.testing import LocalKafka
 
 pytestmark = pytest.mark.timeout(1_800)
 
@@ -43,3 +47,22 @@ def test_a_driver_killed_anywhere_comes_back_without_losing_or_repeating_a_recor
     assert replayed.ids["batch_id"] == 1
     sent = [lease.at for lease in last.steps("lease", "started")]
     assert min(sent) > replayed.at, "a replay must send nothing"
+
+
+@pytest.mark.slow
+def test_a_driver_killed_at_random_moments_comes_back_without_losing_or_repeating_a_record(
+    any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
+):
+    seed = random.randrange(1_000_000)
+    print("seed", seed)  # noqa: T201  pytest shows it when the test fails
+    moments = random.Random(seed)
+    pipeline = new_pipeline(any_kafka, query="counts", seconds=0.1, max_offsets=400)
+    for _ in range(6):
+        pipeline.produce(4_000)
+        with pipeline.job() as life:
+            life.until(lambda life=life: life.steps("open"), "the first batch")
+            time.sleep(moments.uniform(0, 4))
+            life.kill()
+    pipeline.run_to_the_end(seconds=None, max_offsets=4_000)
+    found = audit(pipeline)
+    audit_epochs(pipeline, found)

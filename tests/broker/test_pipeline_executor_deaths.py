@@ -26,8 +26,11 @@ BOTH_MID_SEND = "lease:finished:1:delay=8;lease:finished:2:delay=8"
 pytestmark = pytest.mark.timeout(1_200)
 
 
-def test_an_executor_killed_while_it_sends_costs_one_attempt(kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]):
-    pipeline = new_pipeline(kafka, master=SEPARATE_EXECUTORS, max_offsets=2_000)
+@pytest.mark.parametrize("cluster", ["kafka", pytest.param("kafka39", marks=pytest.mark.slow)])
+def test_an_executor_killed_while_it_sends_costs_one_attempt(
+    request: pytest.FixtureRequest, new_pipeline: Callable[..., Pipeline], cluster: str
+):
+    pipeline = new_pipeline(request.getfixturevalue(cluster), master=SEPARATE_EXECUTORS, max_offsets=2_000)
     pipeline.produce(4_000)
     with pipeline.job(BOTH_MID_SEND) as life:
         life.until_fired()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 from pipeline_audit import audit, audit_epochs, output_rows
@@ -14,10 +16,11 @@ from onceward.testing import LocalKafka
 pytestmark = pytest.mark.timeout(1_200)
 
 
+@pytest.mark.parametrize("cluster", ["kafka", pytest.param("kafka39", marks=pytest.mark.slow)])
 def test_a_second_copy_takes_over_and_the_first_stops_fenced(
-    any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
+    request: pytest.FixtureRequest, new_pipeline: Callable[..., Pipeline], cluster: str
 ):
-    pipeline = new_pipeline(any_kafka, max_offsets=2_000)
+    pipeline = new_pipeline(request.getfixturevalue(cluster), max_offsets=2_000)
     pipeline.produce(6_000)
     with pipeline.job(hold="ledger") as first:  # alive and well, its first batch ready to commit
         first.until(lambda: first.steps("ledger"), "the first copy's ledger record")
@@ -77,10 +80,12 @@ def test_two_copies_that_race_for_one_checkpoint_neither_lose_nor_repeat_anythin
     """Who wins is up to the moment: Spark's offset log stops one of them, or fencing does; never may both go on."""
     pipeline = new_pipeline(any_kafka, seconds=0.3)
     pipeline.produce(1_000)
-    with pipeline.job() as one, pipeline.job() as other:
-        copies = (one, other)
-        while all(copy.status is None for copy in copies):
+    with pipeline.job() as one, ExitStack() as late:
+        one.until_committed(1)
+        other = late.enter_context(pipeline.job())
+        while one.status is None and other.status is None:
             pipeline.produce(200)
+            time.sleep(0.1)
         loser, winner = (one, other) if one.status is not None else (other, one)
         assert loser.error == "Fenced" or "CONCURRENT_STREAM_LOG_UPDATE" in loser.log_tail(), loser.log_tail()
         pipeline.produce(200)
