@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onceward.errors import BadColumn, PartitionMissing
+from onceward.errors import BadColumn, PartitionMissing, RecordTooLarge
 from onceward.ids import TopicPartition, topic_name
 from onceward.records.batch import Fragment, encode_partitions
 from onceward.records.columns import RecordColumns
@@ -81,14 +81,21 @@ class HeldRows:
 
     def _encode_topic(self, topic: str, batch: pa.RecordBatch) -> list[tuple[int, list[Fragment]]]:
         columns = _columns(batch)
-        return encode_partitions(
-            columns,
-            self._partitions(topic, columns, batch),
-            codec=codec_of(self._producer.compression),
-            batch_bytes=self._producer.batch_bytes,
-            now_ms=time.time_ns() // 1_000_000,
-            compression_level=self._producer.compression_level,
-        )
+        try:
+            return encode_partitions(
+                columns,
+                self._partitions(topic, columns, batch),
+                codec=codec_of(self._producer.compression),
+                batch_bytes=self._producer.batch_bytes,
+                now_ms=time.time_ns() // 1_000_000,
+                compression_level=self._producer.compression_level,
+            )
+        except RecordTooLarge as error:  # the encoder does not know what the bytes are for
+            raise RecordTooLarge(
+                f"topic {topic!r}: {error.message}",
+                next_step=error.next_step,
+                details={**error.details, "topic": topic},
+            ) from None
 
     def _partitions(self, topic: str, columns: RecordColumns, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
         count = self._count_of(topic)
