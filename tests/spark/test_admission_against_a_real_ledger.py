@@ -35,7 +35,8 @@ def ran(any_pipeline: Pipeline) -> Pipeline:
 
 
 def delete_topic(pipeline: Pipeline, name: str) -> None:
-    AdminClient({"bootstrap.servers": pipeline.bootstrap}).delete_topics([name], operation_timeout=30)[name].result(30)
+    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
+    admin.delete_topics([name], operation_timeout=30)[name].result(30)
 
 
 def test_a_deleted_checkpoint_is_refused_and_the_ledger_is_a_way_on(ran: Pipeline):

@@ -124,11 +124,16 @@ def test_a_record_larger_than_a_batch_may_be(any_pipeline: Pipeline):
     assert "batch.size" in f"{error.message} {error.next_step}"
 
 
-def test_a_record_larger_than_the_topic_takes_in_the_middle_of_a_batch(any_pipeline: Pipeline):
-    """The rest of the batch is sent and acknowledged by then; all of it must stay unseen."""
+@pytest.mark.parametrize("topic_is", ["the sink's", "in a column"])
+def test_a_record_larger_than_the_topic_takes_in_the_middle_of_a_batch(any_pipeline: Pipeline, topic_is: str):
+    """Where only the broker can tell, the rest of the batch is sent and acknowledged by then: it must stay unseen."""
     any_pipeline.output = any_pipeline.topic(3, max_message_bytes=20_000)
-    value = "CASE WHEN n = 5 THEN repeat('x', 50000) ELSE 'small' END AS value"
-    error = refused_and_invisible(any_pipeline, "CONCAT('k', n) AS key", value, options={"batch.size": 100_000})
+    columns = ["CONCAT('k', n) AS key", "CASE WHEN n = 5 THEN repeat('x', 50000) ELSE 'small' END AS value"]
+    options: dict[str, Any] = {"options": {"batch.size": 100_000}}
+    if topic_is == "in a column":
+        columns.append(f"'{any_pipeline.output}' AS topic")
+        options["topic"] = None
+    error = refused_and_invisible(any_pipeline, *columns, **options)
     assert type(error) is RecordTooLarge
     assert any_pipeline.output in error.message
     assert "max.message.bytes" in f"{error.message} {error.next_step}"
