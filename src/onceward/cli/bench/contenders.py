@@ -6,6 +6,7 @@ Called by :mod:`rounds`. Both sinks keep their defaults: Spark's own is the Java
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from dataclasses import dataclass
@@ -70,7 +71,38 @@ def run(spark: SparkSession, contender: str, copy: Copy) -> list[float]:
 
     :raises OncewardError: Onceward's own error, when it failed.
     """
-    query = _writer(spark, contender, copy).start()
+    rows = _source(spark, copy)
+    if contender == SOURCE:
+        return _finished(rows.format("noop").start())
+    if contender == SPARK_SINK:
+        return _finished(
+            rows.format("kafka")
+            .option("kafka.bootstrap.servers", copy.bootstrap_servers)
+            .option("topic", copy.name)
+            .start()
+        )
+    if contender == ONCEWARD:
+        sink = KafkaSink(bootstrap_servers=copy.bootstrap_servers, topic=copy.name, pipeline_id=copy.name)
+        with contextlib.closing(sink):  # or its connections would still be there in the rounds that follow
+            return _finished(rows.foreachBatch(sink).start())
+    raise ValueError(contender)
+
+
+def _source(spark: SparkSession, copy: Copy) -> DataStreamWriter:
+    return (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", copy.bootstrap_servers)
+        .option("subscribe", copy.source)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", copy.batch_records)
+        .load()
+        .selectExpr("key", "value")
+        .writeStream.trigger(availableNow=True)
+        .option("checkpointLocation", str(copy.checkpoints / copy.name))
+    )
+
+
+def _finished(query: StreamingQuery) -> list[float]:
     try:
         query.awaitTermination()
     except StreamingQueryException:
@@ -78,32 +110,6 @@ def run(spark: SparkSession, contender: str, copy: Copy) -> list[float]:
             raise error from None
         raise
     return _batch_seconds(query)
-
-
-def _writer(spark: SparkSession, contender: str, copy: Copy) -> DataStreamWriter:
-    source = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", copy.bootstrap_servers)
-        .option("subscribe", copy.source)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", copy.batch_records)
-        .load()
-    )
-    writer = (
-        source.selectExpr("key", "value")
-        .writeStream.trigger(availableNow=True)
-        .option("checkpointLocation", str(copy.checkpoints / copy.name))
-    )
-    if contender == SOURCE:
-        return writer.format("noop")
-    if contender == SPARK_SINK:
-        return (
-            writer.format("kafka").option("kafka.bootstrap.servers", copy.bootstrap_servers).option("topic", copy.name)
-        )
-    if contender == ONCEWARD:
-        sink = KafkaSink(bootstrap_servers=copy.bootstrap_servers, topic=copy.name, pipeline_id=copy.name)
-        return writer.foreachBatch(sink)
-    raise ValueError(contender)
 
 
 def _batch_seconds(query: StreamingQuery) -> list[float]:
