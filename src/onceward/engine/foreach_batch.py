@@ -35,7 +35,7 @@ class ForeachBatchSink(ABC):
         self._policy = policy
         self._target: AtomicTarget | None = None
         self._run_id: str | None = None
-        self._earlier_runs: set[str] = set()
+        self._earlier_runs: set[str | None] = set()
         self._batches: MicroBatches | None = None
 
     @abstractmethod
@@ -47,7 +47,7 @@ class ForeachBatchSink(ABC):
 
         :raises OncewardError: the batch is not written; :func:`error_of` finds it behind Spark's own exception.
         """
-        self._remembering(frame, batch_id, lambda running: self._batches_of(running).process(frame, running))
+        self._remembering(frame, batch_id, lambda running: self._process(frame, running))
 
     def _remembering(self, frame: DataFrame, batch_id: int, write: Callable[[RunningBatch], None]) -> None:
         """Run ``write``; a typed error is kept for :func:`error_of` on its way through Spark."""
@@ -58,6 +58,14 @@ class ForeachBatchSink(ABC):
             _remember(run_id, error)
             raise
 
+    def _process(self, frame: DataFrame, running: RunningBatch) -> None:
+        batches = self._batches_of(running)
+        try:
+            batches.process(frame, running)
+        except BaseException:
+            self.close()  # Spark ends the query now; a later start opens everything again
+            raise
+
     def _batches_of(self, running: RunningBatch) -> MicroBatches:
         if running.run_id in self._earlier_runs:
             raise Fenced(
@@ -66,7 +74,7 @@ class ForeachBatchSink(ABC):
             )
         if self._batches is None or running.run_id != self._run_id:
             self.close()
-            if self._run_id is not None:
+            if self._run_id not in (None, running.run_id):
                 self._earlier_runs.add(self._run_id)
             self._run_id = running.run_id
             self._target = self._new_target()
@@ -74,7 +82,10 @@ class ForeachBatchSink(ABC):
         return self._batches
 
     def close(self) -> None:
-        """Give back connections and threads; the next batch opens them again. Nothing is aborted."""
+        """Give back connections and threads; the next batch opens them again. Nothing is aborted.
+
+        Happens by itself when the query fails. To be called after ``query.stop()`` in a driver that goes on.
+        """
         if self._target is not None:
             self._target.close()
         self._target = None
