@@ -77,7 +77,11 @@ def test_a_copy_with_another_checkpoint_is_refused_and_harms_nobody(
 def test_two_copies_that_race_for_one_checkpoint_neither_lose_nor_repeat_anything(
     any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
 ):
-    """Who wins is up to the moment: Spark's offset log stops one of them, or fencing does; never may both go on."""
+    """Who wins is up to the moment, but never may both go on.
+
+    The newer copy fences the older one; or it has read the checkpoint when the older one was batches further by the
+    time it came to write, and is refused; or Spark's own offset log stops one of them.
+    """
     pipeline = new_pipeline(any_kafka, seconds=0.3)
     pipeline.produce(1_000)
     with pipeline.job() as one, ExitStack() as late:
@@ -87,7 +91,8 @@ def test_two_copies_that_race_for_one_checkpoint_neither_lose_nor_repeat_anythin
             pipeline.produce(200)
             time.sleep(0.1)
         loser, winner = (one, other) if one.status is not None else (other, one)
-        assert loser.error == "Fenced" or "CONCURRENT_STREAM_LOG_UPDATE" in loser.log_tail(), loser.log_tail()
+        ours = loser.error in ("Fenced", "CheckpointRewound")
+        assert ours or "CONCURRENT_STREAM_LOG_UPDATE" in loser.log_tail(), loser.log_tail()
         pipeline.produce(200)
         winner.until(lambda: pipeline.lag() == 0, "lag 0")
     found = audit(pipeline)
