@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +124,17 @@ def _always(step: str, error: OncewardError) -> Any:
     return subscriber
 
 
-def fails_once(rows: DataFrame, flag: Path, at: str) -> DataFrame:
-    """:func:`copy`, but the value ``at`` raises as long as ``flag`` does not exist."""
-    path = str(flag)
+def fails_once(rows: DataFrame, flag: Path, at: str, *, after: Path | None = None) -> DataFrame:
+    """:func:`copy`, but the value ``at`` raises as long as ``flag`` does not exist, and not before ``after`` does."""
+    path, wait_for = str(flag), str(after) if after else "/"
 
     @udf("binary")
     def maybe_fail(value: bytes) -> bytes:
         if bytes(value) == at.encode() and not os.path.exists(path):
             os.close(os.open(path, os.O_CREAT))
+            deadline = time.monotonic() + 60
+            while not os.path.exists(wait_for) and time.monotonic() < deadline:
+                time.sleep(0.05)
             raise ValueError("this record hurts, once")
         return bytes(value)
 
@@ -150,19 +154,23 @@ def test_a_task_that_fails_before_it_sent_anything(any_pipeline: Pipeline, tmp_p
     any_pipeline.assert_exactly_once(ledger_records=2)
 
 
-def test_a_task_that_fails_after_it_sent_something(any_pipeline: Pipeline, tmp_path: Path, steps: list[events.Event]):
+def test_a_task_that_fails_when_something_is_sent(any_pipeline: Pipeline, tmp_path: Path, at_step: Any):
     """Part of the batch is appended when the task dies; it must never be seen."""
     records = [(b"key-%d" % n, b"%d-" % n + b"x" * 30_000) for n in range(160)]
     records += [(b"key-%d" % n, b"value-%d" % n) for n in range(160, 200)]
     any_pipeline.feed(records)
-    flag = tmp_path / "hurt"
+    flag, sent = tmp_path / "hurt", tmp_path / "sent"
+    at_step(events.LEASE, "finished", lambda _: sent.touch())
     frame = any_pipeline.frame(max_offsets_per_trigger=1000)
     slices = "spark.sql.execution.arrow.maxRecordsPerBatch"
     usual = any_pipeline.spark.conf.get(slices)
     any_pipeline.spark.conf.set(slices, "20")
     try:
         query = any_pipeline.start(
-            lambda rows: fails_once(rows, flag, "value-199"), frame=frame, held_bytes=1 << 20, single_task_records=0
+            lambda rows: fails_once(rows, flag, "value-199", after=sent),
+            frame=frame,
+            held_bytes=1 << 20,
+            single_task_records=0,
         )
         error = any_pipeline.ended(query)
     finally:
