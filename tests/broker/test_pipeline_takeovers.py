@@ -15,8 +15,10 @@ from onceward.testing import LocalKafka
 
 pytestmark = pytest.mark.timeout(1_200)
 
+EACH_VERSION = pytest.mark.parametrize("cluster", ["kafka", pytest.param("kafka39", marks=pytest.mark.slow)])
 
-@pytest.mark.parametrize("cluster", ["kafka", pytest.param("kafka39", marks=pytest.mark.slow)])
+
+@EACH_VERSION
 def test_a_second_copy_takes_over_and_the_first_stops_fenced(
     request: pytest.FixtureRequest, new_pipeline: Callable[..., Pipeline], cluster: str
 ):
@@ -35,10 +37,11 @@ def test_a_second_copy_takes_over_and_the_first_stops_fenced(
     assert audit(pipeline).aborted_records == 2_000
 
 
+@EACH_VERSION
 def test_drivers_that_were_stopped_and_come_back_as_zombies_stop_fenced(
-    any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
+    request: pytest.FixtureRequest, new_pipeline: Callable[..., Pipeline], cluster: str
 ):
-    pipeline = new_pipeline(any_kafka, max_offsets=2_000)
+    pipeline = new_pipeline(request.getfixturevalue(cluster), max_offsets=2_000)
     pipeline.produce(6_000)
     with pipeline.job("lease:finished:5:stop") as mid_send:
         mid_send.until_fired()
