@@ -157,8 +157,8 @@ def refusal(
         )
     return CheckpointRewound(
         f"{batch} was offered, but {known}, and the offsets differ: {offsets}. The checkpoint was truncated or "
-        "restored from an older copy",
-        next_step="restore the newest checkpoint; or, for a query without state, start with a new checkpoint, "
+        "restored from an older copy, or another copy of this query is running on it and is ahead",
+        next_step="if another copy is running, stop one of the two; else restore the newest checkpoint; or, for a query without state, start with a new checkpoint, "
         'KafkaSink(resume="ledger") and kafka_source(starting="ledger")',
         details=_details(batch, newest),
     )
