@@ -67,8 +67,22 @@ def test_every_row_of_the_table(newest, batch_id, query, sources, resume, outcom
     assert admit(BatchId(query, batch_id), sources, newest, resume) is outcome
 
 
+@pytest.mark.parametrize("sources", [span(TEN, TWENTY), span(TWENTY, THIRTY)])
+def test_state_that_was_lost_with_the_checkpoint_is_not_made_up(sources) -> None:
+    outcome = admit(BatchId(OTHER, 0), sources, ledger(4, TEN), "ledger", stateful=True)
+    assert outcome is Admission.STATE_LOST
+    assert hopeless(BatchId(OTHER, 0), sources, ledger(4, TEN), "ledger", stateful=True)
+    assert "state" in str(refusal(outcome, BatchId(OTHER, 0), sources, ledger(4, TEN)))
+
+
+def test_state_matters_only_where_it_was_lost() -> None:
+    for newest, batch_id, query, sources, resume, outcome in TABLE:
+        if outcome not in (Admission.RESUME, Admission.RESUME_GAP):
+            assert admit(BatchId(query, batch_id), sources, newest, resume, stateful=True) is outcome
+
+
 def test_the_table_has_every_outcome() -> None:
-    assert {row[-1] for row in TABLE} == set(Admission)
+    assert {row[-1] for row in TABLE} == set(Admission) - {Admission.STATE_LOST}
 
 
 def test_a_batch_is_written_at_most_once_over_all_cases() -> None:

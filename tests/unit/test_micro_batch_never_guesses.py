@@ -26,6 +26,7 @@ from onceward.errors import (
     RecordTooLarge,
     SendFailed,
     TransactionTimedOut,
+    UnsupportedQuery,
 )
 from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange
 from onceward.ledger.record import LedgerRecord, Manifest
@@ -344,4 +345,16 @@ def test_opening_is_repeated_when_it_failed():
         work.process(Frame(), running(0))  # type: ignore[arg-type]
     work.process(Frame(), running(0))  # type: ignore[arg-type]
     assert target.calls.count("open") == 2
+    assert_once(target, 0)
+
+
+def test_a_second_call_for_the_same_batch_is_refused_not_dropped():
+    """``foreachBatch(lambda df, i: (sink(a, i), sink(b, i)))``: the ledger would call the second one a replay."""
+    target = MemoryTarget()
+    work = batches(target)
+    work.process(Frame(), running(0))  # type: ignore[arg-type]
+    second = Frame()
+    with pytest.raises(UnsupportedQuery, match="twice"):
+        work.process(second, running(0))  # type: ignore[arg-type]
+    assert second.replayed == 0
     assert_once(target, 0)

@@ -92,4 +92,6 @@ OURS = ProducerIdentity(7, 4)
     ],
 )
 def test_only_the_very_next_epoch_in_an_abort_is_nobodys(found: ProducerIdentity, state: str, why: Fencing) -> None:
-    assert judge(OURS, TransactionDescription(found, state)) is why
+    assert judge(OURS, TransactionDescription(found, state), took_part=True) is why
+    if why is Fencing.ABORTED_FOR_US:  # nothing of ours was open: then it was somebody else's that was aborted
+        assert judge(OURS, TransactionDescription(found, state), took_part=False) is Fencing.TAKEN_OVER

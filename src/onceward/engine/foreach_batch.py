@@ -63,7 +63,8 @@ class ForeachBatchSink(ABC):
         try:
             batches.process(frame, running)
         except BaseException:
-            self.close()  # Spark ends the query now; a later start opens everything again
+            if batches is self._batches:  # and not those of a newer run, whose query is alive
+                self.close()  # Spark ends the query now; a later start opens everything again
             raise
 
     def _batches_of(self, running: RunningBatch) -> MicroBatches:

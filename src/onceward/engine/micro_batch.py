@@ -30,8 +30,8 @@ from pyspark.sql import DataFrame
 from onceward import events
 from onceward.engine.spark_query import RunningBatch
 from onceward.engine.target import AtomicTarget
-from onceward.errors import CommitInDoubt, Fenced, OncewardError, TransactionTimedOut
-from onceward.ids import PipelineId, ProducerIdentity
+from onceward.errors import CommitInDoubt, Fenced, OncewardError, TransactionTimedOut, UnsupportedQuery
+from onceward.ids import BatchId, PipelineId, ProducerIdentity
 from onceward.ledger.admission import Admission, Resume, admit, hopeless, refusal
 from onceward.ledger.record import LedgerRecord, Manifest
 
@@ -62,16 +62,27 @@ class MicroBatches:
         self._policy = policy
         self._opened = False
         self._newest: LedgerRecord | None = None
+        self._finished: BatchId | None = None
 
     def process(self, frame: DataFrame, running: RunningBatch) -> None:
         """Write ``frame`` exactly once, or raise; when it returns, the batch is committed."""
+        self._refuse_a_second_call(running)
         outcome = self._admit(running)
         if outcome is Admission.REPLAY:
             self._replay(frame, running)
         else:
             self._newest = self._until_committed(frame, running)
         with events.step(events.FINISH, **self._ids(running)):
-            pass  # 9. back to Spark; a subscriber can stand here, between EndTxn and Spark's commit log
+            self._finished = running.batch  # 9. back to Spark; here it is between EndTxn and Spark's commit log
+
+    def _refuse_a_second_call(self, running: RunningBatch) -> None:
+        """A batch has one call. The ledger would take a second one for a replay and drop the second frame's rows."""
+        if running.batch == self._finished:
+            raise UnsupportedQuery(
+                f"the sink was called twice for {running.batch}; one batch is one transaction, written by one call",
+                next_step="union the frames (with a 'topic' column if they go to several topics), or give each frame "
+                "a sink and a pipeline_id of its own",
+            )
 
     # 1. Admit
 
@@ -91,11 +102,11 @@ class MicroBatches:
     def _refuse_the_hopeless(self, running: RunningBatch) -> None:
         """Before anybody is fenced: a query with the wrong checkpoint or pipeline id must not stop a healthy one."""
         glimpsed = self._target.glance()
-        if hopeless(running.batch, running.sources, glimpsed, self._policy.resume):
+        if hopeless(running.batch, running.sources, glimpsed, self._policy.resume, stateful=running.stateful):
             self._decide(running, glimpsed)
 
     def _decide(self, running: RunningBatch, newest: LedgerRecord | None) -> Admission:
-        outcome = admit(running.batch, running.sources, newest, self._policy.resume)
+        outcome = admit(running.batch, running.sources, newest, self._policy.resume, stateful=running.stateful)
         if not outcome.writes and outcome is not Admission.REPLAY:
             raise refusal(outcome, running.batch, running.sources, newest)
         return outcome

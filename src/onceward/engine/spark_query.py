@@ -135,7 +135,8 @@ def _describe(execution: Any, batch: BatchId) -> RunningBatch:
         start = _offset(committed.get(stream))
         if start is None:
             start = _initial_offset(stream)
-        sources.append(SourceRange(start, _offset(available.get(stream))))
+        end = _offset(available.get(stream))
+        sources.append(SourceRange(start, start if end is None else end))  # no end: nothing has come yet
     bootstraps = _kafka_bootstraps(execution)
     kafka = tuple(KafkaSource(i, servers) for i, servers in zip(kafka_indices, bootstraps, strict=False))
     return RunningBatch(

@@ -17,6 +17,7 @@ same query, batch *n*                 *n*, ends elsewhere                      `
 same query, batch *n*                 above *n* + 1                            ``LEDGER_BEHIND``
 same query, batch *n*                 below *n*                                ``REWOUND``
 another query                         starts at its end, ``resume="ledger"``   ``RESUME``
+another query, and it keeps state     any, ``resume="ledger"``                 ``STATE_LOST``
 another query                         elsewhere, ``resume="ledger"``           ``RESUME_GAP``
 another query                         any, otherwise                           ``REPLACED``
 ====================================  =======================================  ==========================
@@ -52,6 +53,7 @@ class Admission(Enum):
     REWOUND = "rewound"
     REPLACED = "replaced"
     RESUME_GAP = "resume gap"
+    STATE_LOST = "state lost"
 
     @property
     def writes(self) -> bool:
@@ -59,8 +61,18 @@ class Admission(Enum):
         return self in (Admission.FIRST, Admission.ADOPT, Admission.NEXT, Admission.RESUME)
 
 
-def admit(batch: BatchId, sources: tuple[SourceRange, ...], newest: LedgerRecord | None, resume: Resume) -> Admission:
-    """The outcome for ``batch`` over ``sources``, given the ``newest`` committed record of its pipeline."""
+def admit(
+    batch: BatchId,
+    sources: tuple[SourceRange, ...],
+    newest: LedgerRecord | None,
+    resume: Resume,
+    *,
+    stateful: bool = False,
+) -> Admission:
+    """The outcome for ``batch`` over ``sources``, given the ``newest`` committed record of its pipeline.
+
+    :param stateful: the query keeps state (aggregates, joins, deduplication), which lives in its checkpoint only.
+    """
     if newest is None:
         if batch.batch_id == 0:
             return Admission.FIRST
@@ -69,18 +81,27 @@ def admit(batch: BatchId, sources: tuple[SourceRange, ...], newest: LedgerRecord
         return _same_checkpoint(batch.batch_id - newest.batch.batch_id, sources, newest)
     if resume != "ledger":
         return Admission.REPLACED
+    if stateful:
+        return Admission.STATE_LOST
     return Admission.RESUME if _begins_at_end(sources, newest, new_allowed=True) else Admission.RESUME_GAP
 
 
-def hopeless(batch: BatchId, sources: tuple[SourceRange, ...], glimpsed: LedgerRecord | None, resume: Resume) -> bool:
+def hopeless(
+    batch: BatchId,
+    sources: tuple[SourceRange, ...],
+    glimpsed: LedgerRecord | None,
+    resume: Resume,
+    *,
+    stateful: bool = False,
+) -> bool:
     """Will ``batch`` be refused, whatever was committed since ``glimpsed``?
 
     For a look at the ledger before fencing, when ``glimpsed`` is None also if the newest record is still undecided:
     answers to ``EndTxn`` come before the markers are written, so that right after a restart the last commit may not be
     readable yet. That is why "ledger behind" is never hopeless.
     """
-    outcome = admit(batch, sources, glimpsed, resume)
-    return outcome in (Admission.REPLACED, Admission.RESUME_GAP, Admission.REWOUND, Admission.OFFSETS_DIFFER)
+    outcome = admit(batch, sources, glimpsed, resume, stateful=stateful)
+    return not outcome.writes and outcome not in (Admission.REPLAY, Admission.LEDGER_BEHIND)
 
 
 def _same_checkpoint(step: int, sources: tuple[SourceRange, ...], newest: LedgerRecord) -> Admission:
@@ -148,6 +169,12 @@ def refusal(
             'kafka_source(starting="ledger")',
             details=_details(batch, newest),
         )
+    if outcome is Admission.STATE_LOST:
+        return CheckpointReplaced(
+            f'{batch} was offered with resume="ledger", but the query keeps state, which was lost with the checkpoint',
+            next_step="restore the checkpoint; or rebuild from the beginning under a new pipeline_id, into new topics",
+            details=_details(batch, newest),
+        )
     if outcome is Admission.RESUME_GAP:
         return CheckpointReplaced(
             f'{batch} was offered with resume="ledger", but it does not begin where the ledger ends: {offsets}',
@@ -158,8 +185,9 @@ def refusal(
     return CheckpointRewound(
         f"{batch} was offered, but {known}, and the offsets differ: {offsets}. The checkpoint was truncated or "
         "restored from an older copy, or another copy of this query is running on it and is ahead",
-        next_step="if another copy is running, stop one of the two; else restore the newest checkpoint; or, for a query without state, start with a new checkpoint, "
-        'KafkaSink(resume="ledger") and kafka_source(starting="ledger")',
+        next_step="if another copy is running, stop one of the two; else restore the newest checkpoint; or, for a "
+        'query without state, start with a new checkpoint, KafkaSink(resume="ledger") and '
+        'kafka_source(starting="ledger")',
         details=_details(batch, newest),
     )
 

@@ -43,6 +43,7 @@ class LedgerRecord:
 
     ``sequence`` counts the batches of the pipeline from 0 without gap, over all its checkpoints. ``committed_at_ms``
     is the driver's clock (milliseconds since the epoch) just before ``EndTxn``; nothing depends on it.
+    ``ledger_partitions`` is how many partitions the ledger topic had when the record was written; 0 is unknown.
     """
 
     pipeline: PipelineId
@@ -52,6 +53,7 @@ class LedgerRecord:
     manifest: Manifest
     producer: ProducerIdentity
     committed_at_ms: int
+    ledger_partitions: int = 0
 
     @property
     def records(self) -> int:
@@ -77,6 +79,7 @@ def encode(record: LedgerRecord) -> bytes:
         "producer_id": record.producer.producer_id,
         "producer_epoch": record.producer.epoch,
         "committed_at_ms": record.committed_at_ms,
+        "ledger_partitions": record.ledger_partitions,
     }
     return json.dumps(document, separators=(",", ":")).encode()
 
@@ -112,6 +115,7 @@ def _from_document(document: Mapping[str, Any]) -> LedgerRecord:
         manifest=_manifest(document["manifest"]),
         producer=ProducerIdentity(int(document["producer_id"]), int(document["producer_epoch"])),
         committed_at_ms=int(document["committed_at_ms"]),
+        ledger_partitions=int(document.get("ledger_partitions", 0)),
     )
 
 

@@ -10,6 +10,7 @@ the key, so that any client finds it.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +31,13 @@ DEFAULT_TOPIC = "onceward-ledger"
 PARTITIONS = 16
 _LARGEST_RECORD_BYTES = 8 << 20
 _COMPRESS_ABOVE_BYTES = 16 << 10
+_TOPIC_CONFIGS = {
+    "cleanup.policy": "compact",
+    "max.message.bytes": str(_LARGEST_RECORD_BYTES),
+    # The active segment is not compacted, and every start reads it whole.
+    "segment.bytes": str(16 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
 
 
 class Ledger:
@@ -38,6 +46,7 @@ class Ledger:
     def __init__(self, client: KafkaClient, topic: str, pipeline: PipelineId) -> None:
         self._client = client
         self._home: TopicPartition | None = None
+        self._partitions = 0
         self.topic = topic
         self.pipeline = pipeline
 
@@ -51,8 +60,7 @@ class Ledger:
             self._client.topic_partitions([self.topic])
         except TopicMissing:
             log.info("creating ledger topic %s", self.topic)
-            configs = {"cleanup.policy": "compact", "max.message.bytes": str(_LARGEST_RECORD_BYTES)}
-            self._client.create_topic(self.topic, PARTITIONS, configs=configs)
+            self._client.create_topic(self.topic, PARTITIONS, configs=_TOPIC_CONFIGS)
         try:
             policy = self._client.topic_config(self.topic)
         except AccessDenied as denied:
@@ -81,8 +89,8 @@ class Ledger:
     def partition(self) -> TopicPartition:
         """Where this pipeline's records are appended; looked up once."""
         if self._home is None:
-            count = len(self._client.topic_partitions([self.topic])[self.topic])
-            self._home = TopicPartition(self.topic, int(partition_of_keys(_one(self.pipeline.encode()), count)[0]))
+            self._partitions = len(self._client.topic_partitions([self.topic])[self.topic])
+            self._home = TopicPartition(self.topic, self._home_of(self._partitions))
         return self._home
 
     def glance(self) -> LedgerRecord | None:
@@ -92,8 +100,8 @@ class Ledger:
     def newest(self) -> LedgerRecord | None:
         """The newest committed record, or None when there is none, or no topic.
 
-        When the pipeline's own partition has none, the others are read as well: somebody may have added partitions
-        to the topic since the record was written, and then the key's place moved.
+        The key's place moves when somebody adds partitions to the topic. A record says how many there were when it was
+        written; they never get fewer, so one that counts as many as now is the newest. Else all partitions are read.
 
         :raises LedgerUnreadable: the record cannot be understood, or stays undecided.
         """
@@ -104,12 +112,13 @@ class Ledger:
             partitions = self._client.topic_partitions([self.topic])[self.topic]
         except TopicMissing:
             return None
-        home = self.partition().partition
+        home = self._home_of(len(partitions))
         found = self._newest_in(home, decided_only)
-        if found is not None:
+        if found is not None and found.ledger_partitions == len(partitions):
             return found
         others = [self._newest_in(partition, decided_only) for partition in sorted(partitions) if partition != home]
-        return max((record for record in others if record), key=lambda record: record.sequence, default=None)
+        known = [record for record in (found, *others) if record is not None]
+        return max(known, key=lambda record: record.sequence, default=None)
 
     def _newest_in(self, partition: int, decided_only: bool) -> LedgerRecord | None:
         key = self.pipeline.encode()
@@ -117,9 +126,13 @@ class Ledger:
         where = f"{self.topic}-{partition}, key {self.pipeline!r}"
         return None if value is None else decode(value, where=where)
 
+    def _home_of(self, partitions: int) -> int:
+        return int(partition_of_keys(_one(self.pipeline.encode()), partitions)[0])
+
     def record_to_append(self, record: LedgerRecord) -> Fragment:
         """``record`` as one fragment for :meth:`partition`; compressed when it is large (thousands of partitions)."""
-        value = encode(record)
+        self.partition()
+        value = encode(replace(record, ledger_partitions=self._partitions))
         columns = RecordColumns.of(_one(value), key=_one(self.pipeline.encode()))
         codec = Codec.GZIP if len(value) > _COMPRESS_ABOVE_BYTES else Codec.NONE
         (fragment,) = encode_fragments(

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
 from typing import Any, Literal
 
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
@@ -333,11 +334,12 @@ def _one_coordinator(answer: Any) -> Any:
 
 
 def _sharing_key(settings: ClientSettings) -> str:
-    """Equal for equal settings, also for those that arrived again with another task."""
-    try:
-        return hashlib.sha256(pickle.dumps(settings)).hexdigest()
-    except (pickle.PicklingError, TypeError, AttributeError):  # a token provider that does not pickle
-        return f"{hash(settings)}-{id(settings.oauth_token_provider)}"
+    """Equal for equal settings, also for those that arrived again with another task.
+
+    A token provider counts by the name that its settings gave it, and not by what it holds: one that remembers its
+    token would look like another with every refresh.
+    """
+    return hashlib.sha256(pickle.dumps(replace(settings, oauth_token_provider=None))).hexdigest()
 
 
 def _forget_inherited() -> None:

@@ -164,6 +164,7 @@ class Connections:
                 next_step="use Apache Kafka 2.5 or newer, or a broker compatible with it",
             )
         if isinstance(error, _AUTHENTICATION_ERRORS) or _is_tls_refusal(error):
+            self.forget_authentication_failures()  # whoever asks next, with the right password by now, is let try
             return AuthenticationFailed(
                 f"{self._settings.security.protocol} authentication with broker {node_id} of "
                 f"{','.join(self._settings.bootstrap_servers)} failed: {_innermost(error)}",

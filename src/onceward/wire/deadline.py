@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.5
@@ -53,3 +54,19 @@ class Backoff:
         time.sleep(min(self.next_pause_s(), deadline.remaining_ms / 1000))
         if self._should_stop:
             self._should_stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A moment, told by two clocks: the monotonic one stands still while a machine sleeps, the other may be set."""
+
+    monotonic_s: float
+    wall_s: float
+
+    @staticmethod
+    def now() -> Instant:
+        return Instant(time.monotonic(), time.time())
+
+    def age_ms(self) -> float:
+        """Milliseconds since then, by the clock that says more: brokers go by the wall clock, asleep or not."""
+        return max(time.monotonic() - self.monotonic_s, time.time() - self.wall_s) * 1000

@@ -27,11 +27,15 @@ class Fencing(Enum):
     TAKEN_OVER = "somebody else holds the transactional id"
 
 
-def judge(ours: ProducerIdentity, found: TransactionDescription) -> Fencing:
-    """What ``found`` says about an identity of ours that was refused."""
+def judge(ours: ProducerIdentity, found: TransactionDescription, *, took_part: bool) -> Fencing:
+    """What ``found`` says about an identity of ours that was refused.
+
+    :param took_part: anything of ours may have been open at the coordinator. If not, it had nothing to abort for us: a
+        newer owner got the very next epoch, and the transaction that was aborted under it is the owner's.
+    """
     if found.identity == ours:
         return Fencing.STILL_OURS
     next_epoch = ProducerIdentity(ours.producer_id, ours.epoch + 1)
-    if found.identity == next_epoch and found.state in _ABORTING:
+    if took_part and found.identity == next_epoch and found.state in _ABORTING:
         return Fencing.ABORTED_FOR_US
     return Fencing.TAKEN_OVER

@@ -49,6 +49,7 @@ def newest_committed(
     after ``InitProducerId``, so that it waits for markers at most.
 
     :param decided_only: do not wait: None when there is such a record, because it may turn out to be the newest.
+    :param timeout_ms: how long to go on without any progress.
     :raises LedgerUnreadable: undecided after ``timeout_ms``, or the log is damaged; names partition and key.
     :raises BrokerUnreachable, TopicMissing, AccessDenied: …
     """
@@ -62,7 +63,7 @@ def newest_committed(
         batches = reader.read()
         for batch in batches:
             found.read(batch)
-        settled = decided_only or not found.undecided
+        settled = (decided_only or not found.undecided) and reader.sees(end)
         if settled and not batches and reader.position < end and reader.empty_answers >= _EMPTY_ANSWERS:
             break  # compaction removed the rest: the last records were those of aborted transactions
         if deadline.passed:
@@ -72,7 +73,9 @@ def newest_committed(
                 f"{sorted(found.undecided)}",
                 next_step="end or wait for the open transaction (kafka-transactions.sh describe), then run again",
             )
-        if not batches:
+        if batches:
+            deadline = Deadline(timeout_ms)  # a long log is no reason to give up, a stuck one is
+        else:
             backoff.wait(deadline)
     return None if found.undecided else found.value
 
@@ -117,6 +120,15 @@ class _PartitionReader:
         self._partition = partition
         self.position = list_offsets(client, [partition], EARLIEST)[partition]
         self.empty_answers = 0
+        self._high_watermark = -1
+
+    def sees(self, end: int) -> bool:
+        """Whether the leader that answered last has everything up to ``end``.
+
+        After an election the new leader's high watermark lags until its followers have fetched; until then it answers
+        with nothing although there is something.
+        """
+        return self._high_watermark >= end
 
     def read(self) -> list[RecordBatch]:
         """The next batches, possibly none; ``position`` moves past them."""
@@ -131,6 +143,7 @@ class _PartitionReader:
             )
         except (Refused, Unanswered) as outcome:
             raise_as_error(outcome)
+        self._high_watermark = answer.responses[0].partitions[0].high_watermark
         records = answer.responses[0].partitions[0].records
         if not records and not answer.throttle_time_ms:  # a throttled answer is empty, too
             self.empty_answers += 1

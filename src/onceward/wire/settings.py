@@ -7,6 +7,7 @@ Java producer; PEM files and plain SASL names follow librdkafka, where Java has 
 from __future__ import annotations
 
 import difflib
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,8 @@ class ClientSettings:
     (socket.connection.setup.timeout.max.ms)."""
     security: Security = field(default_factory=Security)
     oauth_token_provider: TokenProvider | None = field(default=None, repr=False)
+    oauth_token_provider_id: str = ""
+    """Tells the providers of two sinks apart in a process that serves both."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ def settings_from_options(
         client_id=texts.get("client.id", client_id),
         security=security,
         oauth_token_provider=oauth_token_provider,
+        oauth_token_provider_id="" if oauth_token_provider is None else uuid.uuid4().hex,
         **_picked(
             numbers,
             {

@@ -14,7 +14,6 @@ Three rules, each against a way to lose or repeat a batch:
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, NoReturn
@@ -33,7 +32,7 @@ from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.wire.client import KafkaClient
 from onceward.wire.conversation import Refused, Unanswered, raise_as_error
 from onceward.wire.coordinator import NOBODY, TransactionCoordinator
-from onceward.wire.deadline import Deadline
+from onceward.wire.deadline import Deadline, Instant
 from onceward.wire.error_table import Verdict
 from onceward.wire.fencing import Fencing, judge
 from onceward.wire.transaction_states import TRANSITIONS, State, Step
@@ -69,7 +68,7 @@ class Transaction:
         self._epoch_used = False
         self._added: set[TopicPartition] = set()
         self._groups: set[str] = set()
-        self._opened_at = 0.0
+        self._opened_at = Instant.now()
 
     def take_over(self) -> ProducerIdentity:
         """Take the transactional id from whoever holds it; their open transaction is aborted first.
@@ -104,7 +103,7 @@ class Transaction:
             self._added.clear()
             self._groups.clear()
             self._epoch_used = True
-            self._opened_at = time.monotonic()
+            self._opened_at = Instant.now()
             self.state = State.OPEN
             return self.identity
 
@@ -320,7 +319,7 @@ class Transaction:
             raise self._fenced(RuntimeError(f"{found.identity} has a transaction open"))
 
     def _fenced_or_timed_out(self, refusal: OncewardError) -> OncewardError:
-        open_for_ms = (time.monotonic() - self._opened_at) * 1000
+        open_for_ms = self._opened_at.age_ms()
         try:
             why = self._what_fenced_us()
         except (Unanswered, BrokerUnreachable):
@@ -347,7 +346,8 @@ class Transaction:
             if isinstance(refused, BrokerUnreachable):
                 raise
             return Fencing.TAKEN_OVER  # brokers before 3.0 cannot tell, and a wrong guess here must be the safe one
-        return judge(self.identity, found)
+        took_part = self.version == 2 or bool(self._added or self._groups)
+        return judge(self.identity, found, took_part=took_part)
 
     def _fenced(self, cause: BaseException) -> Fenced:
         self.state = State.FENCED
