@@ -92,23 +92,21 @@ def test_a_topic_column_of_the_wrong_type(pipeline: Pipeline):
         ("'{ledger}'", BadColumn, "ledger topic"),
     ],
 )
-def test_a_bad_topic_in_one_row_in_the_middle(
-    any_pipeline: Pipeline, topic: str, kind: type[OncewardError], named: str
-):
-    bad = topic.format(ledger=any_pipeline.ledger_topic)
-    rows = f"CASE WHEN n = 5 THEN {bad} ELSE '{any_pipeline.output}' END AS topic"
-    error = refused_and_invisible(any_pipeline, "CAST(n AS STRING) AS value", rows, topic=None)
+def test_a_bad_topic_in_one_row_in_the_middle(pipeline: Pipeline, topic: str, kind: type[OncewardError], named: str):
+    bad = topic.format(ledger=pipeline.ledger_topic)
+    rows = f"CASE WHEN n = 5 THEN {bad} ELSE '{pipeline.output}' END AS topic"
+    error = refused_and_invisible(pipeline, "CAST(n AS STRING) AS value", rows, topic=None)
     assert type(error) is kind
     assert named in error.message
 
 
 @pytest.mark.parametrize("bad", [-1, 3, 2_000_000_000])
-def test_a_partition_out_of_range(any_pipeline: Pipeline, bad: int):
+def test_a_partition_out_of_range(pipeline: Pipeline, bad: int):
     column = f"CASE WHEN n = 5 THEN {bad} END AS partition"
-    error = refused_and_invisible(any_pipeline, "'v' AS value", column)
+    error = refused_and_invisible(pipeline, "'v' AS value", column)
     assert type(error) is PartitionMissing
     assert str(bad) in error.message
-    assert any_pipeline.output in error.message
+    assert pipeline.output in error.message
 
 
 def test_a_time_that_kafka_cannot_carry(pipeline: Pipeline):
@@ -117,9 +115,9 @@ def test_a_time_that_kafka_cannot_carry(pipeline: Pipeline):
     assert "'timestamp'" in error.message
 
 
-def test_a_record_larger_than_a_batch_may_be(any_pipeline: Pipeline):
+def test_a_record_larger_than_a_batch_may_be(pipeline: Pipeline):
     value = "CASE WHEN n = 5 THEN repeat('x', 200000) ELSE 'small' END AS value"
-    error = refused_and_invisible(any_pipeline, value, options={"batch.size": 100_000})
+    error = refused_and_invisible(pipeline, value, options={"batch.size": 100_000})
     assert type(error) is RecordTooLarge
     assert "batch.size" in f"{error.message} {error.next_step}"
 
@@ -154,9 +152,9 @@ def test_batches_that_the_topic_finds_too_large_though_no_record_is(pipeline: Pi
     pipeline.assert_exactly_once(ledger_records=1)
 
 
-def test_a_missing_topic(any_pipeline: Pipeline):
-    any_pipeline.feed(5)
-    error = any_pipeline.refused(topic="topic-that-is-not-there")
+def test_a_missing_topic(pipeline: Pipeline):
+    pipeline.feed(5)
+    error = pipeline.refused(topic="topic-that-is-not-there")
     assert type(error) is TopicMissing
     assert "topic-that-is-not-there" in error.message
     assert "create_topic_partitions" in error.next_step
