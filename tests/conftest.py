@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from onceward import spark_conf
 from onceward.testing import LocalKafka
 
 READ_TIMEOUT_SECONDS = 60
+MARKERS_SECONDS = 3
 LEADER_TIMEOUT_SECONDS = 60
 
 BROKER_FIXTURES = {"kafka", "kafka39", "any_kafka", "topic", "local_kafka"}
@@ -165,14 +166,33 @@ def _read(bootstrap_servers: str, topic: str, isolation_level: str) -> list[Mess
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "fetch.queue.backoff.ms": 5,
+            "fetch.wait.max.ms": 20,  # the end of a partition is an empty answer, for which the broker waits so long
         }
     )
     try:
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        if isolation_level == "read_committed":
+            _wait_for_markers(bootstrap_servers, topic, list(partitions))
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
         return sorted(_until_every_end(consumer, len(partitions)), key=lambda m: (m.partition(), m.offset()))
     finally:
         consumer.close()
+
+
+def _wait_for_markers(bootstrap_servers: str, topic: str, partitions: list[int]) -> None:
+    """Lets a commit that is answered become visible: the coordinator answers before it writes the markers.
+
+    A transaction that a test keeps open on purpose is not waited for any longer.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    wanted = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}
+    deadline = time.monotonic() + MARKERS_SECONDS
+    while time.monotonic() < deadline:
+        stable = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
+        ends = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+        if all(stable[p].result(30).offset == ends[p].result(30).offset for p in wanted):
+            return
+        time.sleep(0.05)
 
 
 def _until_every_end(consumer: Consumer, partition_count: int) -> Iterator[Message]:
