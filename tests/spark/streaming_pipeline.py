@@ -85,6 +85,8 @@ class Pipeline:
     def frame(self, *, topic: str | Sequence[str] | None = None, **options: Any) -> DataFrame:
         """The source as a streaming DataFrame; at most 40 offsets a batch unless told otherwise."""
         settings: dict[str, Any] = {"starting": "earliest", "max_offsets_per_trigger": 40} | options
+        # Spark's reader asks ahead, also at the end; a batch that begins elsewhere has to wait for that answer first.
+        settings["spark_options"] = {"kafka.fetch.max.wait.ms": 20} | settings.get("spark_options", {})
         return onceward.kafka_source(
             self.spark, bootstrap_servers=self.bootstrap, topic=topic or self.source, **settings
         )
