@@ -6,6 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
+
+import psutil
 
 from onceward.cli.bench.cpu import CpuMeter
 
@@ -51,3 +54,35 @@ def test_a_worker_at_work_counts_for_the_workers_and_not_for_the_jvm() -> None:
     finally:
         os.killpg(jvm.pid, signal.SIGKILL)
         jvm.wait()
+
+
+def test_the_time_of_a_worker_whom_nobody_waited_for_stays_counted() -> None:
+    """As PySpark's daemon does it: SIGCHLD ignored, so that the kernel adds a child's time to nobody."""
+    program = (
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "if os.fork() == 0:\n"
+        "    while time.process_time() < 0.3: pass\n"
+        "    print('burnt', flush=True)\n"
+        "    sys.stdin.readline()\n"
+        "    os._exit(0)\n"
+        "time.sleep(600)\n"
+    )
+    daemon = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {program!r}])"
+    jvm = subprocess.Popen(
+        [sys.executable, "-c", daemon], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert jvm.stdout is not None
+        assert jvm.stdin is not None
+        meter = CpuMeter(jvm_pid=jvm.pid, broker_pid=jvm.pid)
+        assert jvm.stdout.readline() == b"burnt\n"
+        before = meter.read()
+        jvm.stdin.write(b"end\n")
+        jvm.stdin.flush()
+        while len(psutil.Process(jvm.pid).children(recursive=True)) > 1:
+            time.sleep(0.05)
+        assert meter.read().since(before).workers >= 0
+    finally:
+        os.killpg(jvm.pid, signal.SIGKILL)
+        jvm.communicate()

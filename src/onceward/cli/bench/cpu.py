@@ -1,7 +1,7 @@
 """CPU seconds of Spark and of a broker, counted from outside. Called by :mod:`rounds`, in the driver's process.
 
-Spark is this process (the driver's Python), its JVM, and the Python workers below that. The time of a worker that has
-ended is with the process that waited for it, so a sum over a process and its reaped children never goes down.
+Spark is this process (the driver's Python), its JVM, and the Python workers below that. PySpark's daemon ignores the
+signal of a child's end, so Linux gives the time of a worker that has ended to nobody: what was read of it last is kept.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class CpuMeter:
         self._driver = psutil.Process(os.getpid())
         self._jvm = psutil.Process(jvm_pid)
         self._broker = psutil.Process(broker_pid)
+        self._workers: dict[psutil.Process, float] = {}  # equal by pid and start time, so a pid may come again
 
     def read(self) -> CpuSeconds:
         """All of it as of now; resolution is the kernel's clock tick, 10 ms."""
@@ -57,9 +58,14 @@ class CpuMeter:
             driver=_own(self._driver),
             # With what it reaped: Hadoop starts a `chmod` for every file of a checkpoint.
             jvm=_with_reaped(self._jvm),
-            workers=sum(map(_with_reaped, self._jvm.children(recursive=True))),
+            workers=self._read_workers(),
             broker=_own(self._broker),
         )
+
+    def _read_workers(self) -> float:
+        for worker in self._jvm.children(recursive=True):
+            self._workers[worker] = max(_with_reaped(worker), self._workers.get(worker, 0.0))
+        return sum(self._workers.values())
 
 
 def _own(process: psutil.Process) -> float:
