@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from onceward.errors import LedgerUnreadable
@@ -53,7 +53,7 @@ class LedgerRecord:
     manifest: Manifest
     producer: ProducerIdentity
     committed_at_ms: int
-    ledger_partitions: int = 0
+    ledger_partitions: int = field(default=0, compare=False)  # where it lies, not what it says
 
     @property
     def records(self) -> int:
