@@ -46,7 +46,6 @@ class KafkaTarget(AtomicTarget):
         self._transaction = Transaction(self._client, settings.pipeline, settings.producer.transaction_timeout_ms)
         self._producer_settings = settings.producer
         self._sequencer: Sequencer | None = None
-        self._epoch_open = False
 
     # 1. Admit
 
@@ -116,13 +115,11 @@ class KafkaTarget(AtomicTarget):
             self._sequencer = Sequencer(bind, advertised, self._settings.sequencer_port)
         producer = self._settings.producer
         limit_ms = min(producer.delivery_timeout_ms, producer.transaction_timeout_ms)
-        ticket = self._sequencer.open_epoch(
+        return self._sequencer.open_epoch(
             self._transaction.identity,
             lease_limit_seconds=limit_ms / 1000,
             on_first_lease=self._transaction.add_partitions,
         )
-        self._epoch_open = True
-        return ticket
 
     def _run(self, job_frame: DataFrame) -> tuple[list[Row], EpochBook]:
         """Run the job; a typed error of a task or of the sequencer comes before Spark's text of it."""
@@ -224,10 +221,7 @@ class KafkaTarget(AtomicTarget):
         self._transaction.abort()
 
     def _close_epoch(self) -> EpochBook | None:
-        if self._sequencer is None or not self._epoch_open:
-            return None
-        self._epoch_open = False
-        return self._sequencer.close_epoch()
+        return None if self._sequencer is None else self._sequencer.close_epoch()
 
     def close(self) -> None:
         for part in (self._sequencer, self._client):
