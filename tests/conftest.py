@@ -21,11 +21,13 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from onceward import spark_conf
 from onceward.testing import LocalKafka
 
+pytest_plugins = ["fault_table"]
+
 READ_TIMEOUT_SECONDS = 60
 MARKERS_SECONDS = 3
 LEADER_TIMEOUT_SECONDS = 60
 
-BROKER_FIXTURES = {"kafka", "kafka39", "any_kafka", "topic", "local_kafka"}
+BROKER_FIXTURES = {"kafka", "kafka39", "any_kafka", "three_nodes", "three_nodes39", "topic", "local_kafka"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         suite = item.path.relative_to(Path(__file__).parent).parts[0]
-        if suite == "broker" or fixtures & BROKER_FIXTURES:
+        if suite in ("broker", "chaos") or fixtures & BROKER_FIXTURES:
             item.add_marker(pytest.mark.broker)
         if suite == "spark" or "spark" in fixtures:
             item.add_marker(pytest.mark.spark)
@@ -50,6 +52,20 @@ def kafka() -> Iterator[LocalKafka]:
 def kafka39() -> Iterator[LocalKafka]:
     """One node of 3.9.1: transaction version 1."""
     with LocalKafka(version="3.9.1") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def three_nodes() -> Iterator[LocalKafka]:
+    """Three nodes of 4.3.1, for tests that kill none of them."""
+    with LocalKafka(nodes=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def three_nodes39() -> Iterator[LocalKafka]:
+    """Three nodes of 3.9.1."""
+    with LocalKafka(nodes=3, version="3.9.1") as cluster:
         yield cluster
 
 

@@ -9,13 +9,13 @@ import psutil
 import pytest
 from pipeline_audit import audit
 from pipeline_runs import JobLife, Pipeline, send
-from wire_fixtures import fragments, settings
 
 from onceward.errors import Fenced
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.testing import LocalKafka
 from onceward.wire.client import KafkaClient
 from onceward.wire.producer import Append, PartitionProducer
+from wire_fixtures import fragments, settings
 
 SEPARATE_EXECUTORS = "local-cluster[2,1,1200]"
 

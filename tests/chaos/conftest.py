@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,6 @@ from onceward.testing import LocalKafka
 pytest.register_assert_rewrite("pipeline_audit", "pipeline_runs")  # their assertions shall show values, too
 
 from pipeline_runs import Pipeline  # noqa: E402
-
-
-@pytest.fixture(scope="session")
-def three_nodes() -> Iterator[LocalKafka]:
-    """Three nodes of 4.3.1, for tests that kill none of them."""
-    with LocalKafka(nodes=3) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="session")
-def three_nodes39() -> Iterator[LocalKafka]:
-    """Three nodes of 3.9.1."""
-    with LocalKafka(nodes=3, version="3.9.1") as cluster:
-        yield cluster
 
 
 @pytest.fixture

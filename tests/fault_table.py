@@ -1,0 +1,158 @@
+"""The faults that the product must survive, which test shows each, and the table that a run prints of them.
+
+A test says which faults it shows by ``@pytest.mark.fault("driver-killed-mid-send")``. A run that selected such tests
+ends with a table: fault by broker version, and how it went. A test that armed a fault which then did not happen proves
+nothing: it calls :func:`invalid`, and is counted as INVALID, which fails the run but is not a verdict on the product.
+
+A plugin of the test suite, loaded by ``tests/conftest.py``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, NoReturn
+
+import pytest
+
+from onceward.testing import LocalKafka
+
+FAULTS = {
+    "driver-killed-before-init": "driver killed before InitProducerId",
+    "driver-killed-after-init": "driver killed after InitProducerId",
+    "driver-killed-mid-send": "driver killed mid-send",
+    "driver-killed-after-send": "driver killed after the last send",
+    "driver-killed-after-offsets": "driver killed after the offsets",
+    "driver-killed-before-end-txn": "driver killed after the ledger record, before EndTxn",
+    "end-txn-request-lost": "EndTxn request lost",
+    "end-txn-response-lost": "EndTxn response lost",
+    "end-txn-late": "EndTxn held, then released after a takeover",
+    "driver-killed-after-commit": "driver killed after commit, before Spark's commit log",
+    "commit-log-deleted": "Spark's commits/<b> deleted",
+    "executor-killed": "executor killed",
+    "executor-out-of-memory": "executor out of memory",
+    "task-raises": "a task raises",
+    "stage-retried": "stage retried",
+    "speculative-copy": "speculative copy of a task",
+    "lease-connection-lost": "connection to the sequencer lost while a lease is held",
+    "lease-overdue": "lease overdue",
+    "second-hello": "second hello of an attempt",
+    "sequencer-token-wrong": "wrong or old token at the sequencer",
+    "sequencer-garbage": "garbage frames at the sequencer",
+    "sequencer-unreachable": "sequencer unreachable from the executors",
+    "executor-frozen": "executor stopped, batch aborted and rerun, executor resumed: its Produce comes late",
+    "produce-response-lost": "Produce response lost",
+    "leader-moves": "partition leader moves mid-transaction",
+    "coordinator-dies-init": "coordinator dies during init",
+    "coordinator-dies-send": "coordinator dies during send",
+    "coordinator-dies-end": "coordinator dies during end",
+    "broker-restart": "broker restart",
+    "rolling-restart": "rolling restart",
+    "all-brokers-restart": "all brokers restart",
+    "transaction-state-below-min-isr": "__transaction_state below min ISR",
+    "output-below-min-isr": "output below min ISR",
+    "transaction-times-out": "transaction times out while sending",
+    "timeout-above-maximum": "transaction timeout above the broker's maximum",
+    "record-too-large": "record larger than the broker takes, in the middle of a batch",
+    "empty-batch": "empty batch",
+    "watermark-batch": "only-watermark batch",
+    "epoch-rollover": "epoch rollover (32,767)",
+    "producer-id-expired": "producer id expired",
+    "transactional-id-expired": "transactional id expired",
+    "source-partitions-added": "partitions added to the source",
+    "sink-partitions-added": "partitions added to the output",
+    "source-topic-recreated": "source topic deleted and created again",
+    "offsets-expired": "source offsets expired",
+    "sink-topic-deleted": "output topic deleted",
+    "ledger-deleted": "ledger deleted",
+    "ledger-truncated": "ledger truncated",
+    "group-offsets-moved": "group offsets moved by hand",
+    "checkpoint-deleted": "checkpoint deleted",
+    "checkpoint-truncated": "checkpoint truncated file by file",
+    "checkpoint-restored": "checkpoint restored from an older copy",
+    "same-id-twice": "same pipeline id started twice",
+    "zombie-driver": "zombie driver resumed",
+    "two-on-one-checkpoint": "two pipelines on one checkpoint",
+    "ids-mixed-up": "two pipeline ids mixed up",
+    "acl-denied": "ACL denied, each resource in turn",
+    "wrong-password": "wrong password",
+    "untrusted-certificate": "untrusted certificate, or for another host",
+    "token-expiring": "token expiring",
+    "brokers-upgraded": "brokers upgraded from transaction version 1 to 2 under load",
+    "sparks-own-sink": "Spark's own sink under the same kills is reported as duplicating",
+}
+"""Every fault that a test may show, and must: ``tests/tidy`` looks for one without a test."""
+
+INVALID = "INVALID"
+_NEWEST = "4.3.1"
+
+
+def invalid(why: str) -> NoReturn:
+    """The fault that this test is about did not happen: it neither passes nor accuses the product."""
+    pytest.fail(f"{INVALID}: {why}")
+
+
+def fired(condition: object, why: str) -> None:
+    """Unless ``condition`` holds the fault has not happened: INVALID."""
+    if not condition:
+        invalid(why)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Table(), "onceward-fault-table")
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    if report.failed and report.when == "call" and INVALID in report.longreprtext:
+        return "invalid", "I", INVALID
+    return None
+
+
+class _Table:
+    """Collects the outcomes of the tests that carry the ``fault`` marker."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Any:
+        report: pytest.TestReport = (yield).get_result()
+        marks = list(item.iter_markers("fault"))
+        if not marks or not (report.when == "call" or report.failed or report.skipped):
+            return
+        outcome = INVALID if report.failed and INVALID in report.longreprtext else report.outcome
+        for fault in [name for mark in marks for name in mark.args]:
+            self._outcomes[fault][_broker_version(item)].append(outcome)
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        named = {name for item in items for mark in item.iter_markers("fault") for name in mark.args}
+        if unknown := named - set(FAULTS):
+            raise pytest.UsageError(f"no such fault in tests/fault_table.py: {sorted(unknown)}")
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if not self._outcomes:
+            return
+        versions = sorted({version for by_version in self._outcomes.values() for version in by_version})
+        terminalreporter.section("faults")
+        terminalreporter.write_line(f"{'':72}" + "".join(f"{version:>16}" for version in versions))
+        for fault, text in FAULTS.items():
+            if fault in self._outcomes:
+                cells = [_cell(self._outcomes[fault][version]) for version in versions]
+                terminalreporter.write_line(f"{text[:71]:72}" + "".join(f"{cell:>16}" for cell in cells))
+
+
+def _broker_version(item: pytest.Item) -> str:
+    """The Kafka release under a test: of its cluster, or as its parameters name it; ``-`` without a broker."""
+    values = [*getattr(item, "funcargs", {}).values(), *getattr(getattr(item, "callspec", None), "params", {}).values()]
+    for value in values:
+        if isinstance(value, LocalKafka):
+            return value.version
+        if isinstance(value, str) and (value.endswith("39") or value.startswith("3.9")):
+            return "3.9.1"
+    return _NEWEST if item.get_closest_marker("broker") else "-"
+
+
+def _cell(outcomes: list[str]) -> str:
+    for bad in ("failed", INVALID, "skipped"):
+        if bad in outcomes:
+            return f"{outcomes.count(bad)} {bad}"
+    return f"{len(outcomes)} passed" if outcomes else ""
