@@ -14,7 +14,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup jars lock demo bench test test-fast test-all lint format types contracts check dist clean distclean
+.PHONY: help setup jars lock demo bench test test-fast test-all chaos soak mutants recovery lint format types contracts check dist clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,19 @@ test-fast: $(INSTALLED) ## the tests that need neither Spark nor a broker
 
 test-all: jars ## every test
 	$(BIN)/python -m pytest $(ARGS)
+
+chaos: jars ## every fault of tests/fault_table.py on real brokers of both versions, with a table at the end (40 min)
+	$(BIN)/python -m pytest -m fault $(ARGS)
+
+soak: jars ## random faults on three brokers, and a verdict: SEED=1 MINUTES=60 DIR=folder REPORT=file.md
+	PYTHONPATH=tests $(BIN)/python -m soak $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	    $(if $(DIR),--dir $(DIR)) $(if $(REPORT),--report $(REPORT)) $(ARGS)
+
+mutants: jars ## break the code in known ways, one by one: some test must notice each (20 min)
+	$(BIN)/python tests/mutants/run.py $(ARGS)
+
+recovery: jars ## how long a pipeline takes from kill -9 to its next batch, and what for
+	PYTHONPATH=tests/chaos:tests $(BIN)/python tests/chaos/measure_recovery.py $(ARGS)
 
 check: lint types contracts ## lint, types and contracts
 
