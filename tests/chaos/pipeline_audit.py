@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline_models import Row, expected
 from pipeline_runs import Pipeline
 
 from onceward.records.checksum import ContentChecksum
@@ -23,16 +23,15 @@ from onceward.testing.verdict import exactly_once
 
 LEDGER = "onceward-ledger"
 
-Row = tuple[bytes | None, bytes | None]
-
 
 @dataclass
 class Audit:
     """All that was found; ``aborted`` are the output records of aborted attempts, which no reader is to see."""
 
     ledger: list[dict[str, Any]]
-    committed: list[ReadRecord]
-    runs: dict[int, list[TransactionRun]] = field(default_factory=dict)
+    source: list[ReadRecord]
+    committed: list[ReadRecord] = field(default_factory=list)
+    runs: dict[tuple[str, int], list[TransactionRun]] = field(default_factory=dict)
 
     @property
     def batches(self) -> int:
@@ -54,26 +53,30 @@ def audit(pipeline: Pipeline) -> Audit:
     :returns: the facts, for what a test has to say beside.
     """
     servers = pipeline.kafka.bootstrap_servers
-    _nothing_is_open(servers, pipeline.output, LEDGER)  # I8
+    _nothing_is_open(servers, *pipeline.outputs, LEDGER)  # I8
     source = read_topic(servers, pipeline.source)
-    committed = read_topic(servers, pipeline.output)
-    uncommitted = read_topic(servers, pipeline.output, "read_uncommitted")
     ledger = _ledger(servers, pipeline.pipeline_id)
-
     _one_chain(ledger)  # I6
     _ends_where_the_source_ends(ledger, end_offsets(servers, pipeline.source, "read_uncommitted"), pipeline.source)
     assert pipeline.lag() == 0  # I8
 
-    verdict = exactly_once(_expected(pipeline.settings.query, source, ledger, pipeline.source), _rows(committed))
-    assert verdict.holds, str(verdict)  # I1, I2
-    if pipeline.settings.query == "copy":
-        _order_is_kept(committed)  # I3
-    runs = {
-        partition: transaction_runs(_offsets(uncommitted, partition), _offsets(committed, partition))
-        for partition in sorted({record.partition for record in uncommitted})
-    }  # I4: raises when a part of a transaction is visible
-    _each_batch_is_one_transaction(pipeline.output, ledger, committed, runs)  # I4, I5
-    return Audit(ledger, committed, runs)
+    found = Audit(ledger, source)
+    model = expected(pipeline.settings.query, source, ledger, pipeline.source, pipeline.outputs)
+    for topic in pipeline.outputs:
+        committed = read_topic(servers, topic)
+        uncommitted = read_topic(servers, topic, "read_uncommitted")
+        verdict = exactly_once(model[topic], _rows(committed))
+        assert verdict.holds, f"{topic}: {verdict}"  # I1, I2
+        if pipeline.settings.query in ("copy", "fanout"):
+            _order_is_kept(committed)  # I3
+        runs = {
+            partition: transaction_runs(_offsets(uncommitted, partition), _offsets(committed, partition))
+            for partition in sorted({record.partition for record in uncommitted})
+        }  # I4: raises when a part of a transaction is visible
+        _each_batch_is_one_transaction(topic, ledger, committed, runs)  # I4, I5
+        found.committed += committed
+        found.runs |= {(topic, partition): parts for partition, parts in runs.items()}
+    return found
 
 
 def audit_epochs(pipeline: Pipeline, found: Audit) -> None:
@@ -83,12 +86,13 @@ def audit_epochs(pipeline: Pipeline, found: Audit) -> None:
     batch of an aborted attempt shares an identity with a committed one.
     """
     (node,) = pipeline.kafka.nodes
-    logs = [str(log) for log in node.data_folder.glob(f"{pipeline.output}-*/*.log")]
+    logs = [str(log) for topic in pipeline.outputs for log in node.data_folder.glob(f"{topic}-*/*.log")]
     dumped = pipeline.kafka.kafka_tool("kafka-dump-log", "--files", ",".join(logs))
     committed_by = {
-        (int(partition), offset): (record["producer_id"], record["producer_epoch"])
+        (f"{topic}-{partition}", offset): (record["producer_id"], record["producer_epoch"])
         for record in found.ledger
-        for partition, (_, first, last, _) in record["manifest"].get(pipeline.output, {}).items()
+        for topic, partitions in record["manifest"].items()
+        for partition, (_, first, last, _) in partitions.items()
         for offset in range(first, last + 1)
     }
     aborted_by = set()
@@ -97,59 +101,27 @@ def audit_epochs(pipeline: Pipeline, found: Audit) -> None:
     for partition, batch in batches:
         identity = (batch["producerId"], batch["producerEpoch"])
         owners = {committed_by.get((partition, o)) for o in range(batch["baseOffset"], batch["lastOffset"] + 1)}
-        assert owners in ({None}, {identity}), f"partition {partition}: {batch} is told of as {owners}"
+        assert owners in ({None}, {identity}), f"{partition}: {batch} is told of as {owners}"
         if owners == {None}:
             aborted_by.add(identity)
     assert aborted_by.isdisjoint(found.identities)
 
 
-def _dumped_batches(dumped: str) -> Iterator[tuple[int, dict[str, int]]]:
-    """Partition and fields of each data batch in what ``kafka-dump-log`` prints."""
-    partition = -1
+def _dumped_batches(dumped: str) -> Iterator[tuple[str, dict[str, int]]]:
+    """Topic partition and fields of each data batch in what ``kafka-dump-log`` prints."""
+    partition = ""
     for line in dumped.splitlines():
         if line.startswith("Dumping "):
-            partition = int(line.split("/")[-2].rpartition("-")[2])
+            partition = line.split("/")[-2]
         elif line.startswith("baseOffset:") and "isControl: false" in line:
             fields = dict(re.findall(r"(\w+): (-?\d+)", line))
             yield partition, {name: int(value) for name, value in fields.items()}
 
 
 def output_rows(pipeline: Pipeline) -> list[Row]:
-    """What is visible now."""
-    return _rows(read_topic(pipeline.kafka.bootstrap_servers, pipeline.output))
-
-
-# ── what should be visible ──
-
-
-def _expected(query: str, source: Sequence[ReadRecord], ledger: Sequence[dict[str, Any]], topic: str) -> list[Row]:
-    if query == "copy":
-        return [(r.key, b"%d:%d:%s" % (r.partition, r.offset, r.value or b"")) for r in source]
-    if query == "counts":
-        return list(_counts(source, ledger, topic))
-    return _numbers_once_per_window(source)
-
-
-def _counts(source: Sequence[ReadRecord], ledger: Sequence[dict[str, Any]], topic: str) -> Iterator[Row]:
-    """The fold over the batches as the ledger bounds them: each batch emits the new count of each of its keys (I9)."""
-    seen: Counter[bytes] = Counter()
-    for record in ledger:
-        (span,) = record["sources"]
-        starts, ends = span["start"][topic], span["end"][topic]
-        batch = [r.key for r in source if r.key and starts[str(r.partition)] <= r.offset < ends[str(r.partition)]]
-        seen.update(batch)
-        yield from ((key, b"%d" % seen[key]) for key in set(batch))
-
-
-def _numbers_once_per_window(source: Sequence[ReadRecord]) -> list[Row]:
-    latest: dict[tuple[int, str], str] = {}
-    for record in source:
-        number = json.loads(record.value)["identifyNumber"] if record.value else ""
-        if len(number) == 18:
-            window = record.timestamp_ms // 20_000
-            origin = f"{record.partition}:{record.offset}"
-            latest[window, number] = max(origin, latest.get((window, number), ""))
-    return [(number.encode(), origin.encode()) for (_, number), origin in latest.items()]
+    """What is visible now, in all outputs."""
+    servers = pipeline.kafka.bootstrap_servers
+    return [row for topic in pipeline.outputs for row in _rows(read_topic(servers, topic))]
 
 
 # ── what must hold ──

@@ -4,11 +4,7 @@
 event of the engine to ``news``, and ends with status 0 when the query ends, 3 when it stops with an error of ours and
 4 with any other. The last line of ``news`` says which. It never outlives whoever holds the other end of its stdin.
 
-Three queries over the same input (JSON people, see ``pipeline_runs``); each row says where it comes from:
-
-* ``copy``: one row per input record.
-* ``counts``: how often each key was seen so far, for the keys of each batch (state, update mode).
-* ``etl``: parse, keep numbers of 18 characters, each once per 20 s window of event time, when the window closes.
+Its queries are those of ``pipeline_workloads``.
 """
 
 from __future__ import annotations
@@ -18,12 +14,13 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pipeline_workloads import WORKLOADS
+from pyspark.sql import SparkSession
 
 import onceward as ow
 from onceward import events
@@ -37,6 +34,7 @@ ENDED, STOPPED_BY_US, FAILED_OTHERWISE = 0, 3, 4
 class JobSettings:
     """What a job needs to know.
 
+    ``outputs``: the topics that it writes, as many as its workload wants.
     ``seconds``: the trigger's interval; None: all there is, then end. ``hold``: a step of which the ``finished`` event
     waits until the file ``go`` appears in ``folder``, the first time it comes; unlike a stopped process the rest of the
     job stays alive.
@@ -44,7 +42,7 @@ class JobSettings:
 
     bootstrap_servers: str
     source: str
-    output: str
+    outputs: Sequence[str]
     pipeline_id: str
     folder: str
     checkpoint: str
@@ -95,36 +93,6 @@ class Hold:
                 time.sleep(0.05)
 
 
-def copy(people: DataFrame) -> DataFrame:
-    origin = F.concat_ws(":", "partition", "offset")
-    return people.select("key", F.concat_ws(":", origin, F.col("value").cast("string")).alias("value"))
-
-
-def counts(people: DataFrame) -> DataFrame:
-    keyed = people.where(F.col("key").isNotNull()).groupBy(F.col("key").cast("string").alias("key"))
-    return keyed.agg(F.count("*").cast("string").alias("value"))
-
-
-def etl(people: DataFrame) -> DataFrame:
-    number = F.col("person.identifyNumber")
-    # The condition names the event time, so that Spark does not push it below the watermark: records that are filtered
-    # out shall move time on.
-    valid = F.when(F.col("timestamp").isNotNull(), F.length(number) == 18)
-    person = F.from_json(F.col("value").cast("string"), "id BIGINT, name STRING, identifyNumber STRING")
-    origin = F.concat_ws(":", "partition", "offset")
-    return (
-        people.withWatermark("timestamp", "20 seconds")
-        .select("timestamp", person.alias("person"), origin.alias("origin"))
-        .where(valid)
-        .groupBy(F.window("timestamp", "20 seconds"), number.alias("key"))
-        .agg(F.max("origin").alias("value"))
-        .select("key", "value")
-    )
-
-
-QUERIES = {"copy": (copy, "append"), "counts": (counts, "update"), "etl": (etl, "append")}
-
-
 def session(settings: JobSettings) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -162,22 +130,23 @@ def run(settings: JobSettings, news: News) -> int:
     faults.arm_from_environment()
     if settings.hold:
         events.subscribe(Hold(settings.hold, Path(settings.folder) / "go"))
-    people = ow.kafka_source(
+    records = ow.kafka_source(
         spark,
         bootstrap_servers=settings.bootstrap_servers,
         topic=settings.source,
         max_offsets_per_trigger=settings.max_offsets,
         options=settings.options,
     )
-    transform, mode = QUERIES[settings.query]
+    workload = WORKLOADS[settings.query]
     sink = ow.KafkaSink(
         bootstrap_servers=settings.bootstrap_servers,
-        topic=settings.output,
+        topic=settings.outputs[0] if workload.topics == 1 else None,
         pipeline_id=settings.pipeline_id,
         options=settings.options,
         **{"single_task_records": 0, **settings.sink},  # also small batches in parallel
     )
-    writer = transform(people).writeStream.outputMode(mode).option("checkpointLocation", settings.checkpoint)
+    rows = workload.transform(records, settings.outputs)
+    writer = rows.writeStream.outputMode(workload.mode).option("checkpointLocation", settings.checkpoint)
     if settings.seconds is None:
         writer = writer.trigger(availableNow=True)
     else:

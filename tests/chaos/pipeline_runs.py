@@ -21,6 +21,8 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka.admin import AdminClient
 from pipeline_job import JobSettings
+from pipeline_models import RECORD_MS, record
+from pipeline_workloads import WORKLOADS
 
 from onceward.testing import LocalKafka
 from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, FiredFault, fired_faults
@@ -37,11 +39,12 @@ class Pipeline:
         self.kafka = kafka
         self.folder = folder
         self.source = new_topic(kafka.bootstrap_servers, _SOURCE_PARTITIONS, prefix="people")
-        self.output = new_topic(kafka.bootstrap_servers, _OUTPUT_PARTITIONS, prefix="clean")
+        topics = WORKLOADS[settings.get("query", "copy")].topics
+        self.outputs = [new_topic(kafka.bootstrap_servers, _OUTPUT_PARTITIONS, prefix="clean") for _ in range(topics)]
         self.settings = JobSettings(
             bootstrap_servers=kafka.bootstrap_servers,
             source=self.source,
-            output=self.output,
+            outputs=self.outputs,
             pipeline_id=f"pipe-{uuid.uuid4().hex[:10]}",
             folder=str(folder),
             checkpoint=str(folder / "checkpoint"),
@@ -60,12 +63,15 @@ class Pipeline:
     def pipeline_id(self) -> str:
         return self.settings.pipeline_id
 
-    def produce(self, records: int, *, close_windows: bool = False) -> None:
-        """``records`` more people, 10 ms of event time apart, evenly over the partitions.
+    @property
+    def output(self) -> str:
+        """The first of the ``outputs``: for most workloads the only one."""
+        return self.outputs[0]
 
-        Two follow each other with the same number, one in five has a
-        number of another length, one in ten no key. ``close_windows`` adds a tombstone from an hour
-        later to each partition, which closes every window before it.
+    def produce(self, records: int, *, close_windows: bool = False) -> None:
+        """``records`` more, 10 ms of event time apart, evenly over the partitions; see ``pipeline_models.record``.
+
+        ``close_windows`` adds a tombstone from an hour later to each partition, which closes every window before it.
         """
         producer = self._producer
         failures: list[object] = []
@@ -75,21 +81,20 @@ class Pipeline:
                 failures.append(error)
 
         for index in range(self._produced, self._produced + records):
-            number = f"{index // 2:018d}" if index % 5 else f"{index:07d}"
-            person = {"id": index, "name": f"person {index}", "identifyNumber": number}
+            made = record(self.settings.query, index)
             producer.produce(
                 self.source,
-                json.dumps(person).encode(),
-                None if index % 10 == 3 else b"key-%d" % (index % 97),
+                made.value,
+                made.key,
                 index % _SOURCE_PARTITIONS,
                 on_delivery=on_delivery,
-                timestamp=self._event_time_zero_ms + 10 * index,
+                timestamp=self._event_time_zero_ms + made.time_ms,
             )
             if index % 10_000 == 0:
                 producer.poll(0)
         self._produced += records
         if close_windows:
-            later = self._event_time_zero_ms + 10 * self._produced + 3_600_000
+            later = self._event_time_zero_ms + RECORD_MS * self._produced + 3_600_000
             for partition in range(_SOURCE_PARTITIONS):
                 producer.produce(self.source, None, b"tick", partition, on_delivery=on_delivery, timestamp=later)
         assert producer.flush(120) == 0
