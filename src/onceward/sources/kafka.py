@@ -16,6 +16,7 @@ from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.ids import topic_name
 from onceward.ledger.topic import DEFAULT_TOPIC
+from onceward.sources.hidden_options import is_secret, with_hidden_options
 from onceward.sources.positions import Otherwise, committed_positions, ledger_positions, starting_json
 from onceward.wire.client import KafkaClient
 from onceward.wire.security import TokenProvider
@@ -55,7 +56,9 @@ def kafka_source(
         offset whenever the ledger knows others of the topic), or ``"error"``.
     :param max_offsets_per_trigger: Spark's ``maxOffsetsPerTrigger``: at most so many offsets a batch.
     :param options: Kafka client settings by Kafka's own names, as for the sink; producer settings are ignored here.
-    :param spark_options: further options of Spark's Kafka source, such as ``failOnDataLoss`` or ``minPartitions``.
+        Passwords and keys appear in no query plan, page or log of Spark (:mod:`onceward.sources.hidden_options`).
+    :param spark_options: further options of Spark's Kafka source, such as ``failOnDataLoss`` or ``minPartitions``;
+        secrets among them are hidden just so.
     :param oauth_token_provider: as for the sink; only for looking up positions, Spark's own reader takes its login
         from ``sasl.jaas.config``.
     :raises ConfigurationError: a position or option that cannot be.
@@ -95,7 +98,9 @@ def kafka_source(
             )
         finally:
             client.close()
-    return reader.options(**settings).load()
+    secrets = {name: value for name, value in settings.items() if is_secret(name)}
+    frame = reader.options(**{name: value for name, value in settings.items() if name not in secrets}).load()
+    return with_hidden_options(spark, frame, secrets) if secrets else frame
 
 
 def _looked_up(

@@ -19,6 +19,7 @@ from onceward.engine.spark_query import RunningBatch
 from onceward.engine.zip_importers import drop_zip_importers
 from onceward.errors import OncewardError, from_json, to_json
 from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.secrecy import unlogged_calls
 from onceward.sinks.kafka import preflight
 from onceward.sinks.kafka.columns import prepare
 from onceward.sinks.kafka.rows import HeldRows, partition_counts
@@ -54,7 +55,10 @@ class PlainWriter:
             self._checked = True
         ids = {"pipeline": self._settings.pipeline, "batch_id": running.batch.batch_id}
         with events.step(events.SEND, **ids):
-            rows = prepare(frame, self._settings.topic).mapInArrow(_writer(self._settings), _RESULT_DDL).collect()
+            prepared = prepare(frame, self._settings.topic)
+            with unlogged_calls():  # the function holds the settings
+                written = prepared.mapInArrow(_writer(self._settings), _RESULT_DDL)
+            rows = written.collect()
         for row in rows:
             if row.error is not None:
                 raise from_json(row.error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, Row
 
@@ -16,12 +17,13 @@ from onceward.engine import job
 from onceward.engine.spark_query import RunningBatch
 from onceward.engine.target import AtomicTarget
 from onceward.errors import BatchTimedOut, Fenced, OncewardError, from_json
-from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.ledger.admission import is_kafka_offset
+from onceward.ids import ProducerIdentity
 from onceward.ledger.record import LedgerRecord, Manifest
 from onceward.ledger.topic import Ledger
+from onceward.secrecy import unlogged_calls
 from onceward.sinks.kafka import preflight
 from onceward.sinks.kafka.columns import prepare
+from onceward.sinks.kafka.home_sources import HomeSources
 from onceward.sinks.kafka.report import TaskReport, check
 from onceward.sinks.kafka.sequencer.book import EpochBook
 from onceward.sinks.kafka.sequencer.server import Sequencer
@@ -44,6 +46,7 @@ class KafkaTarget(AtomicTarget):
         self._client = KafkaClient(settings.client)
         self._ledger = Ledger(self._client, settings.ledger_topic, settings.pipeline)
         self._transaction = Transaction(self._client, settings.pipeline, settings.producer.transaction_timeout_ms)
+        self._sources = HomeSources(self._client, settings.pipeline, settings.ledger_topic)
         self._producer_settings = settings.producer
         self._sequencer: Sequencer | None = None
 
@@ -58,13 +61,18 @@ class KafkaTarget(AtomicTarget):
         self._ledger.ensure_topic()
         # The order matters: after take_over no earlier owner can commit, so what the ledger says then is final.
         self._transaction.take_over()
-        return self._ledger.newest()
+        newest = self._ledger.newest()
+        self._sources.begin(running, newest, self._settings.resume)
+        return newest
 
     def begin(self) -> ProducerIdentity:
         if self._transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
             # An abort without an answer. Never a commit: while that is in doubt, the engine ends the query.
             self._transaction.recover()
         return self._transaction.begin()
+
+    def newest(self) -> LedgerRecord | None:
+        return self._ledger.newest()
 
     # 2 to 6. One Spark job
 
@@ -96,7 +104,8 @@ class KafkaTarget(AtomicTarget):
             transaction_version=self._transaction.version,
             connect_timeout_s=self._settings.client.connect_timeout_ms / 1000,
         )
-        job_frame = prepared.mapInArrow(writer(spec), REPORT_SCHEMA)
+        with unlogged_calls():  # the function holds the spec, with passwords and the sequencer's token
+            job_frame = prepared.mapInArrow(writer(spec), REPORT_SCHEMA)
         return job_frame, job.partition_count(job_frame)
 
     def _fits_one_task(self, running: RunningBatch) -> bool:
@@ -164,11 +173,12 @@ class KafkaTarget(AtomicTarget):
 
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
         ids = self._ids(running)
-        offsets = self._source_offsets(running)
+        offsets = self._sources.offsets(running)
         if offsets:
             with events.step(events.OFFSETS, **ids):
-                group = self._settings.pipeline
-                self._transaction.commit_offsets(group, offsets, metadata=f"batch {running.batch.batch_id}")
+                record = replace(record, topic_ids=self._sources.topic_ids(running))
+                group, note = self._settings.pipeline, self._sources.note(running)
+                self._transaction.commit_offsets(group, offsets, metadata=note)
         with events.step(events.LEDGER, **ids):
             # Last, so that the partition that all pipelines share is held up for milliseconds only.
             partition = self._ledger.partition()
@@ -177,23 +187,6 @@ class KafkaTarget(AtomicTarget):
                 self._driver_producer().send([Append(partition, self._ledger.record_to_append(record), 0)])
             except Fenced as refusal:  # a takeover, or the transaction timeout: only the coordinator knows
                 raise self._transaction.explain(refusal) from refusal
-
-    def _source_offsets(self, running: RunningBatch) -> dict[TopicPartition, int]:
-        """End offsets of the Kafka sources that read the cluster which this sink writes to.
-
-        Offsets of another cluster cannot be in this cluster's transaction. Same cluster: a common bootstrap server.
-        """
-        ours = set(self._settings.client.bootstrap_servers)
-        offsets: dict[TopicPartition, int] = {}
-        for source in running.kafka_sources:
-            end = running.sources[source.index].end
-            if not is_kafka_offset(end) or not source.bootstrap_servers & ours:
-                continue
-            for topic, partitions in end.items():
-                for partition, offset in partitions.items():
-                    key = TopicPartition(topic, int(partition))
-                    offsets[key] = min(offset, offsets.get(key, offset))
-        return offsets
 
     def _driver_producer(self) -> PartitionProducer:
         return PartitionProducer(
