@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -214,3 +215,43 @@ def test_nothing_is_left_after_an_orderly_end():
     assert not broker.is_running()
     assert guard is None or not guard.is_running()
     assert not folder.exists()
+
+
+def test_a_kept_folder_serves_the_next_start(tmp_path: Path, new_topic: Callable[..., str], read_committed: Reader):
+    folder = tmp_path / "cluster"
+    with LocalKafka(folder=folder) as first:
+        servers = first.bootstrap_servers
+        topic = new_topic(servers, 1)
+        produce(servers, topic, [b"kept"])
+    with LocalKafka(folder=folder) as second:
+        assert second.bootstrap_servers == servers
+        assert values_of(read_committed(servers, topic)) == [b"kept"]
+    with pytest.raises(ConfigurationError, match="holds 1 node"):
+        LocalKafka(nodes=3, folder=folder).start()
+
+
+def test_a_kept_folder_outlives_its_owner_and_its_port(
+    tmp_path: Path, new_topic: Callable[..., str], read_committed: Reader
+):
+    folder = tmp_path / "cluster"
+    script = f"""
+        from onceward.testing import LocalKafka
+        kafka = LocalKafka(folder={str(folder)!r}).start()
+        print(kafka.bootstrap_servers, kafka.nodes[0].pid, flush=True)
+        input()
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        servers, pid = owner.stdout.readline().split()
+        topic = new_topic(servers, 1)
+        produce(servers, topic, [b"kept"])
+        owner.kill()
+    deadline = time.monotonic() + 30
+    while psutil.pid_exists(int(pid)):
+        assert time.monotonic() < deadline, "the broker outlived its owner"
+        time.sleep(0.05)
+    with socket.create_server(("127.0.0.1", int(servers.rpartition(":")[2]))), LocalKafka(folder=folder) as kafka:
+        assert kafka.bootstrap_servers != servers
+        assert values_of(read_committed(kafka.bootstrap_servers, topic)) == [b"kept"]

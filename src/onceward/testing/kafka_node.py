@@ -39,6 +39,7 @@ class KafkaNode:
         properties: Mapping[str, str],
         java_command: Sequence[str],
         folder: Path,
+        keep: bool,
         log_file: Path,
         start_timeout_s: float,
     ) -> None:
@@ -46,6 +47,7 @@ class KafkaNode:
         self.port = port
         self.folder = folder
         """Everything this node writes; ``data_folder`` below it holds the partitions."""
+        self._keep = keep
         self.data_folder = folder / "data"
         self.log_file = log_file
         self._version = version
@@ -71,9 +73,11 @@ class KafkaNode:
         return self._guard is not None and self._guard.poll() is None
 
     def format(self, cluster_id: str, arguments: Sequence[str]) -> None:
-        """Writes the node's settings and an empty, formatted log directory: ``kafka-storage format``."""
-        self.data_folder.mkdir(parents=True)
+        """Writes the node's settings and, unless it has one, a formatted log directory: ``kafka-storage format``."""
+        self.data_folder.mkdir(parents=True, exist_ok=True)
         self._settings_file.write_text("".join(f"{k}={_escaped(v)}\n" for k, v in self._properties.items()))
+        if (self.data_folder / "meta.properties").exists():
+            return
         where = ["--cluster-id", cluster_id, "--config", str(self._settings_file)]
         run_tool("kafka-storage", ["format", *where, *arguments], version=self._version)
 
@@ -147,8 +151,9 @@ class KafkaNode:
         return self.folder / "server.properties"
 
     def _launch(self) -> None:
+        removed_with_us = "" if self._keep else str(self.folder)
         # -I -S: the guard needs nothing but the standard library, and starts in 20 ms without site-packages.
-        guard_script = [sys.executable, "-I", "-S", process_guard.__file__, str(os.getpid()), str(self.folder)]
+        guard_script = [sys.executable, "-I", "-S", process_guard.__file__, str(os.getpid()), removed_with_us]
         with self.log_file.open("ab") as log:
             self._guard = subprocess.Popen(
                 [*guard_script, *self._java_command, "kafka.Kafka", str(self._settings_file)],

@@ -8,7 +8,7 @@ Used by tests, ``onceward broker`` and ``onceward demo``::
         print(kafka.kafka_tool("kafka-consumer-groups", "--describe", "--all-groups"))
 
 Nothing is left behind: brokers and their data go with the ``with`` block, at the end of the interpreter, and also when
-the Python process that owns them is killed.
+the Python process that owns them is killed. Data in a ``folder=`` of your own stay, and serve the next start.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from onceward.testing.broker_settings import NodePorts, broker_properties, new_c
 from onceward.testing.free_ports import free_ports
 from onceward.testing.kafka_distribution import NEWEST_VERSION, class_path, run_tool
 from onceward.testing.kafka_node import KafkaNode
+from onceward.testing.kept_cluster import KeptCluster
 
 _PORT_ATTEMPTS = 3
 _JVM = (
@@ -54,6 +55,9 @@ class LocalKafka:
     :param heap_mb: the heap of each node in MiB.
     :param jvm_options: more options for each JVM, after ours; ``-XX:TieredStopAtLevel=1`` starts a little faster and
         serves slower.
+    :param folder: where the data live and stay, over :meth:`stop` and the owner's death too: the next ``LocalKafka`` on
+        this folder goes on with them, on the same ports if these are still free. By default a temporary folder that
+        goes at the end.
     :param log_dir: where the brokers' logs stay after the end; by default they go with the data.
     :param log_level: of the brokers' logs: ``error``, ``warn``, ``info`` or ``debug``.
     :param start_timeout_s: how long a start may take, in seconds.
@@ -70,6 +74,7 @@ class LocalKafka:
         ports: Sequence[int] | None = None,
         heap_mb: int = 384,
         jvm_options: Sequence[str] = (),
+        folder: str | os.PathLike[str] | None = None,
         log_dir: str | os.PathLike[str] | None = None,
         log_level: str = "warn",
         start_timeout_s: float = 120,
@@ -91,8 +96,10 @@ class LocalKafka:
             f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}",
             *jvm_options,
         )
+        self._kept_folder = Path(folder).absolute() if folder is not None else None
         self._log_dir = Path(log_dir) if log_dir is not None else None
         self._start_timeout_s = start_timeout_s
+        self._kept_ports = ports is None  # until one of them is found taken
         self._owner_pid = 0
         self._folder: Path | None = None
         self._ports: list[NodePorts] = []
@@ -137,19 +144,20 @@ class LocalKafka:
                 if not port_taken or self._wanted_ports is not None or attempt == _PORT_ATTEMPTS:
                     raise
                 atexit.register(self.stop)
+                self._kept_ports = False
         return self
 
     def stop(self) -> None:
-        """Ends every node at once and removes their data. May be called twice, and in any state."""
+        """Ends every node at once and removes their data, but not a ``folder=``. May be called twice, in any state."""
         if self._owner_pid != os.getpid():
             return  # a forked copy of the owner must not take the owner's brokers down when it exits
         atexit.unregister(self.stop)
         for node in self._nodes:
             node.kill()  # their data go away next: nothing is gained by a polite end
         self._nodes = ()
-        if self._folder is not None:
+        if self._folder is not None and self._kept_folder is None:
             shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        self._folder = None
 
     def wait_until_serving(self) -> None:
         """Returns once every running node knows every other running node as alive."""
@@ -175,8 +183,10 @@ class LocalKafka:
         self.stop()
 
     def _start_once(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="onceward-kafka-"))
+        self._folder = self._kept_folder or Path(tempfile.mkdtemp(prefix="onceward-kafka-"))
         self._ports = self._choose_ports()
+        if self._kept_folder is not None:
+            self._go_on_with(self._kept_folder)
         java_command = [str(java_executable()), *self._jvm_options, "-cp", class_path(self.version)]
         self._nodes = tuple(self._make_node(node_id, java_command) for node_id in range(1, self._node_count + 1))
         with ThreadPoolExecutor(self._node_count) as pool:
@@ -185,10 +195,17 @@ class LocalKafka:
             node.start(wait=False)
         self.wait_until_serving()
 
+    def _go_on_with(self, folder: Path) -> None:
+        kept = KeptCluster.read(folder, self.version, self._node_count)
+        if kept is not None:
+            self.cluster_id = kept.cluster_id
+            self._ports = kept.ports if self._kept_ports else self._ports
+        KeptCluster(self.cluster_id, self.version, self._ports).write(folder)
+
     def _make_node(self, node_id: int, java_command: Sequence[str]) -> KafkaNode:
         assert self._folder is not None  # noqa: S101  made by the caller
         folder = self._folder / f"node-{node_id}"
-        folder.mkdir()
+        folder.mkdir(parents=True, exist_ok=True)
         logs = self._log_dir or folder
         logs.mkdir(parents=True, exist_ok=True)
         return KafkaNode(
@@ -198,6 +215,7 @@ class LocalKafka:
             properties=broker_properties(node_id, self._ports, self._extra_listeners, self._properties),
             java_command=java_command,
             folder=folder,
+            keep=self._kept_folder is not None,
             log_file=logs / f"kafka-node-{node_id}.log",
             start_timeout_s=self._start_timeout_s,
         )

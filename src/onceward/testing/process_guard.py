@@ -2,7 +2,8 @@
 
 Started by :mod:`onceward.testing.kafka_node` with ``python -I -S process_guard.py <parent pid> <folder> <command …>``;
 one guard per broker. The guard prints the child's pid, waits, and exits with the child's status. When its owner dies in
-whatever way (also by SIGKILL, which leaves no time to clean up), the guard kills the child and removes the folder.
+whatever way (also by SIGKILL, which leaves no time to clean up), the guard kills the child and removes the folder, if
+one is named.
 
 Two signs of the owner's death are watched, because each alone has a gap: the end of stdin (a pipe whose other end only
 the owner holds; a forked copy of the owner keeps it open) and a changed parent pid (a thread that started us and ended
@@ -56,7 +57,7 @@ def main(owner: int, folder: str, command: list[str]) -> int:
     orphaned = threading.Event()
     threading.Thread(target=kill_when_orphaned(child, owner, orphaned), daemon=True).start()
     status = child.wait()
-    if orphaned.is_set():
+    if orphaned.is_set() and folder:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # the cluster's folder goes with the last node in it
             os.rmdir(os.path.dirname(folder))
