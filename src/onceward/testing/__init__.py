@@ -2,18 +2,23 @@
 
 :class:`LocalKafka` starts an Apache Kafka for the length of a test; with pytest the fixture ``local_kafka`` is there
 as soon as Onceward is installed (:mod:`onceward.testing.pytest_plugin`). :func:`arm_from_environment` lets a test kill
-a job at an exact step (:mod:`onceward.testing.faults`). :func:`read_topic` and :func:`exactly_once` tell the outcome.
+a job at an exact step (:mod:`onceward.testing.faults`); :class:`KafkaProxy` (``LocalKafka(proxied=True)``) loses,
+delays and holds single requests between clients and brokers. :func:`read_topic` and :func:`exactly_once` tell the
+outcome.
 """
 
 from onceward.testing.faults import arm_from_environment, fired_faults
 from onceward.testing.kafka_node import KafkaNode
 from onceward.testing.local_kafka import LocalKafka
+from onceward.testing.proxy import KafkaProxy, ProxyFault
 from onceward.testing.topic_reader import ReadRecord, read_topic
 from onceward.testing.verdict import Verdict, exactly_once
 
 __all__ = [
     "KafkaNode",
+    "KafkaProxy",
     "LocalKafka",
+    "ProxyFault",
     "ReadRecord",
     "Verdict",
     "arm_from_environment",

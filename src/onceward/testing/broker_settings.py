@@ -24,15 +24,24 @@ class NodePorts:
 
 
 def broker_properties(
-    node_id: int, all_ports: Sequence[NodePorts], extra_listeners: Mapping[str, str], chosen: Mapping[str, object]
+    node_id: int,
+    all_ports: Sequence[NodePorts],
+    extra_listeners: Mapping[str, str],
+    chosen: Mapping[str, object],
+    advertised: Mapping[str, int] | None = None,
 ) -> dict[str, str]:
     """``server.properties`` of node ``node_id`` (ids count from 1), but for ``log.dirs``.
 
     :param all_ports: the ports of every node, in the order of their ids.
     :param extra_listeners: listener name → security protocol.
     :param chosen: the caller's own settings; they win over everything here.
+    :param advertised: listener name → the port that clients are told, where it is not the broker's own: a proxy's.
     """
-    properties = _listeners(node_id, all_ports, extra_listeners) | _replication(len(all_ports)) | _SMALL_AND_QUICK
+    properties = (
+        _listeners(node_id, all_ports, extra_listeners, advertised or {})
+        | _replication(len(all_ports))
+        | _SMALL_AND_QUICK
+    )
     return properties | {name: _text(value) for name, value in chosen.items()}
 
 
@@ -51,10 +60,11 @@ _SMALL_AND_QUICK = {
 }
 
 
-def _listeners(node_id: int, all_ports: Sequence[NodePorts], extra_listeners: Mapping[str, str]) -> dict[str, str]:
+def _listeners(
+    node_id: int, all_ports: Sequence[NodePorts], extra_listeners: Mapping[str, str], advertised: Mapping[str, int]
+) -> dict[str, str]:
     mine = all_ports[node_id - 1]
     for_clients = {"PLAINTEXT": mine.clients, **{name: mine.extra[name] for name in extra_listeners}}
-    advertised = ",".join(f"{name}://{_HOST}:{port}" for name, port in for_clients.items())
     protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **extra_listeners}
     voters = (f"{voter}@{_HOST}:{ports.controller}" for voter, ports in enumerate(all_ports, start=1))
     return {
@@ -62,11 +72,15 @@ def _listeners(node_id: int, all_ports: Sequence[NodePorts], extra_listeners: Ma
         "node.id": str(node_id),
         "controller.quorum.voters": ",".join(voters),
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"{advertised},CONTROLLER://{_HOST}:{mine.controller}",
-        "advertised.listeners": advertised,
+        "listeners": _urls({**for_clients, "CONTROLLER": mine.controller}),
+        "advertised.listeners": _urls({**for_clients, **advertised}),
         "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
         "inter.broker.listener.name": "PLAINTEXT",
     }
+
+
+def _urls(ports: Mapping[str, int]) -> str:
+    return ",".join(f"{name}://{_HOST}:{port}" for name, port in ports.items())
 
 
 def _replication(node_count: int) -> dict[str, str]:

@@ -29,8 +29,10 @@ from onceward.testing.free_ports import free_ports
 from onceward.testing.kafka_distribution import NEWEST_VERSION, class_path, run_tool
 from onceward.testing.kafka_node import KafkaNode
 from onceward.testing.kept_cluster import KeptCluster
+from onceward.testing.proxy import KafkaProxy
 
 _PORT_ATTEMPTS = 3
+_PROXIED = "PROXIED"
 _JVM = (
     "-XX:+UseSerialGC",
     "-XX:+ExitOnOutOfMemoryError",
@@ -51,6 +53,8 @@ class LocalKafka:
         chosen here, clients find them by :meth:`bootstrap_of`. What the protocol needs goes into ``properties``.
     :param format_arguments: more arguments for ``kafka-storage format``, such as ``("--add-scram", "SCRAM-SHA-256=…")``
         or ``("--feature", "transaction.version=1")``.
+    :param proxied: with a :class:`~onceward.testing.KafkaProxy` before each broker: clients of ``proxied_servers`` talk
+        through :attr:`proxy` to all of them, those of ``bootstrap_servers`` and the brokers among themselves directly.
     :param ports: the client port of each node; free ones are chosen by default.
     :param heap_mb: the heap of each node in MiB.
     :param jvm_options: more options for each JVM, after ours; ``-XX:TieredStopAtLevel=1`` starts a little faster and
@@ -71,6 +75,7 @@ class LocalKafka:
         properties: Mapping[str, object] | None = None,
         extra_listeners: Mapping[str, str] | None = None,
         format_arguments: Sequence[str] = (),
+        proxied: bool = False,
         ports: Sequence[int] | None = None,
         heap_mb: int = 384,
         jvm_options: Sequence[str] = (),
@@ -87,7 +92,7 @@ class LocalKafka:
         self.cluster_id = new_cluster_id()
         self._node_count = nodes
         self._properties = dict(properties or {})
-        self._extra_listeners = dict(extra_listeners or {})
+        self._extra_listeners = {**(extra_listeners or {}), **({_PROXIED: "PLAINTEXT"} if proxied else {})}
         self._format_arguments = tuple(format_arguments)
         self._wanted_ports = ports
         self._jvm_options = (
@@ -104,6 +109,7 @@ class LocalKafka:
         self._folder: Path | None = None
         self._ports: list[NodePorts] = []
         self._nodes: tuple[KafkaNode, ...] = ()
+        self._proxy: KafkaProxy | None = None
 
     @property
     def nodes(self) -> tuple[KafkaNode, ...]:
@@ -114,6 +120,19 @@ class LocalKafka:
     def bootstrap_servers(self) -> str:
         """``host:port,…`` of the plaintext listeners of all nodes, also of those that are down."""
         return ",".join(node.bootstrap_server for node in self._started_nodes())
+
+    @property
+    def proxied_servers(self) -> str:
+        """``host:port,…`` of the proxy's listeners, from which everything that a client is told leads back to them."""
+        return self.proxy.bootstrap_servers
+
+    @property
+    def proxy(self) -> KafkaProxy:
+        """What stands before the brokers with ``proxied=True``."""
+        self._started_nodes()
+        if self._proxy is None:
+            raise ConfigurationError("this LocalKafka has no proxy", next_step="start it with proxied=True")
+        return self._proxy
 
     def bootstrap_of(self, listener: str) -> str:
         """``host:port,…`` of the extra listener ``listener``."""
@@ -155,6 +174,9 @@ class LocalKafka:
         for node in self._nodes:
             node.kill()  # their data go away next: nothing is gained by a polite end
         self._nodes = ()
+        if self._proxy is not None:
+            self._proxy.close()
+            self._proxy = None
         if self._folder is not None and self._kept_folder is None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._folder = None
@@ -187,6 +209,9 @@ class LocalKafka:
         self._ports = self._choose_ports()
         if self._kept_folder is not None:
             self._go_on_with(self._kept_folder)
+        if _PROXIED in self._extra_listeners:
+            brokers = {node: f"127.0.0.1:{ports.extra[_PROXIED]}" for node, ports in enumerate(self._ports, start=1)}
+            self._proxy = KafkaProxy(brokers).start()
         java_command = [str(java_executable()), *self._jvm_options, "-cp", class_path(self.version)]
         self._nodes = tuple(self._make_node(node_id, java_command) for node_id in range(1, self._node_count + 1))
         with ThreadPoolExecutor(self._node_count) as pool:
@@ -208,11 +233,12 @@ class LocalKafka:
         folder.mkdir(parents=True, exist_ok=True)
         logs = self._log_dir or folder
         logs.mkdir(parents=True, exist_ok=True)
+        advertised = {_PROXIED: self._proxy.ports[node_id]} if self._proxy is not None else {}
         return KafkaNode(
             node_id,
             self._ports[node_id - 1].clients,
             version=self.version,
-            properties=broker_properties(node_id, self._ports, self._extra_listeners, self._properties),
+            properties=broker_properties(node_id, self._ports, self._extra_listeners, self._properties, advertised),
             java_command=java_command,
             folder=folder,
             keep=self._kept_folder is not None,
