@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 
+from onceward.wire.acls import Kind
 from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
 from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api
@@ -43,6 +44,7 @@ def create_topic(client: KafkaClient, name: str, partitions: int, replication: i
             ),
             lambda created: [t.error_code for t in created.topics],
             Deadline(timeout_ms),
+            resources={Kind.TOPIC: name},
         )
     except (Refused, Unanswered) as outcome:
         raise_as_error(outcome)
@@ -67,6 +69,7 @@ def describe_config(client: KafkaClient, kind: Literal["topic", "broker"], name:
             send,
             lambda described: [result.error_code for result in described.results],
             Deadline(client.settings.request_timeout_ms),
+            resources={Kind.TOPIC: name} if kind == "topic" else {},
         )
     except (Refused, Unanswered) as outcome:
         raise_as_error(outcome)

@@ -6,6 +6,7 @@ from a daemon, and two processes reading one socket would take each other's answ
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import pickle
@@ -15,12 +16,14 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 from typing import Any, Literal
+from uuid import UUID
 
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 
 from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError, TopicMissing
 from onceward.ids import TopicPartition
 from onceward.wire import admin
+from onceward.wire.acls import Kind
 from onceward.wire.connections import ConnectionLost, Connections
 from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
 from onceward.wire.deadline import Deadline, ShouldStop
@@ -144,7 +147,7 @@ class KafkaClient:
                 rule = rule_of(Api.METADATA, code)
                 unknown = rule.error is TopicMissing and missing_until.passed
                 if unknown or rule.verdict is Verdict.STOP:
-                    raise Refused(Api.METADATA, code, rule, f"topic {topic}")
+                    raise Refused(Api.METADATA, code, rule, f"topic {topic}", resources={Kind.TOPIC: topic})
             return [code for _, code in found]
 
         try:
@@ -159,6 +162,16 @@ class KafkaClient:
         except (Refused, Unanswered) as outcome:
             self._raise_as_error(outcome)
         return answer.topics
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Ask for the ids of ``topics`` now, spelt as Kafka's tools do; without those of brokers before 2.8.
+
+        A topic that is deleted and created again under its name has another id (KIP-516).
+
+        :raises TopicMissing: naming the topic. :raises AccessDenied: … :raises BrokerUnreachable: …
+        """
+        found = self._topics_asked(sorted(set(topics)), None, None)
+        return {t.name: _as_kafka_spells(t.topic_id) for t in found if t.topic_id and t.topic_id.int}
 
     def leaders_of(self, topic: str) -> dict[int, int]:
         """Partition → leader's node id (or ``NO_LEADER``) as last heard, asking only if ``topic`` is unknown."""
@@ -196,6 +209,7 @@ class KafkaClient:
                 ),
                 lambda found: [_one_coordinator(found).error_code],
                 deadline,
+                resources={Kind.GROUP: key, Kind.TRANSACTIONAL_ID: key},
             )
         except (Refused, Unanswered) as outcome:
             self._raise_as_error(outcome)
@@ -228,6 +242,11 @@ class KafkaClient:
         if self._cluster_id is None:
             self._learn(self._ask(lambda: _metadata_request([])))
         return self._cluster_id or ""
+
+    def is_served_by(self, servers: Iterable[str]) -> bool:
+        """Does any of these ``host:port`` lead to this cluster: one of our bootstrap servers, or a broker's own?"""
+        self.brokers()
+        return not frozenset(servers).isdisjoint({*self.settings.bootstrap_servers, *self._connections.addresses()})
 
     def brokers(self) -> list[int]:
         """Node ids of the brokers known from the last metadata answer."""
@@ -319,6 +338,11 @@ def _metadata_request(topics: Sequence[str]) -> Any:
         min_version=4,
         max_version=12,
     )
+
+
+def _as_kafka_spells(topic_id: UUID) -> str:
+    """``org.apache.kafka.common.Uuid.toString``."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
 
 
 def _answer_or_lost(answer: Future[Any], patience_s: float) -> Any:

@@ -6,11 +6,12 @@ It never decides what a refusal means for a transaction: that is its caller's bu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Any, NoReturn
 
-from onceward.errors import BrokerUnreachable, OncewardError
+from onceward.errors import AccessDenied, BrokerUnreachable, OncewardError
+from onceward.wire.acls import Kind, denied
 from onceward.wire.connections import ConnectionLost
 from onceward.wire.deadline import Backoff, Deadline, ShouldStop
 from onceward.wire.error_table import Api, Rule, Verdict, name_of, rule_of
@@ -21,22 +22,57 @@ SHORTEST_WAIT_MS = 1_000.0
 Send = Callable[[float], Any]
 """Build the request anew and send it, waiting at most so many milliseconds: the answer, or ConnectionLost."""
 
+Code = int | tuple[int, str]
+"""An error code of an answer, with the topic that it is about where an answer speaks of several."""
+
+Resources = Mapping[Kind, str]
+"""The names of what a request touches, for whoever has to grant it."""
+
 
 class Refused(Exception):
     """The broker has answered, and repeating cannot help."""
 
-    def __init__(self, api: Api, code: int, rule: Rule, subject: str, *, attempts: int = 1) -> None:
+    def __init__(
+        self,
+        api: Api,
+        code: int,
+        rule: Rule,
+        subject: str,
+        *,
+        attempts: int = 1,
+        resources: Resources | None = None,
+    ) -> None:
         super().__init__(f"{api.value} for {subject} was refused with {name_of(code)}: {rule.reason}")
         self.api, self.code, self.rule, self.subject = api, code, rule, subject
+        self.resources = resources or {}
         self.attempts = attempts
         """How often it was sent: above 1, an earlier request may have been carried out."""
 
     def as_error(self, next_step: str = "") -> OncewardError:
         """The refusal as the error that its row of the table names."""
+        missing = denied(self.api, self.code)
+        if missing is not None:
+            return self._as_denied(*missing)
         return self.rule.error(
             str(self),
             next_step=next_step or _NEXT_STEPS.get(self.rule.error.__name__, "see the reason given by the broker"),
             details={"api": self.api.value, "code": self.code, "subject": self.subject},
+        )
+
+    def _as_denied(self, kind: Kind, operation: str) -> AccessDenied:
+        name = self.resources.get(kind, "")
+        resource = f"{kind.value.replace('-', ' ')} {name}".strip()
+        return AccessDenied(
+            f"{self}; the principal lacks {operation} on {resource}",
+            next_step=f"grant it {operation.split()[0]} on {resource} (kafka-acls --add), or all that the pipeline "
+            "needs: `onceward doctor --acls` prints the lines",
+            details={
+                "api": self.api.value,
+                "code": self.code,
+                "subject": self.subject,
+                "resource": resource,
+                "operation": operation,
+            },
         )
 
 
@@ -57,7 +93,7 @@ class Unanswered(Exception):
 
 
 _NEXT_STEPS = {
-    "AccessDenied": "grant the pipeline's principal the ACL on the named resource",
+    "AccessDenied": "ask whoever keeps the cluster for what the broker names",
     "TopicMissing": "create the topic, or correct its name",
     "BatchFailed": "none: the batch runs again under a new epoch",
     "SendFailed": "none: the batch runs again under a new epoch",
@@ -71,15 +107,17 @@ def converse(
     api: Api,
     subject: str,
     send: Send,
-    codes: Callable[[Any], Iterable[int]],
+    codes: Callable[[Any], Iterable[Code]],
     deadline: Deadline,
     *,
     refresh: Callable[[], None] = lambda: None,
     should_stop: ShouldStop | None = None,
+    resources: Resources | None = None,
 ) -> Any:
     """Send until the answer's ``codes`` are all done, and return it.
 
     :param subject: what the request is about, for error messages.
+    :param resources: what is asked for by name, should it be denied.
     :param refresh: forget where the leader or coordinator is; ``send`` then looks it up again.
     :raises Refused: an answer that no repetition changes; the gravest of its codes.
     :raises Unanswered: the deadline passed. The last request may have been carried out.
@@ -94,14 +132,15 @@ def converse(
             last, rule = lost.message, None
             refresh()
         else:
-            code, rule = _gravest(api, codes(answer))
+            code, topic, rule = _gravest(api, codes(answer))
             if rule.verdict is Verdict.DONE:
                 return answer
             last = name_of(code)
             if rule.verdict is Verdict.REFRESH:
                 refresh()
             elif rule.verdict is not Verdict.RETRY:
-                raise Refused(api, code, rule, subject, attempts=attempts)
+                named = {**(resources or {}), **({Kind.TOPIC: topic} if topic else {})}
+                raise Refused(api, code, rule, subject, attempts=attempts, resources=named)
         backoff.wait(deadline)
         if deadline.passed:  # a last request with no time left would only hide what was answered before
             break
@@ -111,10 +150,11 @@ def converse(
 _GRAVITY = {v: i for i, v in enumerate((Verdict.DONE, Verdict.RETRY, Verdict.REFRESH, Verdict.ABORT))}
 
 
-def _gravest(api: Api, codes: Iterable[int]) -> tuple[int, Rule]:
+def _gravest(api: Api, codes: Iterable[Code]) -> tuple[int, str, Rule]:
     """The code that decides about an answer with several: fencing and refusals before patience."""
-    judged = [(code, rule_of(api, code)) for code in {0, *codes}]
-    return max(judged, key=lambda pair: _GRAVITY.get(pair[1].verdict, len(_GRAVITY)))
+    named = [(code, "") if isinstance(code, int) else code for code in {0, *codes}]
+    judged = [(code, topic, rule_of(api, code)) for code, topic in named]
+    return max(judged, key=lambda found: _GRAVITY.get(found[2].verdict, len(_GRAVITY)))
 
 
 def raise_as_error(outcome: Refused | Unanswered, next_step: str = "") -> NoReturn:

@@ -20,8 +20,9 @@ from kafka.protocol.producer import (
 )
 
 from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.wire.acls import Kind
 from onceward.wire.client import CoordinatorKind, KafkaClient
-from onceward.wire.conversation import converse
+from onceward.wire.conversation import Code, converse
 from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api
 
@@ -84,7 +85,9 @@ class TransactionCoordinator:
             ),
             deadline,
             codes=lambda a: [
-                p.partition_error_code for t in a.results_by_topic_v3_and_below for p in t.results_by_partition
+                (p.partition_error_code, t.name)
+                for t in a.results_by_topic_v3_and_below
+                for p in t.results_by_partition
             ],
             subject=", ".join(str(p) for p in sorted(partitions)),
         )
@@ -102,6 +105,7 @@ class TransactionCoordinator:
             ),
             deadline,
             subject=f"group {group}",
+            group=group,
         )
 
     def commit_offsets(
@@ -146,9 +150,9 @@ class TransactionCoordinator:
                 max_version=5 if version == 2 else 4,
             ),
             deadline,
-            codes=lambda a: [p.error_code for t in a.topics for p in t.partitions],
+            codes=lambda a: [(p.error_code, t.name) for t in a.topics for p in t.partitions],
             kind="group",
-            key=group,
+            group=group,
             subject=f"group {group}",
         )
 
@@ -192,12 +196,13 @@ class TransactionCoordinator:
         build: Callable[[], Any],
         deadline: Deadline,
         *,
-        codes: Callable[[Any], Iterable[int]] = lambda answer: [answer.error_code],
+        codes: Callable[[Any], Iterable[Code]] = lambda answer: [answer.error_code],
         kind: CoordinatorKind = "transaction",
-        key: str | None = None,
+        group: str | None = None,
         subject: str | None = None,
     ) -> Any:
-        client, key = self.client, key or self.transactional_id
+        client = self.client
+        key = group if kind == "group" and group else self.transactional_id
         about = f"transactional id {self.transactional_id}"
 
         def send(left_ms: float) -> Any:
@@ -210,4 +215,5 @@ class TransactionCoordinator:
             codes,
             deadline,
             refresh=lambda: client.forget_coordinator(key, kind),
+            resources={Kind.TRANSACTIONAL_ID: self.transactional_id, Kind.GROUP: group or ""},
         )

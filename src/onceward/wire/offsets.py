@@ -13,6 +13,7 @@ from kafka.protocol.consumer import ListOffsetsRequest, OffsetFetchRequest
 
 from onceward.errors import BrokerUnreachable, PartitionMissing
 from onceward.ids import TopicPartition
+from onceward.wire.acls import Kind
 from onceward.wire.client import NO_LEADER, KafkaClient
 from onceward.wire.connections import ConnectionLost
 from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
@@ -55,7 +56,8 @@ def list_offsets(
             elif rule.verdict in (Verdict.RETRY, Verdict.REFRESH):
                 reasons.append(f"{partition}: {name_of(code)}")
             else:
-                raise Refused(Api.LIST_OFFSETS, code, rule, str(partition)).as_error()
+                topic = {Kind.TOPIC: partition.topic}
+                raise Refused(Api.LIST_OFFSETS, code, rule, str(partition), resources=topic).as_error()
         if open_ones:
             client.forget_leaders({p.topic for p in open_ones})
             if deadline.passed:
@@ -108,10 +110,11 @@ def _list_offsets_request(partitions: Iterable[TopicPartition], time_ms: int, re
 
 
 def committed_offsets(
-    client: KafkaClient, group: str, *, require_stable: bool = True, timeout_ms: int | None = None
+    client: KafkaClient, group: str, *, note: str = "", require_stable: bool = True, timeout_ms: int | None = None
 ) -> dict[TopicPartition, int]:
     """Every offset that ``group`` has committed; empty for a group that nobody knows.
 
+    :param note: only offsets whose metadata begin with it.
     :param require_stable: wait while a transaction is about to change them (KIP-447).
     :raises AccessDenied: naming the group. :raises BrokerUnreachable: …
     """
@@ -132,13 +135,18 @@ def committed_offsets(
             Api.OFFSET_FETCH,
             f"group {group}",
             send,
-            lambda fetched: [_one_group(fetched).error_code, *(c for _, c, _ in _offsets_in(fetched))],
+            lambda fetched: [_one_group(fetched).error_code, *(p.error_code for _, p in _offsets_in(fetched))],
             Deadline(timeout_ms or client.settings.request_timeout_ms),
             refresh=lambda: client.forget_coordinator(group, "group"),
+            resources={Kind.GROUP: group},
         )
     except (Refused, Unanswered) as outcome:
         raise_as_error(outcome)
-    return {partition: offset for partition, _, offset in _offsets_in(answer) if offset != _NOTHING_COMMITTED}
+    return {
+        partition: found.committed_offset
+        for partition, found in _offsets_in(answer)
+        if found.committed_offset != _NOTHING_COMMITTED and (found.metadata or "").startswith(note)
+    }
 
 
 def _one_group(answer: Any) -> Any:
@@ -146,9 +154,9 @@ def _one_group(answer: Any) -> Any:
     return answer.groups[0] if answer.groups else answer
 
 
-def _offsets_in(answer: Any) -> list[tuple[TopicPartition, int, int]]:
+def _offsets_in(answer: Any) -> list[tuple[TopicPartition, Any]]:
     return [
-        (TopicPartition(topic.name, found.partition_index), found.error_code, found.committed_offset)
+        (TopicPartition(topic.name, found.partition_index), found)
         for topic in _one_group(answer).topics
         for found in topic.partitions
     ]

@@ -26,6 +26,7 @@ from onceward.errors import (
 )
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.records.batch import Fragment, stamp
+from onceward.wire.acls import Kind
 from onceward.wire.client import NO_LEADER, KafkaClient
 from onceward.wire.connections import ConnectionLost
 from onceward.wire.conversation import SHORTEST_WAIT_MS, Refused, Unanswered, converse, raise_as_error
@@ -326,7 +327,8 @@ class _Send:
                 next_step="raise max.message.bytes of the topic, or lower batch.size (if single records are small)",
                 details=details,
             )
-        refused = Refused(Api.PRODUCE, answer.error_code, rule, str(append.partition))
+        resources = {Kind.TOPIC: topic, Kind.TRANSACTIONAL_ID: self._producer._transactional_id or ""}
+        refused = Refused(Api.PRODUCE, answer.error_code, rule, str(append.partition), resources=resources)
         error = refused.as_error()
         error.details.update(details)
         return error

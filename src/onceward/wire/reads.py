@@ -17,6 +17,7 @@ from kafka.protocol.consumer import FetchRequest
 from onceward.errors import LedgerUnreadable
 from onceward.ids import TopicPartition
 from onceward.records.reader import ControlType, CorruptRecords, RecordBatch, read_batches
+from onceward.wire.acls import Kind
 from onceward.wire.client import KafkaClient
 from onceward.wire.connections import ConnectionLost
 from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
@@ -140,6 +141,7 @@ class _PartitionReader:
                 lambda fetched: [fetched.error_code, fetched.responses[0].partitions[0].error_code],
                 Deadline(self._client.settings.request_timeout_ms),
                 refresh=lambda: self._client.forget_leaders([self._partition.topic]),
+                resources={Kind.TOPIC: self._partition.topic},
             )
         except (Refused, Unanswered) as outcome:
             raise_as_error(outcome)
