@@ -24,7 +24,8 @@
     │   ├── LedgerBehind
     │   ├── LedgerUnreadable
     │   ├── CheckpointReplaced
-    │   └── CheckpointRewound
+    │   ├── CheckpointRewound
+    │   └── SourceTopicReplaced
     ├── BatchFailed                   this attempt is aborted; the same batch may run again under a new epoch
     │   ├── SendFailed
     │   ├── EpochPoisoned
@@ -156,6 +157,10 @@ class CheckpointReplaced(AdmissionRefused):
 
 class CheckpointRewound(AdmissionRefused):
     """The checkpoint is older than the ledger, or names other offsets for a batch that is committed."""
+
+
+class SourceTopicReplaced(AdmissionRefused):
+    """A source topic was deleted and created again: offsets of the old one mean nothing in the new one."""
 
 
 class BatchFailed(OncewardError):

@@ -10,8 +10,14 @@ from streaming_pipeline import Pipeline
 
 import onceward
 from onceward import events
+from onceward.engine.spark_query import RunningBatch
 from onceward.errors import Fenced
+from onceward.ids import BatchId, SourceRange
 from onceward.sinks.kafka.target import KafkaTarget
+
+A_BATCH = RunningBatch(
+    BatchId("3b6c0de1-0000-4000-8000-000000000001", 0), "run", "", (SourceRange(0, 10),), (), False, None
+)
 
 
 def take_over(pipeline: Pipeline) -> None:
@@ -54,7 +60,7 @@ def test_a_second_copy_of_the_job_takes_over_and_the_first_stops(any_pipeline: P
 
     def start_the_second(_: events.Event) -> None:
         second.append(KafkaTarget(any_pipeline.sink().settings))
-        second[0].open(None)  # type: ignore[arg-type]  # a Kafka target needs no batch to open
+        second[0].open(A_BATCH)
 
     at_step(events.CHECK, "finished", start_the_second)
     error = any_pipeline.refused()

@@ -12,6 +12,8 @@ from onceward.errors import LedgerUnreadable
 from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange, TopicPartition
 from onceward.ledger.record import VERSION, LedgerRecord, PartitionManifest, decode, encode
 
+OPTIONAL = {"ledger_partitions", "topic_ids"}
+
 numbers = st.integers(0, 2**62)
 json_values = st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner))
 records = st.builds(
@@ -27,6 +29,7 @@ records = st.builds(
     producer=st.builds(ProducerIdentity, numbers, st.integers(0, 32_767)),
     committed_at_ms=numbers,
     ledger_partitions=st.integers(0, 99),
+    topic_ids=st.dictionaries(st.sampled_from(["a", "b.c"]), st.text()),
 )
 
 
@@ -35,6 +38,7 @@ def test_a_record_survives_the_ledger(record: LedgerRecord) -> None:
     decoded = decode(encode(record), where="here")
     assert decoded == record
     assert decoded.ledger_partitions == record.ledger_partitions
+    assert decoded.topic_ids == record.topic_ids
 
 
 @given(records)
@@ -57,12 +61,19 @@ def test_unknown_fields_are_left_alone() -> None:
     assert decode(json.dumps(example() | {"colour": "blue"}).encode(), where="here").sequence == 1
 
 
-@pytest.mark.parametrize("name", sorted(set(example()) - {"records", "ledger_partitions"}))
+@pytest.mark.parametrize("name", sorted(set(example()) - {"records", *OPTIONAL}))
 def test_a_missing_field_is_refused_with_the_place(name: str) -> None:
     document = example()
     del document[name]
     with pytest.raises(LedgerUnreadable, match="onceward-ledger-3"):
         decode(json.dumps(document).encode(), where="onceward-ledger-3")
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONAL))
+def test_records_from_before_a_field_was_there_are_read(name: str) -> None:
+    document = example()
+    del document[name]
+    assert decode(json.dumps(document).encode(), where="here").sequence == 1
 
 
 @given(st.binary(max_size=200))

@@ -22,6 +22,7 @@ from onceward.errors import (
     CheckpointReplaced,
     CommitInDoubt,
     Fenced,
+    LedgerBehind,
     OncewardError,
     RecordTooLarge,
     SendFailed,
@@ -50,6 +51,7 @@ class MemoryTarget(AtomicTarget):
         self.calls: list[str] = []
         self.output: list[int] = []
         self.ledger: list[LedgerRecord] = []
+        self.producer_id = 7
         self._epoch = 0
         self._attempt: tuple[list[int], list[LedgerRecord]] | None = None
 
@@ -77,7 +79,7 @@ class MemoryTarget(AtomicTarget):
         assert self._attempt is None, "an attempt was begun while another was open"
         self._epoch += 1
         self._attempt = ([], [])
-        return ProducerIdentity(7, self._epoch)
+        return ProducerIdentity(self.producer_id, self._epoch)
 
     def write(self, frame: Any, running: RunningBatch) -> Manifest:
         assert self._attempt is not None
@@ -358,3 +360,69 @@ def test_a_second_call_for_the_same_batch_is_refused_not_dropped():
         work.process(second, running(0))  # type: ignore[arg-type]
     assert second.replayed == 0
     assert_once(target, 0)
+
+
+def test_a_new_producer_id_goes_on_where_the_ledger_is_ours():
+    target = MemoryTarget()
+    work = batches(target)
+    for number in range(3):
+        target.producer_id += 1
+        work.process(Frame(), running(number))  # type: ignore[arg-type]
+    assert_once(target, 0, 1, 2)
+
+
+@pytest.mark.fault("transactional-id-expired")
+@pytest.mark.parametrize("began_with", [0, 1])
+def test_a_new_producer_id_after_an_heir_has_written_is_the_end(began_with: int):
+    """The broker had forgotten us both, so that it fenced nobody: the ledger tells."""
+    target = MemoryTarget(write=[RETRIABLE] if began_with == 0 else [])
+    work = batches(target)
+
+    def heir() -> None:
+        heirs = running(began_with)
+        record = LedgerRecord(PipelineId("p"), began_with, heirs.batch, heirs.sources, {}, ProducerIdentity(99, 0), 0)
+        target.ledger.append(record)
+        target.producer_id = 100
+
+    def while_the_abort_lasts(event: events.Event) -> None:
+        if (event.step, event.phase) == (events.ABORT, "started"):
+            heir()
+
+    if began_with == 1:
+        work.process(Frame(), running(0))  # type: ignore[arg-type]
+        heir()
+    stop = events.subscribe(while_the_abort_lasts if began_with == 0 else lambda _: None)
+    try:
+        with pytest.raises(Fenced, match="has written"):
+            work.process(Frame(), running(began_with))  # type: ignore[arg-type]
+    finally:
+        stop()
+    assert target.output == list(range(began_with))
+
+
+def test_a_new_producer_id_over_a_ledger_that_has_lost_our_last_record_is_refused():
+    target = MemoryTarget()
+    work = batches(target)
+    work.process(Frame(), running(0))  # type: ignore[arg-type]
+    target.producer_id += 1
+    target.ledger.clear()
+    with pytest.raises(LedgerBehind):
+        work.process(Frame(), running(1))  # type: ignore[arg-type]
+    assert target.output == [0]
+
+
+def test_a_ledger_that_cannot_be_read_under_a_new_producer_id_is_asked_again():
+    class Unreadable(MemoryTarget):
+        def newest(self) -> LedgerRecord | None:
+            self._call("newest")
+            return super().newest()
+
+    target = Unreadable()
+    work = batches(target)
+    work.process(Frame(), running(0))  # type: ignore[arg-type]
+    target.producer_id += 1
+    target.plan["newest"] = [BrokerUnreachable("nobody")]
+    before = target.calls.count("newest")
+    work.process(Frame(), running(1))  # type: ignore[arg-type]
+    assert target.calls.count("newest") == before + 2
+    assert_once(target, 0, 1)

@@ -63,6 +63,7 @@ class MicroBatches:
         self._opened = False
         self._newest: LedgerRecord | None = None
         self._finished: BatchId | None = None
+        self._producer_id: int | None = None
 
     def process(self, frame: DataFrame, running: RunningBatch) -> None:
         """Write ``frame`` exactly once, or raise; when it returns, the batch is committed."""
@@ -143,6 +144,7 @@ class MicroBatches:
         ids = self._ids(running)
         try:
             identity = target.begin()
+            self._refuse_an_heirs_ledger(running, identity)
             manifest = target.write(frame, running)  # 2 to 6
             record = self._record(running, manifest, identity)
             target.stage(record, running)  # 7
@@ -157,6 +159,28 @@ class MicroBatches:
         except BaseException as error:  # noqa: BLE001 — whatever it is, the ledger is the judge, and it is raised again
             return self._ask_the_ledger(record, error)
         return record
+
+    def _refuse_an_heirs_ledger(self, running: RunningBatch, identity: ProducerIdentity) -> None:
+        """Under a new producer id, is the ledger still where we left it?
+
+        Epochs run out, and then there is a new one. But it also comes when the target had forgotten the pipeline
+        (``transactional.id.expiration.ms`` without a batch), and with it whoever took over meanwhile: nobody would
+        fence us then. From ``begin`` on nobody else can commit, so that what the ledger says is final.
+
+        :raises Fenced: somebody newer has written. :raises LedgerBehind: our own last record is gone.
+        """
+        if self._producer_id not in (None, identity.producer_id):
+            log.info("%s: goes on as %s", self._policy.pipeline, identity)
+            newest = self._target.newest()
+            if _sequence(newest) < _sequence(self._newest):
+                raise refusal(Admission.LEDGER_BEHIND, running.batch, running.sources, newest)
+            if newest is not None and (self._newest is None or newest.producer != self._newest.producer):
+                raise Fenced(
+                    f"a newer copy of pipeline {self._policy.pipeline} has written {newest.batch} (sequence "
+                    f"{newest.sequence}) while this one was idle at sequence {_sequence(self._newest)}",
+                    next_step="leave this copy stopped; if two are running by mistake, give one another pipeline_id",
+                )
+        self._producer_id = identity.producer_id
 
     def _record(self, running: RunningBatch, manifest: Manifest, identity: ProducerIdentity) -> LedgerRecord:
         return LedgerRecord(
@@ -216,6 +240,10 @@ class MicroBatches:
             "query_id": running.batch.query_id,
             "batch_id": running.batch.batch_id,
         }
+
+
+def _sequence(record: LedgerRecord | None) -> int:
+    return -1 if record is None else record.sequence
 
 
 def _identity_ids(identity: ProducerIdentity) -> dict[str, int]:

@@ -40,7 +40,15 @@ class AtomicTarget(ABC):
 
     @abstractmethod
     def begin(self) -> ProducerIdentity:
-        """A fresh attempt; nothing of an earlier one can join it. Returns what this attempt writes under."""
+        """A fresh attempt; nothing of an earlier one can join it. Returns what this attempt writes under.
+
+        A producer id that differs from the one before makes the engine ask for :meth:`newest`: the target may have
+        forgotten the pipeline, and with it whoever would have fenced us.
+        """
+
+    @abstractmethod
+    def newest(self) -> LedgerRecord | None:
+        """The newest ledger record. After :meth:`begin` it is final, as after :meth:`open`."""
 
     @abstractmethod
     def write(self, frame: DataFrame, running: RunningBatch) -> Manifest:

@@ -44,6 +44,7 @@ class LedgerRecord:
     ``sequence`` counts the batches of the pipeline from 0 without gap, over all its checkpoints. ``committed_at_ms``
     is the driver's clock (milliseconds since the epoch) just before ``EndTxn``; nothing depends on it.
     ``ledger_partitions`` is how many partitions the ledger topic had when the record was written; 0 is unknown.
+    ``topic_ids`` are Kafka's ids of the source topics that lie on the sink's cluster; those not named are unknown.
     """
 
     pipeline: PipelineId
@@ -54,6 +55,7 @@ class LedgerRecord:
     producer: ProducerIdentity
     committed_at_ms: int
     ledger_partitions: int = field(default=0, compare=False)  # where it lies, not what it says
+    topic_ids: Mapping[str, str] = field(default_factory=dict, compare=False)  # the same of its sources
 
     @property
     def records(self) -> int:
@@ -80,6 +82,7 @@ def encode(record: LedgerRecord) -> bytes:
         "producer_epoch": record.producer.epoch,
         "committed_at_ms": record.committed_at_ms,
         "ledger_partitions": record.ledger_partitions,
+        "topic_ids": dict(sorted(record.topic_ids.items())),
     }
     return json.dumps(document, separators=(",", ":")).encode()
 
@@ -116,6 +119,7 @@ def _from_document(document: Mapping[str, Any]) -> LedgerRecord:
         producer=ProducerIdentity(int(document["producer_id"]), int(document["producer_epoch"])),
         committed_at_ms=int(document["committed_at_ms"]),
         ledger_partitions=int(document.get("ledger_partitions", 0)),
+        topic_ids={str(topic): str(topic_id) for topic, topic_id in document.get("topic_ids", {}).items()},
     )
 
 

@@ -114,6 +114,10 @@ class Connections:
         known.sort(key=lambda node: node not in connected)
         return [*known, *(broker.node_id for broker in cluster.bootstrap_brokers())]
 
+    def addresses(self) -> frozenset[str]:
+        """``host:port`` of every broker known from metadata, as they advertise themselves."""
+        return frozenset(f"{broker.host}:{broker.port}" for broker in self._manager.cluster.brokers())
+
     def learn_brokers(self, metadata: Any) -> None:
         """Take broker addresses from a ``MetadataResponse``."""
         self._manager.cluster.update_metadata(metadata)
