@@ -18,7 +18,9 @@ from typer.core import TyperGroup
 from onceward.cli.bench import bench
 from onceward.cli.broker import broker
 from onceward.cli.demo import demo
+from onceward.cli.doctor import doctor
 from onceward.cli.jars import jars
+from onceward.cli.verify import verify
 from onceward.errors import OncewardError
 
 
@@ -63,6 +65,8 @@ def _root(
 
 # Every subcommand, in the order in which --help lists them.
 app.command()(demo)
+app.command()(doctor)
+app.command()(verify)
 app.command()(broker)
 app.command()(jars)
 app.command()(bench)

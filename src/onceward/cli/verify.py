@@ -1,0 +1,69 @@
+"""``onceward verify``: was it exactly once? Recomputes every batch of a pipeline from the logs.
+
+Registered in :mod:`onceward.cli`. The checker itself is :mod:`onceward.verify`, which shares nothing with the library.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from onceward.verify.checker import Question
+
+
+class Output(str, Enum):
+    """How the answer is written."""
+
+    text = "text"
+    json = "json"
+
+
+def verify(
+    bootstrap_servers: Annotated[str, typer.Option(metavar="HOST:PORT,…", help="The cluster of the output.")],
+    pipeline_id: Annotated[str, typer.Option(help="The pipeline to judge.")],
+    ledger_topic: Annotated[str, typer.Option(help="Where its batches are told of.")] = "onceward-ledger",
+    topic: Annotated[
+        list[str] | None, typer.Option(help="An output topic; by default all that its batches name.")
+    ] = None,
+    command_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Client settings, for secured clusters.")
+    ] = None,
+    expect_caught_up: Annotated[
+        bool, typer.Option("--expect-caught-up", help="The pipeline is at rest: lag and open transactions count, too.")
+    ] = False,
+    shared_topic: Annotated[
+        bool, typer.Option("--shared-topic", help="Others write to the output topics, too.")
+    ] = False,
+    log_dirs: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="A broker's log directory, to judge the epoch of each record batch."),
+    ] = None,
+    settle: Annotated[float, typer.Option(metavar="SECONDS", help="How long transactions may take to end.")] = 15,
+    patience: Annotated[float, typer.Option(metavar="SECONDS", help="How long a broker may take to answer.")] = 60,
+    output: Annotated[Output, typer.Option(help="For people, or for programs.")] = Output.text,
+) -> None:
+    """Prove or refute exactly-once for a pipeline's topics. Exit status: 0 exactly once, 1 violated, 2 cannot tell."""
+    from onceward.verify.command import run
+
+    def ask() -> Question:
+        from onceward.verify.checker import Question
+        from onceward.verify.client_settings import settings_from_file
+
+        return Question(
+            bootstrap_servers=bootstrap_servers,
+            pipeline_id=pipeline_id,
+            ledger_topic=ledger_topic,
+            topics=tuple(topic or ()),
+            client=settings_from_file(command_config) if command_config else {},
+            expect_caught_up=expect_caught_up,
+            shared_topic=shared_topic,
+            log_dirs=tuple(log_dirs or ()),
+            settle_s=settle,
+            patience_s=patience,
+        )
+
+    raise typer.Exit(run(ask, output.value))

@@ -1,0 +1,56 @@
+"""``python -m onceward.verify``: the checker with nothing but the standard library between it and its options."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onceward.verify.command import run
+
+if TYPE_CHECKING:
+    from onceward.verify.checker import Question
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m onceward.verify",
+        description="Recompute from the logs what a pipeline's batches are told to have written, and judge.",
+        epilog="Exit status: 0 exactly once, 1 violated, 2 cannot tell.",
+    )
+    parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,…")
+    parser.add_argument("--pipeline-id", required=True)
+    parser.add_argument("--ledger-topic", default="onceward-ledger")
+    parser.add_argument("--topic", action="append", default=[], help="output topic; default: those in the manifests")
+    parser.add_argument("--command-config", type=Path, metavar="FILE", help="client settings, for secured clusters")
+    parser.add_argument("--expect-caught-up", action="store_true", help="lag and open transactions are anomalies")
+    parser.add_argument("--shared-topic", action="store_true", help="others write to the output topics, too")
+    parser.add_argument("--log-dirs", type=Path, action="append", nargs="+", default=[], metavar="DIR")
+    parser.add_argument("--settle", type=float, default=15, metavar="SECONDS", help="for transactions to end")
+    parser.add_argument("--patience", type=float, default=60, metavar="SECONDS", help="for an answer of a broker")
+    parser.add_argument("--output", choices=["text", "json"], default="text")
+    options = parser.parse_args()
+    return run(lambda: _question(options), options.output)
+
+
+def _question(options: argparse.Namespace) -> Question:
+    from onceward.verify.checker import Question
+    from onceward.verify.client_settings import settings_from_file
+
+    return Question(
+        bootstrap_servers=options.bootstrap_servers,
+        pipeline_id=options.pipeline_id,
+        ledger_topic=options.ledger_topic,
+        topics=tuple(options.topic),
+        client=settings_from_file(options.command_config) if options.command_config else {},
+        expect_caught_up=options.expect_caught_up,
+        shared_topic=options.shared_topic,
+        log_dirs=tuple(folder for folders in options.log_dirs for folder in folders),
+        settle_s=options.settle,
+        patience_s=options.patience,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

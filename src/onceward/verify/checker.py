@@ -1,0 +1,188 @@
+"""The questions, in order: what does the ledger tell, does it make one chain, and is it what the logs show?
+
+The order matters while the pipeline runs: the outputs' ends are taken *before* the ledger is read to its end. A batch's
+ledger record is appended before its markers are written, so whatever is visible below those ends has its record in
+what is read then; what comes later is left alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onceward.verify.chain import Chain, disjoint_parts, one_chain
+from onceward.verify.cluster import COMMITTED, Cluster, Where
+from onceward.verify.culprits import leave_undecided, name_culprits
+from onceward.verify.findings import Findings, place
+from onceward.verify.ledger import Part
+from onceward.verify.ledger_reader import LedgerReading, read_ledger
+from onceward.verify.manifests import OutputRange, Reading, judge, read_outputs
+from onceward.verify.positions import look_at_sources
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What to look at.
+
+    :param client: librdkafka settings beside the bootstrap servers.
+    :param topics: output topics; empty: those that the manifests name.
+    :param expect_caught_up: the pipeline is at rest: lag and open transactions are anomalies.
+    :param shared_topic: others write to the output topics, too.
+    :param log_dirs: the brokers' log directories, for the epochs in each record batch.
+    :param settle_s: how long transactions may take to end, in seconds.
+    :param patience_s: how long to wait for an answer of a broker, in seconds.
+    """
+
+    bootstrap_servers: str
+    pipeline_id: str
+    ledger_topic: str = "onceward-ledger"
+    topics: tuple[str, ...] = ()
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    expect_caught_up: bool = False
+    shared_topic: bool = False
+    log_dirs: tuple[Path, ...] = ()
+    settle_s: float = 15.0
+    patience_s: float = 60.0
+
+
+def check(question: Question) -> Findings:
+    """The answer. :raises CannotTell: there is none, because something that is not the pipeline's is missing."""
+    began = time.monotonic()
+    findings = Findings()
+    settings = {**question.client, "bootstrap.servers": question.bootstrap_servers}
+    cluster = Cluster(settings, question.pipeline_id, question.patience_s)
+
+    glimpsed = question.topics or _topics_told(_ledger(cluster, question))
+    outputs = _partitions(cluster, glimpsed, findings)
+    seen_to = cluster.ends(outputs, COMMITTED)
+    high = cluster.ends(outputs)
+    ledger = _ledger(cluster, question)
+
+    _undecided(ledger, question, findings)
+    chain = one_chain(ledger.batches, findings)
+    findings.facts |= {"pipeline_id": question.pipeline_id, "ledger": _ledger_facts(question.ledger_topic, chain)}
+    if not chain.batches:
+        findings.cannot_judge(f"pipeline {question.pipeline_id}: the ledger {question.ledger_topic} has no batch of it")
+    parts = _parts_looked_at(chain, outputs, findings)
+
+    ranges = _ranges(cluster, question, chain, parts, seen_to, high, findings)
+    compacted = {topic: cluster.is_compacted(topic) or False for topic in {where[0] for where in outputs}}
+    decided = {where: [p for p in told if _decided(p, ranges[where], high[where])] for where, told in parts.items()}
+    for part in (p for where, told in parts.items() for p in told if p not in decided[where]):
+        findings.cannot_judge(f"{part.place} (sequence {part.sequence}): behind a transaction that has not ended")
+    readings = read_outputs(cluster, decided, ranges, compacted)
+    judge(readings, findings, shared=question.shared_topic)
+    if question.shared_topic:
+        leave_undecided(readings, findings)
+    else:
+        name_culprits(cluster, readings, findings)
+
+    findings.facts["topics"] = _topic_facts(readings, findings)
+    look_at_sources(cluster, chain, findings, expect_caught_up=question.expect_caught_up)
+    findings.facts["seconds"] = round(time.monotonic() - began, 3)
+    return findings
+
+
+def _ledger(cluster: Cluster, question: Question) -> LedgerReading:
+    return read_ledger(cluster, question.ledger_topic, question.pipeline_id, question.settle_s)
+
+
+def _topics_told(ledger: LedgerReading) -> tuple[str, ...]:
+    return tuple(sorted({part.topic for batch in ledger.batches for part in batch.parts}))
+
+
+def _partitions(cluster: Cluster, topics: Sequence[str], findings: Findings) -> list[Where]:
+    found: list[Where] = []
+    for topic in topics:
+        partitions = cluster.partitions(topic)
+        if partitions is None:
+            findings.cannot_judge(f"topic {topic}: it does not exist (any more)")
+        found += partitions or []
+    return found
+
+
+def _undecided(ledger: LedgerReading, question: Question, findings: Findings) -> None:
+    for where in ledger.undecided:
+        if question.expect_caught_up:
+            findings.anomaly("open-transaction", "I8", where, "the ledger record of a transaction that has not ended")
+    if ledger.blocked and not ledger.undecided and question.expect_caught_up:
+        findings.cannot_judge(f"the ledger at {', '.join(ledger.blocked)}: behind another pipeline's open transaction")
+    for where in ledger.tombstones:
+        findings.cannot_judge(f"ledger records before {where}: somebody deleted them there")
+
+
+def _parts_looked_at(chain: Chain, outputs: Sequence[Where], findings: Findings) -> dict[Where, list[Part]]:
+    parts = disjoint_parts(chain.batches)
+    looked_at = set(outputs)
+    for where in sorted(parts.keys() - looked_at):
+        findings.cannot_judge(f"{place(*where)}: batches wrote there, and it was not looked at")
+    return {where: told for where, told in parts.items() if where in looked_at}
+
+
+def _ranges(
+    cluster: Cluster,
+    question: Question,
+    chain: Chain,
+    parts: Mapping[Where, Sequence[Part]],
+    seen_to: Mapping[Where, int],
+    high: Mapping[Where, int],
+    findings: Findings,
+) -> dict[Where, OutputRange]:
+    wanted = {
+        where: max([seen, *(min(part.last + 1, high[where]) for part in parts.get(where, ()))])
+        for where, seen in seen_to.items()
+    }
+    stable = cluster.wait_until_stable(high if question.expect_caught_up else wanted, question.settle_s)
+    starts = cluster.starts(high)
+    first_sequence = chain.covered[0].sequence if chain.covered else 0
+    ranges = {}
+    for where in high:
+        if stable[where] < high[where] and question.expect_caught_up:
+            detail = f"the last stable offset is {stable[where]}, the high watermark {high[where]}"
+            findings.anomaly("open-transaction", "I8", place(*where, stable[where], high[where] - 1), detail)
+        covered = [part.first for part in parts.get(where, ()) if part.sequence >= first_sequence]
+        accounted_from = starts[where] if chain.from_the_beginning else min(covered, default=None)
+        end = min(stable[where], high[where] if question.expect_caught_up else wanted[where])
+        ranges[where] = OutputRange(starts[where], end, accounted_from, min(seen_to[where], end))
+    return ranges
+
+
+def _decided(part: Part, looked_at: OutputRange, high: int) -> bool:
+    """Below the end of what is decided; or above the end of everything: such a record is lost, not undecided."""
+    return part.last < looked_at.end or looked_at.end >= high
+
+
+def _ledger_facts(topic: str, chain: Chain) -> dict[str, Any]:
+    batches = chain.batches
+    if not batches:
+        return {"topic": topic, "batches": 0}
+    return {
+        "topic": topic,
+        "batches": len(batches),
+        "records": sum(batch.records for batch in batches),
+        "first_sequence": batches[0].sequence,
+        "last_sequence": batches[-1].sequence,
+        "covered_from_sequence": chain.covered[0].sequence,
+        "begins_at": [span.start for span in batches[0].spans],
+        "ends_at": [span.end for span in batches[-1].spans],
+        "queries": len({batch.query_id for batch in batches}),
+    }
+
+
+def _topic_facts(readings: Mapping[Where, Reading], findings: Findings) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    for topic in sorted({where[0] for where in readings}):
+        of_topic = [reading for where, reading in readings.items() if where[0] == topic]
+        found = sorted({a.name for a in findings.anomalies if a.where.rpartition("@")[0].rpartition("-")[0] == topic})
+        facts[topic] = {
+            "partitions": len(of_topic),
+            "records": sum(reading.log.visible.count for reading in of_topic),
+            "batches": len({part.sequence for reading in of_topic for part in reading.log.parts}),
+            "aborted_records": sum(reading.aborted for reading in of_topic),
+            "unaccounted_records": sum(reading.log.unaccounted.count for reading in of_topic),
+            "anomalies": found,
+        }
+    return facts

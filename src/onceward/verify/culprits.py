@@ -1,0 +1,129 @@
+"""Whose is a visible record that no batch told of? Compares its content with what batches account for (I2, I5).
+
+Only called when there is such a record, because it reads the topic again: a record with the content of an accounted one
+is a duplicate, one out of a transaction that is otherwise hidden was aborted, and any other is simply not ours to know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from onceward.verify.checksum import headers_section
+from onceward.verify.cluster import Cluster, Where
+from onceward.verify.findings import Findings, place
+from onceward.verify.ledger import Part
+from onceward.verify.manifests import Reading
+from onceward.verify.partition_log import Interval
+
+_REMEMBERED = 200_000  # contents of unaccounted records; what comes beyond is called unaccounted without a look
+
+
+def name_culprits(cluster: Cluster, readings: Mapping[Where, Reading], findings: Findings) -> None:
+    """Notes every unaccounted stretch, and every batch with a record too many, under the name it deserves."""
+    for topic in sorted({where[0] for where in readings}):
+        of_topic = {where: reading for where, reading in readings.items() if where[0] == topic}
+        if any(reading.log.unaccounted.count or reading.crowded for reading in of_topic.values()):
+            _name(cluster, of_topic, findings)
+
+
+def leave_undecided(readings: Mapping[Where, Reading], findings: Findings) -> None:
+    """What :func:`name_culprits` would judge, where others may write to the same topics: nothing can be said."""
+    for where, reading in readings.items():
+        if reading.log.unaccounted.count:
+            findings.cannot_judge(
+                f"{place(*where)}: {reading.log.unaccounted.count} visible records belong to no batch of this "
+                "pipeline; only --log-dirs can tell whose they are"
+            )
+        for part in reading.crowded:
+            findings.cannot_judge(f"{part.place} (sequence {part.sequence}): records of others stand between")
+
+
+def _name(cluster: Cluster, readings: Mapping[Where, Reading], findings: Findings) -> None:
+    suspects, repeated = _contents(cluster, readings)
+    known = _known(cluster, readings, suspects)
+    for where, reading in readings.items():
+        for interval in reading.log.unaccounted.intervals:
+            _name_stretch(where, interval, reading, suspects, known, findings)
+        for part in reading.crowded:
+            again = repeated[part]
+            detail = f"sequence {part.sequence} wrote {part.count} records, between its ends more are visible"
+            if again:
+                findings.anomaly("duplicate-write", "I2", part.place, f"{detail}: {again} with a content seen before")
+            else:
+                findings.anomaly("unaccounted-write", "I2", part.place, f"{detail}, each with a content of its own")
+
+
+def _name_stretch(
+    where: Where,
+    interval: Interval,
+    reading: Reading,
+    suspects: Mapping[bytes, list[tuple[Where, int]]],
+    known: Mapping[bytes, int],
+    findings: Findings,
+) -> None:
+    first, last = interval
+    run = reading.written.around(first)
+    hidden = (run[1] - run[0] + 1) - reading.log.visible.count_within(*run) if run else 0
+    told = sum(reading.log.owner_of(offset) is not None for offset in run) if run else 0
+    if hidden and not told:
+        detail = f"visible, with {hidden} more of the same transaction hidden"
+        findings.anomaly("aborted-read", "I5", place(*where, first, last), detail)
+        return
+    again = sum(
+        known.get(content, 0) > 0
+        for content, places in suspects.items()
+        for place_of_it in places
+        if place_of_it[0] == where and first <= place_of_it[1] <= last
+    )
+    count = last - first + 1
+    if again:
+        detail = f"{again} of {count} records, of no batch, have the content of a record that a batch accounts for"
+        findings.anomaly("duplicate-write", "I2", place(*where, first, last), detail)
+    else:
+        findings.anomaly("unaccounted-write", "I2", place(*where, first, last), f"{count} records of no batch")
+
+
+def _contents(
+    cluster: Cluster, readings: Mapping[Where, Reading]
+) -> tuple[dict[bytes, list[tuple[Where, int]]], dict[Part, int]]:
+    """Contents of unaccounted records with their places, and how many records of each crowded part are repeated."""
+    suspects: dict[bytes, list[tuple[Where, int]]] = defaultdict(list)
+    crowds: dict[Part, Counter[bytes]] = {part: Counter() for r in readings.values() for part in r.crowded}
+    remembered = 0
+    for where, messages, _ in cluster.read(_spans(readings)):
+        log = readings[where].log
+        for message in messages:
+            part = log.owner_of(message.offset())
+            if part in crowds:
+                crowds[part][_content(message)] += 1
+            elif part is None and remembered < _REMEMBERED and message.offset() in log.unaccounted:
+                suspects[_content(message)].append((where, message.offset()))
+                remembered += 1
+    return suspects, {part: contents.total() - len(contents) for part, contents in crowds.items()}
+
+
+def _known(cluster: Cluster, readings: Mapping[Where, Reading], suspects: Mapping[bytes, Any]) -> Counter[bytes]:
+    """How often each suspect's content is accounted for."""
+    known: Counter[bytes] = Counter()
+    if suspects:
+        for where, messages, _ in cluster.read(_spans(readings)):
+            log = readings[where].log
+            accounted = (m for m in messages if log.owner_of(m.offset()) is not None)
+            known.update(content for content in map(_content, accounted) if content in suspects)
+    return known
+
+
+def _spans(readings: Mapping[Where, Reading]) -> dict[Where, tuple[int, int]]:
+    return {where: (reading.looked_at.start, reading.looked_at.end) for where, reading in readings.items()}
+
+
+def _content(message: Any) -> bytes:
+    """Key, value and headers, as 16 bytes."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (message.key(), message.value(), headers_section(message.headers() or ())):
+        digest.update(b"-" if part is None else b"%d:" % len(part))
+        digest.update(part or b"")
+    return digest.digest()

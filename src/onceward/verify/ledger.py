@@ -1,0 +1,111 @@
+"""The batches of a pipeline as its ledger tells of them: JSON to values, by a reader of its own.
+
+The format is public (a version, which only ever gains optional fields): see *ledger record* in the docs. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from onceward.verify.findings import CannotTell, place
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one batch is told to have put into one output partition. Offsets are inclusive."""
+
+    sequence: int
+    topic: str
+    partition: int
+    count: int
+    first: int
+    last: int
+    checksum: str
+
+    @property
+    def place(self) -> str:
+        return place(self.topic, self.partition, self.first, self.last)
+
+
+class Span(NamedTuple):
+    """Where a batch began and ended in one of its sources, as Spark names positions."""
+
+    start: Any
+    end: Any
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One ledger record, and where it lies."""
+
+    sequence: int
+    query_id: str
+    batch_id: int
+    spans: tuple[Span, ...]
+    parts: tuple[Part, ...]
+    identity: tuple[int, int]
+    """Producer id and epoch."""
+    ledger_topic: str
+    ledger_partition: int
+    ledger_offset: int
+
+    @property
+    def place(self) -> str:
+        return place(self.ledger_topic, self.ledger_partition, self.ledger_offset)
+
+    @property
+    def records(self) -> int:
+        return sum(part.count for part in self.parts)
+
+
+def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
+    """The ledger record ``value``. :raises CannotTell: it is not one, or of a newer version."""
+    where = place(topic, partition, offset)
+    try:
+        told = json.loads(value)
+        version = told["version"]
+        if version > _VERSION:
+            raise CannotTell(
+                f"the ledger record at {where} has version {version}; this checker reads up to {_VERSION}",
+                next_step="check with the Onceward release that wrote it, or a later one",
+            )
+        sequence = int(told["sequence"])
+        return Batch(
+            sequence=sequence,
+            query_id=str(told["query_id"]),
+            batch_id=int(told["batch_id"]),
+            spans=tuple(Span(source["start"], source["end"]) for source in told["sources"]),
+            parts=_parts(sequence, told["manifest"]),
+            identity=(int(told["producer_id"]), int(told["producer_epoch"])),
+            ledger_topic=topic,
+            ledger_partition=partition,
+            ledger_offset=offset,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CannotTell(
+            f"the ledger record at {where} cannot be read ({type(error).__name__}: {error})",
+            next_step="find out who else writes to the ledger topic",
+        ) from error
+
+
+def _parts(sequence: int, manifest: Mapping[str, Mapping[str, Any]]) -> tuple[Part, ...]:
+    return tuple(
+        Part(sequence, topic, int(partition), int(count), int(first), int(last), str(checksum))
+        for topic, partitions in manifest.items()
+        for partition, (count, first, last, checksum) in partitions.items()
+    )
+
+
+def kafka_position(position: Any) -> dict[tuple[str, int], int] | None:
+    """A position of Spark's Kafka source, ``{topic: {"partition": offset}}``; None for any other source's."""
+    if not isinstance(position, dict) or not all(isinstance(parts, dict) for parts in position.values()):
+        return None
+    try:
+        return {(topic, int(p)): int(offset) for topic, parts in position.items() for p, offset in parts.items()}
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,59 @@
+"""The outcome for people: a verdict in a sentence, a line per topic, and every anomaly with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from onceward.verify.findings import NAMES, Findings
+
+_SHOWN = 20
+
+
+def as_text(findings: Findings) -> str:
+    return "\n".join(_lines(findings))
+
+
+def sentence(findings: Findings) -> str:
+    """The verdict."""
+    ledger = findings.facts.get("ledger", {})
+    of = f"pipeline {findings.facts.get('pipeline_id', '')}"
+    if findings.verdict == "violated":
+        return f"VIOLATED: {of}: {sum(findings.counts.values())} anomalies, " + ", ".join(sorted(findings.counts))
+    batches, records = ledger.get("batches", 0), ledger.get("records", 0)
+    seen = f"{records:,} records in {batches:,} batches are visible exactly as they were committed"
+    if findings.verdict == "inconclusive":
+        return f"CANNOT TELL: {of}: " + (f"as far as can be seen {seen}, but not all can be seen" if batches else "")
+    return f"EXACTLY ONCE: {of}: {seen}"
+
+
+def topic_sentence(facts: dict[str, Any]) -> str:
+    if facts["anomalies"]:
+        return "violated: " + ", ".join(facts["anomalies"])
+    if facts["unaccounted_records"]:
+        return f"{facts['unaccounted_records']:,} records of others"
+    return "every record belongs to one batch, every batch is whole"
+
+
+def _lines(findings: Findings) -> Iterator[str]:
+    yield sentence(findings)
+    ledger = findings.facts.get("ledger", {})
+    if ledger.get("batches"):
+        first, last = ledger["first_sequence"], ledger["last_sequence"]
+        yield f"  ledger {ledger['topic']}: sequences {first} to {last}, {ledger['queries']} checkpoints"
+    for topic, facts in findings.facts.get("topics", {}).items():
+        yield (
+            f"  topic {topic}: {facts['records']:,} records in {facts['partitions']} partitions, {facts['batches']:,} "
+            f"batches, {facts['aborted_records']:,} aborted records hidden; {topic_sentence(facts)}"
+        )
+    for source, facts in findings.facts.get("sources", {}).items():
+        if "records_behind" in facts:
+            yield f"  source {source}: {facts['records_behind']:,} records behind, group lag {facts['group_lag']:,}"
+    for what in findings.not_covered:
+        yield f"  not covered: {what}"
+    for anomaly in findings.anomalies[:_SHOWN]:
+        yield f"  {anomaly.name} ({anomaly.invariant}) at {anomaly.where}: {anomaly.detail}"
+    if len(findings.anomalies) > _SHOWN:
+        yield f"  … and {sum(findings.counts.values()) - _SHOWN} more; --output json has the first hundred of each name"
+    for name in sorted(findings.counts):
+        yield f"  {name}: {NAMES[name]}"
