@@ -1,0 +1,165 @@
+"""The driver: two queries over one source, as a user would write them. ``python -m soak.job '<JobSettings as JSON>'``.
+
+Arms the fault points that its environment names, appends the ends of the engine's steps to ``news``, and lives until
+SIGTERM (status 0), or until one of its queries fails: status 3 for an error of ours, 4 for any other. Whoever runs it
+starts it again, as a cluster manager would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.streaming import StreamingQuery
+
+import onceward as ow
+from onceward import events
+from onceward.testing import faults
+
+from .workload import COPY_PIPELINE, COUNT_PIPELINE, OUTPUT_OF, SOURCE
+
+STOPPED_BY_US, FAILED_OTHERWISE = 3, 4
+_TOLD = {
+    (events.OPEN, "finished"),
+    (events.REPLAY, "finished"),
+    (events.COMMIT, "finished"),
+    (events.COMMIT, "failed"),
+    (events.ABORT, "finished"),
+    (events.ABORT, "failed"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSettings:
+    """``single_task_records``: as in ``KafkaSink``, it differs from life to life."""
+
+    bootstrap_servers: str
+    folder: str
+    checkpoints: str
+    news: str
+    max_offsets: int
+    trigger_seconds: float
+    single_task_records: int
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class News:
+    """Appends one JSON line per event; a line that was begun when the process was killed is the last one."""
+
+    def __init__(self, path: str) -> None:
+        self._file = Path(path).open("a", buffering=1)  # noqa: SIM115  open as long as the process lives
+        self._lock = threading.Lock()
+
+    def tell(self, what: str, **more: Any) -> None:
+        line = json.dumps({"what": what, "at": time.time(), **more}, default=str)
+        with self._lock:
+            self._file.write(line + "\n")
+
+    def tell_step(self, event: events.Event) -> None:
+        if (event.step, event.phase) in _TOLD:
+            error = type(event.error).__name__ if event.error else None
+            ids = {name: event.ids.get(name) for name in ("pipeline", "batch_id", "epoch")}
+            self.tell("step", step=event.step, phase=event.phase, seconds=event.seconds, error=error, **ids)
+
+
+def copies(people: DataFrame) -> DataFrame:
+    origin = F.concat_ws(":", "partition", "offset")
+    return people.select("key", F.concat_ws(":", origin, F.col("value").cast("string")).alias("value"))
+
+
+def counts(people: DataFrame) -> DataFrame:
+    keyed = people.where(F.col("key").isNotNull()).groupBy(F.col("key").cast("string").alias("key"))
+    return keyed.agg(F.count("*").cast("string").alias("value"))
+
+
+QUERIES = {COPY_PIPELINE: (copies, "append"), COUNT_PIPELINE: (counts, "update")}
+
+
+def session(settings: JobSettings) -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    small = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # a life lasts two minutes: the big compiler never pays
+    folder = Path(settings.folder)
+    conf = {
+        **ow.spark_conf(),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "900m",
+        "spark.executor.memory": "900m",
+        "spark.driver.extraJavaOptions": f"{small} -Dderby.system.home={folder}",
+        "spark.executor.extraJavaOptions": small,
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.sql.streaming.minBatchesToRetain": "10",
+        "spark.deploy.maxExecutorRetries": "-1",  # executors are killed without end, and shall come back each time
+        "spark.scheduler.mode": "FAIR",
+        "spark.locality.wait": "0s",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
+    }
+    builder = SparkSession.builder.master("local-cluster[2,1,1000]").appName("onceward-soak")
+    return builder.config(map=conf).getOrCreate()
+
+
+def start(spark: SparkSession, settings: JobSettings, pipeline: str) -> StreamingQuery:
+    people = ow.kafka_source(
+        spark,
+        bootstrap_servers=settings.bootstrap_servers,
+        topic=SOURCE,
+        max_offsets_per_trigger=settings.max_offsets,
+    )
+    transform, mode = QUERIES[pipeline]
+    sink = ow.KafkaSink(
+        bootstrap_servers=settings.bootstrap_servers,
+        topic=OUTPUT_OF[pipeline],
+        pipeline_id=pipeline,
+        single_task_records=settings.single_task_records,
+        batch_attempts=10,
+        options={"transaction.timeout.ms": 40_000, "request.timeout.ms": 15_000},
+    )
+    writer = transform(people).writeStream.outputMode(mode).queryName(pipeline)
+    writer = writer.option("checkpointLocation", f"{settings.checkpoints}/{pipeline}")
+    return writer.trigger(processingTime=f"{settings.trigger_seconds} seconds").foreachBatch(sink).start()
+
+
+def run(settings: JobSettings, news: News) -> int:
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    spark = session(settings)
+    events.subscribe(news.tell_step)
+    faults.arm_from_environment()
+    queries = [start(spark, settings, pipeline) for pipeline in QUERIES]
+    news.tell("running")
+    while all(query.isActive for query in queries):
+        if stop.wait(0.2):
+            for query in queries:
+                query.stop()
+            return 0
+    failed = next(query for query in queries if not query.isActive)
+    error = ow.error_of(failed)
+    kind = type(error).__name__ if error is not None else "of Spark"
+    news.tell("ended", pipeline=failed.name, error=kind, message=str(error or failed.exception())[:2_000])
+    return STOPPED_BY_US if error is not None else FAILED_OTHERWISE
+
+
+if __name__ == "__main__":
+    chosen = JobSettings(**json.loads(sys.argv[1]))
+    status = run(chosen, News(chosen.news))
+    sys.stdout.flush()
+    os._exit(status)  # what is left of the session goes with us, and a hanging shutdown hides nothing

@@ -1,0 +1,143 @@
+"""Keeps the pipelines' driver alive: starts it after every death, with fault points of its own for each life."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE
+
+from .job import JobSettings
+from .plan import step_errors
+from .processes import Driver
+from .state import SoakFolder, State
+
+_SAME_END_AT_MOST = 5
+_STOP_SECONDS = 90
+
+
+class StoppedForGood(Exception):
+    """The driver ends by itself again and again with nothing committed between."""
+
+
+class Supervisor:
+    """The lives of the driver, one after the other."""
+
+    def __init__(self, folder: SoakFolder, state: State, bootstrap_servers: str, max_offsets: int) -> None:
+        self._folder = folder
+        self._state = state
+        self._servers = bootstrap_servers
+        self._max_offsets = max_offsets
+        self._driver: Driver | None = None
+        self._life: Path | None = None
+        self._told = 0
+        self._ends_in_vain = 0
+        self.commits = 0
+        self.last_commit = time.monotonic()
+
+    @property
+    def driver(self) -> Driver | None:
+        """The life that runs, if one does."""
+        return self._driver if self._driver is not None and self._driver.status is None else None
+
+    def tick(self, *, with_errors: bool = True) -> None:
+        """Listen; and start the driver when it is dead."""
+        self._listen()
+        if self.driver is None:
+            self._bury()
+            self._start(with_errors)
+
+    def stop(self) -> int | None:
+        """Ask the driver to end, as a deployment would; its status."""
+        status = self._driver.end(_STOP_SECONDS) if self._driver is not None else None
+        self._listen()
+        self._driver = None
+        self._tidy()
+        return status
+
+    def log_tail(self) -> str:
+        return self._driver.log_tail() if self._driver is not None else ""
+
+    def _start(self, with_errors: bool) -> None:
+        number = self._state.lives
+        self._state.lives += 1
+        self._folder.save(self._state)
+        life = self._life = self._folder.life(number)
+        self._told = 0
+        settings = JobSettings(
+            bootstrap_servers=self._servers,
+            folder=str(life),
+            checkpoints=str(self._folder.checkpoints),
+            news=str(life / "news.jsonl"),
+            max_offsets=self._max_offsets,
+            trigger_seconds=0.2,
+            single_task_records=0 if number % 2 else 10_000,  # every other life writes also small batches in parallel
+        )
+        environment = {
+            "SPARK_HOME": str(_spark_home(life)),
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+            FAULTS_VARIABLE: ";".join(step_errors(self._state.seed, number)) if with_errors else "",
+            FIRED_VARIABLE: str(life / "fired.jsonl"),
+        }
+        command = [sys.executable, "-m", "soak.job", settings.to_json()]
+        self._driver = Driver(command, life / "driver.log", life, environment)
+
+    def _bury(self) -> None:
+        if self._driver is None:
+            return
+        status = self._driver.status
+        if status == 128 + 9:
+            self._ends_in_vain = 0
+        else:
+            end = self._news_of("ended")[-1:]
+            self._folder.note("driver-ended", life=self._state.lives - 1, status=status, end=end)
+            self._ends_in_vain += 1
+            if self._ends_in_vain >= _SAME_END_AT_MOST:
+                raise StoppedForGood(f"status {status}: {end}\n{self.log_tail()}")
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Spark's scratch files; the log and the news stay."""
+        if self._life is not None:
+            for name in ("spark-home", "local", "warehouse", "metastore_db"):
+                shutil.rmtree(self._life / name, ignore_errors=True)
+
+    def _listen(self) -> None:
+        """Count what was committed since the last time."""
+        if self._life is None or not (self._life / "news.jsonl").exists():
+            return
+        with (self._life / "news.jsonl").open("rb") as news:
+            news.seek(self._told)
+            fresh = news.read()
+        whole = fresh[: fresh.rfind(b"\n") + 1]
+        self._told += len(whole)
+        committed = sum(_is_commit(json.loads(line)) for line in whole.splitlines())
+        if committed:
+            self.commits += committed
+            self.last_commit = time.monotonic()
+            self._ends_in_vain = 0
+
+    def _news_of(self, what: str) -> list[dict[str, Any]]:
+        assert self._life is not None
+        path = self._life / "news.jsonl"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [told for told in map(json.loads, lines) if told["what"] == what]
+
+
+def _is_commit(told: dict[str, Any]) -> bool:
+    return told["what"] == "step" and (told["step"], told["phase"]) == ("commit", "finished")
+
+
+def _spark_home(life: Path) -> Path:
+    """PySpark's own folder under another name: a local cluster writes its executors' files below SPARK_HOME."""
+    home = life / "spark-home"
+    home.mkdir()
+    for name in ("bin", "jars", "python", "sbin"):
+        (home / name).symlink_to(Path(pyspark.__file__).parent / name)
+    return home

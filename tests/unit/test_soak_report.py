@@ -1,0 +1,180 @@
+"""What the soak reads off its journal, the drivers' news and ``kafka-dump-log``, and the table it makes of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from soak import guard
+from soak.log_dump import LoggedTransaction, parsed
+from soak.report import Report, ends_row, fault_rows, recoveries, recovery_rows, step_error_row
+from soak.state import SoakFolder, State
+from soak.verdict import Findings, _one_chain, _whole_batches
+from soak.workload import COPIES, COPY_PIPELINE, COUNT_PIPELINE, SOURCE, key_index, key_of, number_in, value_of
+
+
+def commit(pipeline: str, at: float) -> dict[str, Any]:
+    return {"what": "step", "step": "commit", "phase": "finished", "pipeline": pipeline, "at": at}
+
+
+def killed(kind: str, at: float) -> dict[str, Any]:
+    return {"what": "fault", "kind": kind, "began": at}
+
+
+def test_recovery_is_the_time_until_every_pipeline_has_committed_again():
+    news = [commit(COPY_PIPELINE, 9), commit(COPY_PIPELINE, 12), commit(COUNT_PIPELINE, 17), commit(COPY_PIPELINE, 18)]
+    journal = [killed("kill-broker", 10), killed("none", 11), killed("kill-driver", 17.5)]
+    (only,) = recoveries(journal, news)  # after the second kill one of them has not come back
+    assert (only.kind, only.seconds) == ("kill-broker", 7)
+    assert recovery_rows([only]) == [("recovery after kill-broker", "min 7.0 s, median 7.0 s, max 7.0 s (of 1)")]
+
+
+def test_faults_are_told_as_planned_and_as_fired():
+    rows = dict(fault_rows([killed("kill-driver", 1), killed("kill-broker", 2)], Counter({"kill-driver": 2})))
+    assert rows["fault kill-driver"] == "planned 2, fired 1"
+    assert rows["kills"] == "2: driver 1, executor 0, broker 1"
+
+
+def test_step_errors_and_ends_are_counted_by_name():
+    fired = [{"fault": "commit:started:3:error"}, {"fault": "commit:started:9:error=SendFailed"}]
+    assert step_error_row(fired) == ("errors injected in steps", "2: commit:started 2")
+    ends = [{"what": "driver-ended", "status": 3, "end": [{"error": "CommitInDoubt"}]}]
+    assert ends_row(ends)[1] == "1: CommitInDoubt 1"
+    assert ends_row([])[1] == "0"
+
+
+def test_a_report_with_a_violation_has_not_passed_and_says_which():
+    report = Report([("seed", "1"), ("safety", "VIOLATED: I2 1")], ["I2: repeated"], [])
+    assert not report.passed
+    assert "I2: repeated" in report.text()
+    assert "| seed | 1 |" in report.markdown("Soak")
+    assert Report([("seed", "1")], [], []).passed
+
+
+DUMP = """\
+Dumping /data/soak-copies-2/00000000000000000000.log
+Log starting offset: 0
+baseOffset: 0 lastOffset: 4 count: 5 baseSequence: 0 lastSequence: 4 producerId: 7 producerEpoch: 1 \
+partitionLeaderEpoch: 0 isTransactional: true isControl: false deleteHorizonMs: OptionalLong.empty
+baseOffset: 5 lastOffset: 6 count: 2 baseSequence: 5 lastSequence: 6 producerId: 7 producerEpoch: 1 \
+partitionLeaderEpoch: 0 isTransactional: true isControl: false deleteHorizonMs: OptionalLong.empty
+baseOffset: 7 lastOffset: 7 count: 1 baseSequence: -1 lastSequence: -1 producerId: 7 producerEpoch: 2 \
+partitionLeaderEpoch: 0 isTransactional: true isControl: true deleteHorizonMs: OptionalLong.empty
+| offset: 7 CreateTime: 1 keySize: 4 valueSize: 6 sequence: -1 headerKeys: [] endTxnMarker: ABORT coordinatorEpoch: 0
+baseOffset: 8 lastOffset: 8 count: 1 baseSequence: 0 lastSequence: 0 producerId: 7 producerEpoch: 2 \
+partitionLeaderEpoch: 0 isTransactional: true isControl: false deleteHorizonMs: OptionalLong.empty
+Dumping /data/soak-copies-2/00000000000000000009.log
+baseOffset: 9 lastOffset: 9 count: 1 baseSequence: -1 lastSequence: -1 producerId: 7 producerEpoch: 3 \
+partitionLeaderEpoch: 0 isTransactional: true isControl: true deleteHorizonMs: OptionalLong.empty
+| offset: 9 CreateTime: 1 keySize: 4 valueSize: 6 sequence: -1 headerKeys: [] endTxnMarker: COMMIT coordinatorEpoch: 0
+baseOffset: 10 lastOffset: 10 count: 1 baseSequence: 0 lastSequence: 0 producerId: 7 producerEpoch: 4 \
+partitionLeaderEpoch: 0 isTransactional: true isControl: false deleteHorizonMs: OptionalLong.empty
+"""
+
+
+def test_transactions_are_read_off_a_dump_over_segments():
+    assert list(parsed(DUMP.splitlines())) == [
+        LoggedTransaction(COPIES, 2, 7, 1, 0, 6, 7, "ABORT"),
+        LoggedTransaction(COPIES, 2, 7, 2, 8, 8, 1, "COMMIT"),
+        LoggedTransaction(COPIES, 2, 7, 4, 10, 10, 1, None),
+    ]
+
+
+def ledger_record(sequence: int, start: int, end: int, epoch: int, manifest: dict[str, Any]) -> dict[str, Any]:
+    span = {side: {SOURCE: {str(p): offset for p in range(4)}} for side, offset in (("start", start), ("end", end))}
+    return {
+        "sequence": sequence,
+        "sources": [span],
+        "producer_id": 7,
+        "producer_epoch": epoch,
+        "manifest": {COPIES: manifest},
+    }
+
+
+def test_a_ledger_that_is_one_chain_to_the_end_holds():
+    found = Findings()
+    _one_chain(found, "p", [ledger_record(0, 0, 3, 1, {}), ledger_record(1, 3, 5, 2, {})], [5] * 4)
+    assert found.holds
+
+
+@pytest.mark.parametrize(
+    ("ledger", "ends", "promise"),
+    [
+        ([(0, 0, 3, 1), (2, 3, 5, 2)], 5, "I6"),
+        ([(0, 0, 3, 1), (1, 4, 5, 2)], 5, "I6"),
+        ([(0, 0, 3, 1), (1, 3, 2, 2)], 2, "I6"),
+        ([(0, 0, 3, 1)], 5, "I6"),
+        ([(0, 0, 3, 1), (1, 3, 5, 1)], 5, "I7"),
+    ],
+    ids=["a sequence is missing", "a hole", "back", "not to the end", "one epoch twice"],
+)
+def test_a_broken_chain_is_found(ledger: list[tuple[int, int, int, int]], ends: int, promise: str):
+    found = Findings()
+    _one_chain(found, "p", [ledger_record(*record, {}) for record in ledger], [ends] * 4)
+    assert set(found.how_many) == {promise}
+
+
+def test_what_the_log_holds_must_be_what_the_ledger_tells():
+    logged = list(parsed(DUMP.splitlines()))[:2]
+    ledger = [ledger_record(0, 0, 1, 2, {"2": [1, 8, 8, "sum"]})]
+    good, short, unknown = Findings(), Findings(), Findings()
+    _whole_batches(good, COPY_PIPELINE, ledger, logged)
+    _whole_batches(short, COPY_PIPELINE, [ledger_record(0, 0, 1, 2, {"2": [2, 8, 9, "sum"]})], logged)
+    _whole_batches(unknown, COPY_PIPELINE, [], logged)
+    assert good.holds
+    assert short.how_many == unknown.how_many == {"I4": 1}
+
+
+def test_an_epoch_that_is_aborted_and_committed_is_found():
+    logged = list(parsed(DUMP.splitlines()))[:2]
+    logged[0].epoch = 2
+    found = Findings()
+    _whole_batches(found, COPY_PIPELINE, [ledger_record(0, 0, 1, 2, {"2": [1, 8, 8, "sum"]})], logged)
+    assert found.how_many["I7"] == 1
+
+
+def test_the_model_of_the_input():
+    assert number_in(value_of(3, 12_345)) == 12_345
+    assert key_of(5) is None
+    assert key_of(98) == b"key-1" == b"key-%d" % key_index(98)
+
+
+def test_a_soaks_folder_remembers(tmp_path: Path):
+    folder = SoakFolder(tmp_path / "soak")
+    assert folder.load() is None
+    folder.save(State(7, "abc", position=3, elapsed_s=1.5))
+    folder.note("fault", kind="none")
+    (folder.life(0) / "news.jsonl").write_text('{"what": "running"}\n{"what": "cut off')
+    again = SoakFolder(tmp_path / "soak")
+    assert again.load() == State(7, "abc", position=3, elapsed_s=1.5)
+    assert [entry["kind"] for entry in again.journal()] == ["none"]
+    assert list(again.news()) == [{"what": "running"}]
+
+
+def test_the_guard_leaves_nothing_of_the_session_also_what_is_stopped():
+    script = "import os, signal, subprocess; subprocess.Popen(['sleep', '300'], process_group=0); "
+    script += "print('up', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
+    with subprocess.Popen(
+        [sys.executable, guard.__file__, sys.executable, "-c", script],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as watching:  # fmt: skip
+        assert watching.stdout is not None
+        assert watching.stderr is not None
+        assert watching.stdin is not None
+        session = int(watching.stdout.readline())
+        watching.stderr.readline()
+        deadline = time.monotonic() + 30
+        while psutil.Process(session).status() != psutil.STATUS_STOPPED:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert len(guard.members(session)) == 2
+        watching.stdin.close()
+        assert watching.wait(30) == 128 + 9
+    assert guard.members(session) == []
