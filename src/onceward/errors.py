@@ -138,6 +138,8 @@ class UnsupportedBroker(ResourceError):
 class SequencerUnreachable(ResourceError):
     """An executor cannot connect to the sequencer in the driver process."""
 
+    retry_batch = True
+
 
 class AdmissionRefused(OncewardError):
     """Checkpoint and ledger tell different stories; going on would lose or repeat records."""

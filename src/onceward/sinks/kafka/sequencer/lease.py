@@ -35,7 +35,7 @@ class SequencerConnection:
     :param timeout_s: how long to wait for the connection, and afterwards for any sign of life of the driver, in
         seconds. Waiting for a lease takes as long as it takes: the driver says once a second that it lives, and
         poisons the epoch when a holder is overdue.
-    :raises SequencerUnreachable: nobody there.
+    :raises SequencerUnreachable: nobody there, or somebody who does not answer as a sequencer does.
     :raises EpochPoisoned: the epoch of this ticket is over, or this attempt ends it.
     """
 
@@ -49,7 +49,12 @@ class SequencerConnection:
         self._poll.register(self._sock, select.POLLIN)
         try:
             self._send(frames.hello_frame(ticket.token, task))
+            if not self._poll.poll(1000 * timeout_s):
+                raise _unreachable(ticket, f"no answer within {timeout_s:g} s")
             self._expect(Op.WELCOME)
+        except frames.BadFrame as error:
+            self.close()
+            raise _unreachable(ticket, f"what answers there is no sequencer ({error.message})") from error
         except BaseException:
             self.close()
             raise
@@ -184,13 +189,17 @@ def _connect(ticket: EpochTicket, timeout_s: float) -> socket.socket:
     try:
         sock = socket.create_connection((ticket.host, ticket.port), timeout_s)
     except OSError as error:
-        raise SequencerUnreachable(
-            f"the sequencer in the driver cannot be reached at {ticket.host}:{ticket.port}: {error}",
-            next_step="set sequencer_host of the sink to an address of the driver's host that executors can reach, "
-            "and sequencer_port to a port that the network lets through",
-            details={"host": ticket.host, "port": ticket.port},
-        ) from error
+        raise _unreachable(ticket, str(error)) from error
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return sock
+
+
+def _unreachable(ticket: EpochTicket, why: str) -> SequencerUnreachable:
+    return SequencerUnreachable(
+        f"the sequencer in the driver cannot be reached at {ticket.host}:{ticket.port}: {why}",
+        next_step="set sequencer_host of the sink to an address of the driver's host that executors can reach, "
+        "and sequencer_port to a port that the network lets through",
+        details={"host": ticket.host, "port": ticket.port},
+    )
