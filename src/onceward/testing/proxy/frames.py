@@ -18,7 +18,7 @@ PREFIX_BYTES = 64 << 10
 """How much of a frame is read before anything is decided; the longest header has 8 + 2 + 32,767 bytes."""
 
 CHUNK_BYTES = 256 << 10
-LARGEST_FRAME_BYTES = 1 << 30
+LARGEST_FRAME_BYTES = 256 << 20  # a TLS hello, read as a size, is above it
 
 _HEADER = struct.Struct(">hhih")
 _SIZE = struct.Struct(">i")
