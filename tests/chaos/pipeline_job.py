@@ -19,8 +19,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline_traps import trapped
 from pipeline_workloads import WORKLOADS
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import onceward as ow
 from onceward import events
@@ -37,7 +39,7 @@ class JobSettings:
     ``outputs``: the topics that it writes, as many as its workload wants.
     ``seconds``: the trigger's interval; None: all there is, then end. ``hold``: a step of which the ``finished`` event
     waits until the file ``go`` appears in ``folder``, the first time it comes; unlike a stopped process the rest of the
-    job stays alive.
+    job stays alive. ``trap``: see ``pipeline_traps``. ``sparks_own_sink``: what the others do, for comparison.
     """
 
     bootstrap_servers: str
@@ -53,6 +55,8 @@ class JobSettings:
     max_offsets: int | None = None
     plain_packages: bool = False
     hold: str | None = None
+    trap: str | None = None
+    sparks_own_sink: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     sink: dict[str, Any] = field(default_factory=dict)
     spark: dict[str, str] = field(default_factory=dict)
@@ -123,6 +127,29 @@ def session(settings: JobSettings) -> SparkSession:
     return SparkSession.builder.master(settings.master).appName(settings.pipeline_id).config(map=conf).getOrCreate()
 
 
+def start(settings: JobSettings, records: DataFrame) -> StreamingQuery:
+    workload = WORKLOADS[settings.query]
+    rows = workload.transform(records, settings.outputs)
+    writer = rows.writeStream.outputMode(workload.mode).option("checkpointLocation", settings.checkpoint)
+    if settings.seconds is None:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{settings.seconds} seconds")
+    one_topic = settings.outputs[0] if workload.topics == 1 else None
+    if settings.sparks_own_sink:
+        assert one_topic is not None
+        writer = writer.format("kafka").option("kafka.bootstrap.servers", settings.bootstrap_servers)
+        return writer.option("topic", one_topic).start()
+    sink = ow.KafkaSink(
+        bootstrap_servers=settings.bootstrap_servers,
+        topic=one_topic,
+        pipeline_id=settings.pipeline_id,
+        options=settings.options,
+        **{"single_task_records": 0, **settings.sink},  # also small batches in parallel
+    )
+    return writer.foreachBatch(sink).start()
+
+
 def run(settings: JobSettings, news: News) -> int:
     spark = session(settings)
     news.tell("session")
@@ -137,21 +164,9 @@ def run(settings: JobSettings, news: News) -> int:
         max_offsets_per_trigger=settings.max_offsets,
         options=settings.options,
     )
-    workload = WORKLOADS[settings.query]
-    sink = ow.KafkaSink(
-        bootstrap_servers=settings.bootstrap_servers,
-        topic=settings.outputs[0] if workload.topics == 1 else None,
-        pipeline_id=settings.pipeline_id,
-        options=settings.options,
-        **{"single_task_records": 0, **settings.sink},  # also small batches in parallel
-    )
-    rows = workload.transform(records, settings.outputs)
-    writer = rows.writeStream.outputMode(workload.mode).option("checkpointLocation", settings.checkpoint)
-    if settings.seconds is None:
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=f"{settings.seconds} seconds")
-    query = writer.foreachBatch(sink).start()
+    if settings.trap:
+        records = trapped(records, settings.trap, flag=f"{settings.checkpoint}.trapped", news=settings.news)
+    query = start(settings, records)
     while query.isActive:
         time.sleep(0.1)
     spark_error, error = query.exception(), ow.error_of(query)

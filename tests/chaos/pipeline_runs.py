@@ -68,10 +68,11 @@ class Pipeline:
         """The first of the ``outputs``: for most workloads the only one."""
         return self.outputs[0]
 
-    def produce(self, records: int, *, close_windows: bool = False) -> None:
+    def produce(self, records: int, *, close_windows: bool = False, value_bytes: int = 0) -> None:
         """``records`` more, 10 ms of event time apart, evenly over the partitions; see ``pipeline_models.record``.
 
         ``close_windows`` adds a tombstone from an hour later to each partition, which closes every window before it.
+        ``value_bytes`` is how long values are at least, by blanks.
         """
         producer = self._producer
         failures: list[object] = []
@@ -84,7 +85,7 @@ class Pipeline:
             made = record(self.settings.query, index)
             producer.produce(
                 self.source,
-                made.value,
+                made.value.ljust(value_bytes),
                 made.key,
                 index % _SOURCE_PARTITIONS,
                 on_delivery=on_delivery,
@@ -112,6 +113,16 @@ class Pipeline:
         }
         ends = end_offsets(servers, self.source, "read_uncommitted")
         return sum(end - max(0, passed.get(partition, 0)) for partition, end in ends.items())
+
+    def open_partitions(self) -> list[str]:
+        """Output partitions in which a transaction is open: their last stable offset is behind their end."""
+        servers = self.kafka.bootstrap_servers
+        return [
+            f"{topic}-{partition}"
+            for topic in self.outputs
+            for partition, end in end_offsets(servers, topic, "read_uncommitted").items()
+            if end_offsets(servers, topic, "read_committed")[partition] != end
+        ]
 
     @contextmanager
     def job(self, faults: str = "", **changes: Any) -> Iterator[JobLife]:

@@ -8,26 +8,49 @@ from collections.abc import Callable
 
 import pytest
 from pipeline_audit import audit, audit_epochs, output_rows
+from pipeline_models import balance, late_and_dropped
 from pipeline_runs import Pipeline
 
+from fault_table import fired
 from onceward.testing import LocalKafka
 
 pytestmark = pytest.mark.timeout(1_800)
 
+# An open transaction that ends sooner than this was ended by somebody, and not by its age.
+LONG_MS = 600_000
 
-@pytest.mark.parametrize(("cluster", "query"), [("kafka", "copy"), ("kafka39", "counts")])
+
+@pytest.mark.fault(
+    "driver-killed-before-init",
+    "driver-killed-after-init",
+    "driver-killed-mid-send",
+    "driver-killed-after-send",
+    "driver-killed-after-offsets",
+    "driver-killed-before-end-txn",
+    "driver-killed-after-commit",
+)
+@pytest.mark.parametrize(("cluster", "query"), [("kafka", "transfers"), ("kafka39", "counts")])
 def test_a_driver_killed_anywhere_comes_back_without_losing_or_repeating_a_record(
     request: pytest.FixtureRequest, new_pipeline: Callable[..., Pipeline], cluster: str, query: str
 ):
-    pipeline = new_pipeline(request.getfixturevalue(cluster), query=query, max_offsets=2_000)
+    options = {"transaction.timeout.ms": LONG_MS}
+    pipeline = new_pipeline(request.getfixturevalue(cluster), query=query, max_offsets=2_000, options=options)
     pipeline.produce(8_000)
+    began = time.monotonic()
 
     def visible_after_a_kill(moment: str) -> int:
         pipeline.run(f"{moment}:kill").must_have_been_killed()
-        return len(output_rows(pipeline))
+        rows = output_rows(pipeline)
+        if query == "transfers":
+            assert balance(rows) == 0, "half a transfer is visible"
+        return len(rows)
 
     assert visible_after_a_kill("lease:finished:5") == 0  # batch 0, some of its partitions written
+    fired(left_open := pipeline.open_partitions(), "no transaction was open when the driver died")
+    assert visible_after_a_kill("open:started:1") == 0  # nothing said to the coordinator yet
+    fired(pipeline.open_partitions() == left_open, "the transaction ended before anybody asked for it")
     assert visible_after_a_kill("open:finished:1") == 0  # the producer id taken over, the ledger read
+    assert pipeline.open_partitions() == [], "a takeover must end what its predecessor left open"
     one_batch = visible_after_a_kill("send:finished:2")  # batch 0 committed; batch 1 sent
     assert one_batch > 0
     assert visible_after_a_kill("offsets:finished:1") == one_batch  # batch 1 again, with its offsets
@@ -36,17 +59,34 @@ def test_a_driver_killed_anywhere_comes_back_without_losing_or_repeating_a_recor
     assert two_batches > one_batch
 
     last = pipeline.run_to_the_end()
+    fired(1000 * (time.monotonic() - began) < LONG_MS, "so slow that transactions may have ended by their age")
     found = audit(pipeline)
     audit_epochs(pipeline, found)
     assert found.batches == 4
     batch_1 = two_batches - one_batch
-    assert found.aborted_records > 3 * batch_1, "INVALID: too few aborted attempts, what was killed?"
+    fired(found.aborted_records > 3 * batch_1, "too few aborted attempts, what was killed?")
     assert found.aborted_records < 3 * batch_1 + one_batch
 
     (replayed,) = last.steps("replay")
     assert replayed.ids["batch_id"] == 1
     sent = [lease.at for lease in last.steps("lease", "started")]
     assert min(sent) > replayed.at, "a replay must send nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.fault("driver-killed-mid-send", "driver-killed-after-commit")
+def test_late_data_and_watermarks_survive_kills(any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]):
+    """Replays move the watermark, and windows close once, with what was in time and nothing else."""
+    pipeline = new_pipeline(any_kafka, query="windows", max_offsets=2_000)
+    pipeline.produce(10_000, close_windows=True)
+    mid_send = pipeline.run("lease:finished:4:kill")
+    mid_send.must_have_been_killed()
+    pipeline.run("ledger:finished:2>commit:finished:1:kill").must_have_been_killed()
+    last = pipeline.run_to_the_end()
+    assert len(last.steps("replay")) == 1
+    found = audit(pipeline)
+    fired(found.aborted_records, "nothing had been sent when the driver died")
+    fired(late_and_dropped(found.source, found.ledger, pipeline.source) > 100, "nothing came too late")
 
 
 @pytest.mark.slow

@@ -1,0 +1,49 @@
+"""One input record that hurts whoever reads it, once: what a job's own code, or its memory, does to a task.
+
+Runs in the job (``pipeline_job``, setting ``trap``); the trap itself springs in a Python worker of an executor.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+
+
+def trapped(records: DataFrame, trap: str, *, flag: str, news: str) -> DataFrame:
+    """``records``, with a trap ``kind:partition:offset`` at one of them.
+
+    Kinds: ``raise`` an error; ``heap``: ask the executor's JVM for more memory than it has; both of them only when the
+    job's ``news`` say that the task has given a lease back. ``hang``, until killed, at once.
+
+    :param flag: a file that says that it has sprung, and keeps it from doing so again.
+    """
+    kind, partition, offset = trap.split(":")
+    record = (int(partition), int(offset))
+    patience = 0 if kind == "hang" else 60
+
+    @F.udf("long")
+    def spring(at_partition: int, at_offset: int) -> int:  # pickled with all that it needs: no names of this module
+        import os
+        import time
+        from pathlib import Path
+
+        from pyspark import TaskContext
+
+        if (at_partition, at_offset) != record or os.path.exists(flag):
+            return 0
+        Path(flag).touch()
+        task = f"task {TaskContext.get().partitionId()} attempt"
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline and not any(
+            '"phase": "finished"' in line and task in line for line in Path(news).read_text().splitlines()
+        ):
+            time.sleep(0.1)
+        if kind == "raise":
+            raise ValueError("this record hurts, once")
+        if kind == "hang":
+            time.sleep(600)
+        return 1
+
+    # An array of that many numbers is made only where the trap springs; its size is never negative.
+    many = F.size(F.sequence(F.lit(0).cast("long"), spring("partition", "offset") * 300_000_000))
+    return records.withColumn("value", F.when(many >= 0, F.col("value")))
