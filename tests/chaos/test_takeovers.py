@@ -18,6 +18,7 @@ pytestmark = pytest.mark.timeout(1_200)
 EACH_VERSION = pytest.mark.parametrize("cluster", ["kafka", pytest.param("kafka39", marks=pytest.mark.slow)])
 
 
+@pytest.mark.fault("same-id-twice")
 @EACH_VERSION
 def test_a_second_copy_takes_over_and_the_first_stops_fenced(
     request: pytest.FixtureRequest, new_pipeline: Callable[..., Pipeline], cluster: str
@@ -37,6 +38,7 @@ def test_a_second_copy_takes_over_and_the_first_stops_fenced(
     assert audit(pipeline).aborted_records == 2_000
 
 
+@pytest.mark.fault("zombie-driver")
 @EACH_VERSION
 def test_drivers_that_were_stopped_and_come_back_as_zombies_stop_fenced(
     request: pytest.FixtureRequest, new_pipeline: Callable[..., Pipeline], cluster: str
@@ -61,6 +63,7 @@ def test_drivers_that_were_stopped_and_come_back_as_zombies_stop_fenced(
     assert 2_000 < found.aborted_records < 4_000, "INVALID: one attempt was to be cut short, one complete"
 
 
+@pytest.mark.fault("ids-mixed-up")
 def test_a_copy_with_another_checkpoint_is_refused_and_harms_nobody(
     kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
 ):
@@ -76,6 +79,7 @@ def test_a_copy_with_another_checkpoint_is_refused_and_harms_nobody(
     assert audit(pipeline).aborted_records == 0
 
 
+@pytest.mark.fault("two-on-one-checkpoint")
 @pytest.mark.slow
 def test_two_copies_that_race_for_one_checkpoint_neither_lose_nor_repeat_anything(
     any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]

@@ -79,6 +79,7 @@ def test_a_deleted_ledger_is_refused(ran: Pipeline):
     assert end_offsets(ran.bootstrap, ran.output, "read_uncommitted") == ends
 
 
+@pytest.mark.fault("two-on-one-checkpoint")
 def test_a_pipeline_id_that_was_changed_on_an_old_checkpoint_is_refused(pipeline: Pipeline):
     pipeline.feed(80)
     pipeline.run()
@@ -88,6 +89,7 @@ def test_a_pipeline_id_that_was_changed_on_an_old_checkpoint_is_refused(pipeline
     assert len(pipeline.appended()) == 80
 
 
+@pytest.mark.fault("ids-mixed-up")
 def test_two_queries_with_one_pipeline_id_are_told_apart(ran: Pipeline):
     ends = everything_appended(ran)
     error = ran.refused(checkpoint=ran.checkpoint.with_name("another-checkpoint"))
@@ -159,6 +161,7 @@ def test_a_checkpoint_one_batch_old_that_would_cut_the_batch_elsewhere_is_refuse
     assert len(pipeline.appended()) == 50
 
 
+@pytest.mark.fault("ids-mixed-up")
 def test_a_start_that_is_refused_does_not_disturb_the_one_that_runs(any_pipeline: Pipeline, steps: list[events.Event]):
     """Refusal comes before fencing: a wrong start must not take a healthy pipeline down."""
     any_pipeline.feed(40)

@@ -13,6 +13,7 @@ import onceward
 from onceward import events
 
 
+@pytest.mark.fault("commit-log-deleted")
 def test_a_deleted_commit_log_entry_is_a_replay(any_pipeline: Pipeline, steps: list[events.Event]):
     any_pipeline.feed(60)
     any_pipeline.run()
@@ -28,6 +29,7 @@ def test_a_deleted_commit_log_entry_is_a_replay(any_pipeline: Pipeline, steps: l
     any_pipeline.assert_exactly_once()
 
 
+@pytest.mark.fault("driver-killed-after-commit")
 def test_a_fault_between_end_txn_and_the_commit_log(any_pipeline: Pipeline, at_step: Any):
     any_pipeline.feed(80)
     at_step(events.FINISH, "started", RuntimeError("the driver dies here"), nth=2)
@@ -50,6 +52,7 @@ def count_per_key(rows: DataFrame) -> DataFrame:
     )
 
 
+@pytest.mark.fault("commit-log-deleted", "driver-killed-after-commit")
 @pytest.mark.parametrize("store", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
 @pytest.mark.parametrize("interrupted", ["commit log entry deleted", "killed after EndTxn"])
 def test_counts_go_on_right_after_a_replay(

@@ -155,6 +155,7 @@ def fails_once(rows: DataFrame, flag: Path, at: str, *, after: Path | None = Non
     )
 
 
+@pytest.mark.fault("task-raises")
 def test_a_task_that_fails_before_it_sent_anything(any_pipeline: Pipeline, tmp_path: Path):
     """In local mode Spark gives a task one attempt only, so the query fails and the next start is exact."""
     any_pipeline.feed(2 * BATCH)
@@ -166,6 +167,7 @@ def test_a_task_that_fails_before_it_sent_anything(any_pipeline: Pipeline, tmp_p
     any_pipeline.assert_exactly_once(ledger_records=2)
 
 
+@pytest.mark.fault("task-raises")
 def test_a_task_that_fails_when_something_is_sent(any_pipeline: Pipeline, tmp_path: Path, at_step: Any):
     """Part of the batch is appended when the task dies; it must never be seen."""
     records = [(b"key-%d" % n, b"%d-" % n + b"x" * 30_000) for n in range(160)]

@@ -38,6 +38,7 @@ def test_micro_batches_are_welcome(speculation: str, trigger: str):
     refuse_unsupported(speculation, Execution(trigger=trigger))
 
 
+@pytest.mark.fault("speculative-copy")
 @pytest.mark.parametrize("speculation", ["true", "TRUE", " true "])
 def test_speculation_is_refused(speculation: str):
     with pytest.raises(UnsupportedQuery, match=r"spark\.speculation") as caught:

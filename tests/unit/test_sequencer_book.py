@@ -144,6 +144,7 @@ def test_a_second_attempt_after_one_that_held_a_lease_poisons(book, fate):
     poisoned_by(book, "may have sent")
 
 
+@pytest.mark.fault("stage-retried")
 def test_a_stage_retry_is_a_second_attempt_too(book):
     greeted(book, A)
     book.lease(A, [P0], 0.0)
@@ -164,6 +165,7 @@ def test_the_late_hello_of_an_older_attempt_is_refused_and_changes_nothing(book)
     assert book.poisoned is None
 
 
+@pytest.mark.fault("second-hello")
 def test_the_same_attempt_twice_poisons_even_when_it_held_nothing(book):
     greeted(book, A)
     with pytest.raises(EpochPoisoned):

@@ -330,6 +330,7 @@ def test_an_exception_of_a_subscriber_poisons_the_epoch_with_it(sequencer, ticke
 # ── poison ──
 
 
+@pytest.mark.fault("lease-connection-lost")
 def test_a_connection_lost_with_a_lease_stops_everyone(sequencer, ticket, connect, heard):
     holder, waiting, bystander = (connect(ticket, task(number)) for number in range(3))
     holder.lease_some([P0])
@@ -374,6 +375,7 @@ def test_a_finished_task_may_go(sequencer, ticket, connect):
     assert sequencer.close_epoch().poisoned is None
 
 
+@pytest.mark.fault("speculative-copy")
 def test_a_second_attempt_is_not_let_in_after_a_lease(sequencer, ticket, connect):
     first = connect(ticket, task(0))
     first.lease_some([P0])
@@ -400,6 +402,7 @@ def test_a_second_attempt_replaces_one_that_held_nothing_even_while_it_waits(seq
     assert sequencer.close_epoch().poisoned is None
 
 
+@pytest.mark.fault("speculative-copy")
 def test_racing_attempts_of_one_task_never_both_hold_a_lease(sequencer):
     for turn in range(20):
         ticket = sequencer.open_epoch(IDENTITY, lease_limit_seconds=LONG)
@@ -506,12 +509,14 @@ def start_holder():
         yield start
 
 
+@pytest.mark.fault("lease-connection-lost")
 def test_a_killed_executor_that_holds_a_lease_poisons(ticket, connect, start_holder):
     bystander = connect(ticket, task(1))
     start_holder(ticket).send_signal(signal.SIGKILL)
     told_to_stop(bystander, match="was lost while it held a lease")
 
 
+@pytest.mark.fault("lease-overdue")
 def test_a_stopped_executor_that_holds_a_lease_is_overdue(sequencer, connect, start_holder):
     ticket = sequencer.open_epoch(IDENTITY, lease_limit_seconds=1.0)
     start_holder(ticket).send_signal(signal.SIGSTOP)
@@ -524,6 +529,7 @@ def test_a_stopped_executor_that_holds_a_lease_is_overdue(sequencer, connect, st
 # ── strangers ──
 
 
+@pytest.mark.fault("sequencer-token-wrong")
 def test_an_old_token_is_refused_and_does_not_disturb_the_new_epoch(sequencer, connect):
     old = sequencer.open_epoch(IDENTITY, lease_limit_seconds=LONG)
     lagging = connect(old, task(0))
@@ -559,6 +565,7 @@ def test_without_an_open_epoch_nobody_gets_in(sequencer, ticket):
         SequencerConnection(ticket, task(0))
 
 
+@pytest.mark.fault("sequencer-garbage", "sequencer-token-wrong")
 def test_garbage_of_strangers_is_dropped_without_a_word_and_does_not_disturb(sequencer, ticket, connect):
     dice = random.Random(7)
     hello = frames.hello_frame(ticket.token, task(5))
@@ -587,6 +594,7 @@ def test_garbage_of_strangers_is_dropped_without_a_word_and_does_not_disturb(seq
     assert sequencer.close_epoch().poisoned is None
 
 
+@pytest.mark.fault("sequencer-garbage")
 @pytest.mark.parametrize("holds", [False, True])
 def test_garbage_of_a_task_ends_its_connection_only_and_its_lease_is_lost_with_it(sequencer, holds):
     dice = random.Random(8)
@@ -661,6 +669,7 @@ def test_a_slow_hello_gets_in_byte_by_byte(sequencer, ticket):
 # ── where it listens, what it leaves behind ──
 
 
+@pytest.mark.fault("sequencer-unreachable")
 def test_an_unreachable_sequencer_is_named_with_its_settings(ticket, sequencer):
     sequencer.close()
     with pytest.raises(SequencerUnreachable) as caught:
@@ -669,6 +678,7 @@ def test_an_unreachable_sequencer_is_named_with_its_settings(ticket, sequencer):
         assert word in str(caught.value)
 
 
+@pytest.mark.fault("sequencer-unreachable")
 def test_a_silent_port_does_not_hang_a_task(ticket):
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         wrong = type(ticket)("127.0.0.1", silent.getsockname()[1], ticket.token, ticket.identity)
