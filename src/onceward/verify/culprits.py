@@ -1,7 +1,7 @@
-"""Whose is a visible record that no batch told of? Compares its content with what batches account for (I2, I5).
+"""Whose is a visible record that no batch told of? Compares its content with what batches account for (I2).
 
 Only called when there is such a record, because it reads the topic again: a record with the content of an accounted one
-is a duplicate, one out of a transaction that is otherwise hidden was aborted, and any other is simply not ours to know.
+is a duplicate; any other is simply one that nobody tells of.
 """
 
 from __future__ import annotations
@@ -65,13 +65,6 @@ def _name_stretch(
     findings: Findings,
 ) -> None:
     first, last = interval
-    run = reading.written.around(first)
-    hidden = (run[1] - run[0] + 1) - reading.log.visible.count_within(*run) if run else 0
-    told = sum(reading.log.owner_of(offset) is not None for offset in run) if run else 0
-    if hidden and not told:
-        detail = f"visible, with {hidden} more of the same transaction hidden"
-        findings.anomaly("aborted-read", "I5", place(*where, first, last), detail)
-        return
     again = sum(
         known.get(content, 0) > 0
         for content, places in suspects.items()

@@ -1,0 +1,264 @@
+"""The checker is checked: each anomaly is made for real on a broker, and must be named; a clean run must pass."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import AdminClient
+
+from handmade_pipeline import Document, HandmadePipeline
+from onceward.testing import LocalKafka
+
+VALUES = [b"value %d" % number for number in range(20)]
+
+
+@pytest.fixture
+def new_handmade(new_topic: Callable[..., str]) -> Iterator[Callable[[LocalKafka], HandmadePipeline]]:
+    made: list[HandmadePipeline] = []
+
+    def make(kafka: LocalKafka) -> HandmadePipeline:
+        made.append(HandmadePipeline(kafka.bootstrap_servers, f"by-hand-{uuid.uuid4().hex[:10]}", new_topic))
+        return made[-1]
+
+    yield make
+    for pipeline in made:
+        pipeline.close()
+
+
+@pytest.fixture
+def handmade(kafka: LocalKafka, new_handmade: Callable[[LocalKafka], HandmadePipeline]) -> HandmadePipeline:
+    """A pipeline with one good batch on both output partitions, and one aborted attempt of the next."""
+    pipeline = new_handmade(kafka)
+    good_beginning(pipeline)
+    return pipeline
+
+
+def good_beginning(pipeline: HandmadePipeline) -> None:
+    pipeline.batch({pipeline.out(0): VALUES[:6], pipeline.out(1): VALUES[6:10]})
+    pipeline.batch({pipeline.out(0): VALUES[10:]}, commit=False)
+
+
+def verify(pipeline: HandmadePipeline, *options: str, settle: str = "5") -> dict[str, Any]:
+    """What ``python -m onceward.verify`` answers; its exit status must say the same."""
+    command = [sys.executable, "-m", "onceward.verify", "--bootstrap-servers", pipeline.servers]
+    command += ["--pipeline-id", pipeline.pipeline_id, "--ledger-topic", pipeline.ledger, "--output", "json"]
+    done = subprocess.run(
+        [*command, "--expect-caught-up", "--settle", settle, *options], capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 1, 2), done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == {"exactly_once": 0, "violated": 1, "inconclusive": 2}[answer["verdict"]]
+    return answer
+
+
+def names(answer: dict[str, Any]) -> set[str]:
+    return {anomaly["name"] for anomaly in answer["anomalies"]}
+
+
+def places(answer: dict[str, Any], name: str) -> list[str]:
+    return [anomaly["where"] for anomaly in answer["anomalies"] if anomaly["name"] == name]
+
+
+def write_plainly(pipeline: HandmadePipeline, *values: bytes) -> None:
+    """By somebody else, outside any transaction."""
+    producer = Producer({"bootstrap.servers": pipeline.servers})
+    for value in values:
+        producer.produce(pipeline.output, value, partition=0)
+    assert producer.flush(30) == 0
+
+
+def test_a_clean_run_is_exactly_once(any_kafka: LocalKafka, new_handmade: Callable[[LocalKafka], HandmadePipeline]):
+    pipeline = new_handmade(any_kafka)
+    good_beginning(pipeline)
+    pipeline.batch({pipeline.out(0): VALUES[10:]})
+    pipeline.batch({})
+    answer = verify(pipeline)
+    assert (answer["verdict"], answer["anomalies"]) == ("exactly_once", []), answer
+    topic = answer["facts"]["topics"][pipeline.output]
+    assert (topic["records"], topic["batches"], topic["aborted_records"]) == (20, 2, 10)
+    assert answer["facts"]["ledger"]["batches"] == 3
+
+
+def test_a_record_that_is_missing_is_a_lost_write(handmade: HandmadePipeline):
+    def one_more_than_there_is(document: Document) -> None:
+        entry = document["manifest"][handmade.output]["0"]
+        entry[0], entry[2] = entry[0] + 1, entry[2] + 1
+
+    told = handmade.batch({handmade.out(0): VALUES[:5]}, edit=one_more_than_there_is)
+    _, first, last, _ = told["manifest"][handmade.output]["0"]
+    answer = verify(handmade)
+    assert names(answer) == {"lost-write", "fractured-batch"}
+    assert places(answer, "lost-write") == [f"{handmade.output}-0@{first}..{last}"]
+    assert f"offsets {last}" in answer["anomalies"][0]["detail"]
+
+
+def test_a_batch_told_outside_its_aborted_transaction_is_lost_whole(handmade: HandmadePipeline):
+    handmade.read_ten()
+    handmade.begin()
+    document = handmade.document(handmade.write({handmade.out(0): VALUES[:5]}))
+    handmade.writer.transaction.abort()
+    handmade.begin()
+    handmade.tell(document)
+    handmade.commit()
+    answer = verify(handmade)
+    assert names(answer) == {"lost-write"}
+    assert "5 are in the log and not visible" in answer["anomalies"][0]["detail"]
+
+
+def test_a_batch_of_which_one_partition_is_missing_is_fractured(handmade: HandmadePipeline):
+    def and_a_part_never_sent(document: Document) -> None:
+        document["manifest"][handmade.output]["1"] = [3, 5, 7, "0-0-0-0"]
+
+    handmade.batch({handmade.out(0): VALUES[:5]}, edit=and_a_part_never_sent)
+    assert names(verify(handmade)) == {"lost-write", "fractured-batch"}
+
+
+def test_a_batch_written_twice_is_a_duplicate(handmade: HandmadePipeline):
+    """As a sink does whose retry does not know of the attempt before."""
+    handmade.batch({handmade.out(0): VALUES[:5]})
+    handmade.begin()
+    handmade.write({handmade.out(0): VALUES[:5]})
+    handmade.writer.transaction.commit()
+    answer = verify(handmade)
+    assert names(answer) == {"duplicate-write"}
+    assert places(answer, "duplicate-write")[0].startswith(f"{handmade.output}-0@")
+
+
+def test_a_record_twice_within_a_batch_is_a_duplicate(handmade: HandmadePipeline):
+    def of_which_one_is_told(document: Document) -> None:
+        document["manifest"][handmade.output]["0"][0] -= 1
+
+    handmade.batch({handmade.out(0): [*VALUES[:5], VALUES[4]]}, edit=of_which_one_is_told)
+    assert names(verify(handmade)) == {"duplicate-write"}
+
+
+def test_records_behind_the_last_one_told_of_belong_to_no_batch(handmade: HandmadePipeline):
+    handmade.batch({handmade.out(0): VALUES[:5]}, untold={handmade.out(0): [b"what is this?"]})
+    assert names(verify(handmade)) == {"unaccounted-write", "fractured-batch"}
+
+
+def test_a_foreign_record_is_unaccounted_and_a_matter_of_opinion_on_a_shared_topic(handmade: HandmadePipeline):
+    write_plainly(handmade, b"from somebody else")
+    handmade.batch({handmade.out(0): VALUES[:5]})
+    answer = verify(handmade)
+    assert names(answer) == {"unaccounted-write"}
+    assert answer["facts"]["topics"][handmade.output]["unaccounted_records"] == 1
+    shared = verify(handmade, "--shared-topic")
+    assert (shared["verdict"], shared["anomalies"]) == ("inconclusive", [])
+    assert "1 visible records belong to no batch" in shared["facts"]["not_covered"][0]
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2, 3], ids=["lengths", "keys", "values", "headers"])
+def test_content_that_differs_from_its_checksum_is_a_mismatch(handmade: HandmadePipeline, wrong: int):
+    def another_checksum(document: Document) -> None:
+        entry = document["manifest"][handmade.output]["0"]
+        parts = entry[3].split("-")
+        parts[wrong] = f"{int(parts[wrong], 16) ^ 1:08x}"
+        entry[3] = "-".join(parts)
+
+    handmade.batch({handmade.out(0): VALUES[:5]}, edit=another_checksum)
+    assert names(verify(handmade)) == {"state-mismatch"}
+
+
+def test_a_sequence_left_out_is_a_gap(handmade: HandmadePipeline):
+    handmade.sequence += 1
+    handmade.batch({handmade.out(0): VALUES[:5]})
+    answer = verify(handmade)
+    assert names(answer) == {"ledger-gap"}
+    assert answer["anomalies"][0]["detail"] == "no record of sequence 1 before 2"
+
+
+def test_records_of_the_source_left_out_are_a_gap(handmade: HandmadePipeline):
+    handmade.read_ten()
+    handmade.batch({handmade.out(0): VALUES[:5]})
+    answer = verify(handmade)
+    assert names(answer) == {"ledger-gap"}
+    assert places(answer, "ledger-gap") == [f"{handmade.source}-0@10..19"]
+
+
+def test_a_sequence_told_twice_is_a_fork(handmade: HandmadePipeline):
+    told = handmade.batch({handmade.out(0): VALUES[:5]})
+    handmade.begin()
+    handmade.tell(told)
+    handmade.commit()
+    assert names(verify(handmade)) == {"ledger-fork"}
+
+
+def test_source_offsets_that_go_back_are_not_monotonic(handmade: HandmadePipeline):
+    handmade.position -= 5
+    handmade.batch({handmade.out(0): VALUES[:5]})
+    answer = verify(handmade, settle="1")
+    assert names(answer) == {"non-monotonic", "lag"}
+    assert places(answer, "non-monotonic") == [f"{handmade.source}-0@5"]
+
+
+def test_two_batches_under_one_epoch_are_a_zombies_work(handmade: HandmadePipeline):
+    earlier = handmade.batch({handmade.out(0): VALUES[:5]})
+
+    def the_same_epoch(document: Document) -> None:
+        document["producer_epoch"] = earlier["producer_epoch"]
+
+    handmade.batch({handmade.out(0): VALUES[5:10]}, edit=the_same_epoch)
+    assert names(verify(handmade)) == {"zombie-write"}
+
+
+def test_a_transaction_that_never_ends_is_named_and_hides_nothing_else(handmade: HandmadePipeline):
+    handmade.read_ten()
+    handmade.begin()
+    handmade.tell(handmade.document(handmade.write({handmade.out(0): VALUES[:5]})))
+    answer = verify(handmade, settle="1")
+    assert names(answer) == {"open-transaction", "lag"}
+    assert {place.split("@")[0] for place in places(answer, "open-transaction")} == {
+        f"{handmade.output}-0",
+        f"{handmade.ledger}-0",
+    }
+    handmade.commit()
+    assert verify(handmade)["verdict"] == "exactly_once"
+
+
+def test_a_source_that_goes_on_is_a_lag(handmade: HandmadePipeline):
+    handmade.read_ten()
+    answer = verify(handmade)
+    assert names(answer) == {"lag"}
+    assert places(answer, "lag") == [f"{handmade.source}-0@10..19"]
+
+
+def test_what_retention_has_deleted_is_not_judged(handmade: HandmadePipeline):
+    handmade.batch({handmade.out(0): VALUES[:5]})
+    admin = AdminClient({"bootstrap.servers": handmade.servers})
+    admin.delete_records([Position(handmade.output, 0, 3)])[Position(handmade.output, 0, 3)].result(30)
+    answer = verify(handmade)
+    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
+    assert "deleted by retention" in answer["facts"]["not_covered"][0]
+
+
+def test_a_ledger_that_begins_later_is_not_taken_for_a_whole_one(handmade: HandmadePipeline):
+    handmade.batch({handmade.out(0): VALUES[:5]})
+    admin = AdminClient({"bootstrap.servers": handmade.servers})
+    admin.delete_records([Position(handmade.ledger, 0, 1)])[Position(handmade.ledger, 0, 1)].result(30)
+    answer = verify(handmade)
+    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
+    assert answer["facts"]["not_covered"] == [
+        "batches before sequence 1: the ledger does not have them any more",
+    ]
+
+
+def test_a_pipeline_that_nobody_knows_is_not_exactly_once(handmade: HandmadePipeline):
+    handmade.pipeline_id = "never-heard-of"
+    answer = verify(handmade)
+    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
+
+
+def test_a_broker_that_is_not_there_is_no_verdict(handmade: HandmadePipeline):
+    handmade.servers = "127.0.0.1:1"
+    answer = verify(handmade, "--patience", "2")
+    assert answer["verdict"] == "inconclusive"
+    assert "no broker answers" in answer["facts"]["not_covered"][0]
