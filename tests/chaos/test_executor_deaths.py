@@ -1,4 +1,4 @@
-"""Executors die or freeze in the middle of sending: the whole batch runs again under a new epoch."""
+"""Executors die, freeze or fail in the middle of sending: the whole batch runs again under a new epoch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from pipeline_audit import audit
 from pipeline_runs import JobLife, Pipeline, send
 
+from fault_table import fired
 from onceward.errors import Fenced
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.testing import LocalKafka
@@ -23,20 +24,57 @@ SEPARATE_EXECUTORS = "local-cluster[2,1,1200]"
 # executors, have sent and are not done.
 BOTH_MID_SEND = "lease:finished:1:delay=8;lease:finished:2:delay=8"
 
+# Records so long that a task sends what it has long before it has read all of its partition.
+LONG_VALUES = 20_000
+HURT_LATE = {"spark": {"spark.sql.execution.arrow.maxRecordsPerBatch": "20"}, "sink": {"held_bytes": 1 << 20}}
+
 pytestmark = pytest.mark.timeout(1_200)
 
 
-@pytest.mark.parametrize("cluster", ["kafka", pytest.param("kafka39", marks=pytest.mark.slow)])
+@pytest.mark.fault("executor-killed")
+@pytest.mark.parametrize(
+    ("cluster", "query"), [("kafka", "fanout"), pytest.param("kafka39", "counts", marks=pytest.mark.slow)]
+)
 def test_an_executor_killed_while_it_sends_costs_one_attempt(
-    request: pytest.FixtureRequest, new_pipeline: Callable[..., Pipeline], cluster: str
+    request: pytest.FixtureRequest, new_pipeline: Callable[..., Pipeline], cluster: str, query: str
 ):
-    pipeline = new_pipeline(request.getfixturevalue(cluster), master=SEPARATE_EXECUTORS, max_offsets=2_000)
+    """With ``counts``, what the executor had kept for the shuffle dies with it."""
+    brokers = request.getfixturevalue(cluster)
+    pipeline = new_pipeline(brokers, query=query, master=SEPARATE_EXECUTORS, max_offsets=2_000)
     pipeline.produce(4_000)
     with pipeline.job(BOTH_MID_SEND) as life:
         life.until_fired()
         for process in container_of_an_executor(life):
             send(process, signal.SIGKILL)
         assert life.wait() == 0, life.log_tail()
+    must_have_run_twice(pipeline, life)
+
+
+@pytest.mark.slow
+@pytest.mark.fault("executor-out-of-memory")
+def test_an_executor_that_runs_out_of_memory_while_it_sends_costs_one_attempt(
+    any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
+):
+    """Its JVM ends itself when its heap is full (exit status 52), and takes the task's half-sent batch with it."""
+    pipeline = new_pipeline(any_kafka, master=SEPARATE_EXECUTORS, **HURT_LATE, trap="heap:1:150")
+    pipeline.produce(800, value_bytes=LONG_VALUES)
+    life = pipeline.run()
+    assert life.status == 0, life.log_tail()
+    fired("code 52" in life.log_tail(1_000_000), "no executor died for want of memory")
+    must_have_run_twice(pipeline, life)
+
+
+@pytest.mark.slow
+@pytest.mark.fault("task-raises")
+def test_a_task_that_raises_once_something_is_sent_costs_one_attempt(
+    any_kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
+):
+    """Spark would try the task again and again by itself: its second attempt must not send, since the first one has."""
+    pipeline = new_pipeline(any_kafka, master="local[2,4]", **HURT_LATE, trap="raise:1:150")
+    pipeline.produce(800, value_bytes=LONG_VALUES)
+    life = pipeline.run()
+    assert life.status == 0, life.log_tail()
+    fired("this record hurts, once" in life.log_tail(1_000_000), "no task raised anything")
     must_have_run_twice(pipeline, life)
 
 
@@ -79,18 +117,18 @@ def test_what_an_executor_still_sends_after_it_was_frozen_is_refused(
 def container_of_an_executor(life: JobLife) -> list[psutil.Process]:
     """One executor's JVM and its Python processes, all that ends when a container is killed."""
     executors = life.executors()
-    assert len(executors) == 2, "INVALID: there should be two executors"
+    fired(len(executors) == 2, "there should be two executors")
     return [executors[0], *executors[0].children(recursive=True)]
 
 
 def must_have_run_twice(pipeline: Pipeline, life: JobLife) -> None:
-    assert life.steps("abort"), "INVALID: nothing was aborted"
+    fired(life.steps("abort"), "nothing was aborted")
     first_commit = life.steps("commit")[0]
     epochs = {step.ids["epoch"] for step in life.steps("plan") if step.ids["batch_id"] == 0}
     assert len(epochs) > 1
     assert first_commit.ids["epoch"] == max(epochs), "committed under the epoch of its last attempt"
     found = audit(pipeline)
-    assert found.aborted_records > 0, "INVALID: the executor had not sent anything"
+    fired(found.aborted_records, "nothing had been sent")
 
 
 def send_under(pipeline: Pipeline, identity: ProducerIdentity) -> None:
