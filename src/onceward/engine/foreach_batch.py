@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward.engine.micro_batch import BatchPolicy, MicroBatches
-from onceward.engine.spark_query import RunningBatch, current_run_id, running_batch
+from onceward.engine.spark_query import RunningBatch, current_run_id, is_running, running_batch
 from onceward.engine.target import AtomicTarget
-from onceward.errors import Fenced, OncewardError
+from onceward.errors import Fenced, OncewardError, UnsupportedQuery
 
 _REMEMBERED_RUNS = 1_000
 _failures: OrderedDict[str, OncewardError] = OrderedDict()
@@ -27,14 +27,15 @@ _failures_lock = threading.Lock()
 class ForeachBatchSink(ABC):
     """A callable for ``DataStreamWriter.foreachBatch``.
 
-    One sink object belongs to one query. When the query is started again in the same process, the new run takes the
-    sink over and fences what the old one left behind.
+    One sink object belongs to one query; a second one that is given it while the first runs is refused. When a query
+    is started again in the same process, the new run takes the sink over and fences what the old one left behind.
     """
 
     def __init__(self, policy: BatchPolicy) -> None:
         self._policy = policy
         self._target: AtomicTarget | None = None
         self._run_id: str | None = None
+        self._query_id: str | None = None
         self._earlier_runs: set[str | None] = set()
         self._batches: MicroBatches | None = None
 
@@ -59,6 +60,7 @@ class ForeachBatchSink(ABC):
             raise
 
     def _process(self, frame: DataFrame, running: RunningBatch) -> None:
+        self._refuse_a_second_query(frame, running)
         batches = self._batches_of(running)
         try:
             batches.process(frame, running)
@@ -66,6 +68,15 @@ class ForeachBatchSink(ABC):
             if batches is self._batches:  # and not those of a newer run, whose query is alive
                 self.close()  # Spark ends the query now; a later start opens everything again
             raise
+
+    def _refuse_a_second_query(self, frame: DataFrame, running: RunningBatch) -> None:
+        """Two queries under one pipeline id would fence each other: the healthy one shall not be the first to stop."""
+        ours = self._query_id
+        if ours not in (None, running.batch.query_id) and is_running(frame, str(ours)):
+            raise UnsupportedQuery(
+                f"query {running.batch.query_id} was given the sink of query {ours}, which is running",
+                next_step="give each query a sink and a pipeline_id of its own",
+            )
 
     def _batches_of(self, running: RunningBatch) -> MicroBatches:
         if running.run_id in self._earlier_runs:
@@ -77,7 +88,7 @@ class ForeachBatchSink(ABC):
             self.close()
             if self._run_id not in (None, running.run_id):
                 self._earlier_runs.add(self._run_id)
-            self._run_id = running.run_id
+            self._run_id, self._query_id = running.run_id, running.batch.query_id
             self._target = self._new_target()
             self._batches = MicroBatches(self._target, self._policy)
         return self._batches

@@ -78,6 +78,14 @@ def current_run_id(frame: DataFrame) -> str:
     return frame.sparkSession.sparkContext.getLocalProperty("spark.jobGroup.id") or ""
 
 
+def is_running(frame: DataFrame, query_id: str) -> bool:
+    """Whether Spark lists the query ``query_id`` as running, in whatever session of this driver."""
+    gateway = frame.sparkSession.sparkContext._gateway
+    assert gateway is not None  # noqa: S101 — a classic session has one
+    running = frame.sparkSession._jsparkSession.sharedState().activeStreamingQueries()
+    return running.get(gateway.jvm.java.util.UUID.fromString(query_id)) is not None
+
+
 def _execution(frame: DataFrame, session: Any, query_id: str) -> Any:
     if not query_id:
         raise UnsupportedQuery(
