@@ -39,6 +39,7 @@ def delete_topic(pipeline: Pipeline, name: str) -> None:
     admin.delete_topics([name], operation_timeout=30)[name].result(30)
 
 
+@pytest.mark.fault("checkpoint-deleted")
 def test_a_deleted_checkpoint_is_refused_and_the_ledger_is_a_way_on(ran: Pipeline):
     ends = everything_appended(ran)
     ran.lose_checkpoint()
@@ -61,6 +62,7 @@ def test_a_deleted_checkpoint_is_refused_and_the_ledger_is_a_way_on(ran: Pipelin
     ran.assert_exactly_once()
 
 
+@pytest.mark.fault("checkpoint-deleted")
 def test_resuming_from_the_ledger_with_another_start_is_refused(ran: Pipeline):
     ends = everything_appended(ran)
     ran.lose_checkpoint()
@@ -70,6 +72,7 @@ def test_resuming_from_the_ledger_with_another_start_is_refused(ran: Pipeline):
     assert everything_appended(ran) == ends
 
 
+@pytest.mark.fault("ledger-deleted")
 def test_a_deleted_ledger_is_refused(ran: Pipeline):
     delete_topic(ran, ran.ledger_topic)
     ends = end_offsets(ran.bootstrap, ran.output, "read_uncommitted")
@@ -128,6 +131,7 @@ def test_adopt_does_not_open_an_existing_ledger_to_another_checkpoint(ran: Pipel
     assert len(ran.appended()) == 80
 
 
+@pytest.mark.fault("checkpoint-restored")
 def test_an_older_copy_of_the_checkpoint_is_refused(any_pipeline: Pipeline):
     old_copy = any_pipeline.checkpoint.with_name("older-copy")
     any_pipeline.feed(80)
@@ -144,6 +148,7 @@ def test_an_older_copy_of_the_checkpoint_is_refused(any_pipeline: Pipeline):
     assert everything_appended(any_pipeline) == ends
 
 
+@pytest.mark.fault("checkpoint-restored")
 def test_a_checkpoint_one_batch_old_that_would_cut_the_batch_elsewhere_is_refused(pipeline: Pipeline):
     """The same batch id, other offsets: taking it for a replay would lose what lies between."""
     old_copy = pipeline.checkpoint.with_name("older-copy")
@@ -188,6 +193,7 @@ def wait_for_records(pipeline: Pipeline, query: Any, count: int) -> None:
     raise AssertionError(f"only {len(pipeline.visible())} records are visible")
 
 
+@pytest.mark.fault("checkpoint-deleted")
 def test_a_stateful_query_on_a_new_checkpoint_is_refused_like_any_other(pipeline: Pipeline):
     def counts(rows: DataFrame) -> DataFrame:
         return rows.groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value")

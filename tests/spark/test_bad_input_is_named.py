@@ -115,6 +115,7 @@ def test_a_time_that_kafka_cannot_carry(pipeline: Pipeline):
     assert "'timestamp'" in error.message
 
 
+@pytest.mark.fault("record-too-large")
 def test_a_record_larger_than_a_batch_may_be(pipeline: Pipeline):
     value = "CASE WHEN n = 5 THEN repeat('x', 200000) ELSE 'small' END AS value"
     error = refused_and_invisible(pipeline, value, options={"batch.size": 100_000})
@@ -123,6 +124,7 @@ def test_a_record_larger_than_a_batch_may_be(pipeline: Pipeline):
 
 
 @pytest.mark.parametrize("topic_is", ["the sink's", "in a column"])
+@pytest.mark.fault("record-too-large")
 def test_a_record_larger_than_the_topic_takes_in_the_middle_of_a_batch(any_pipeline: Pipeline, topic_is: str):
     """Where only the broker can tell, the rest of the batch is sent and acknowledged by then: it must stay unseen."""
     any_pipeline.output = any_pipeline.topic(3, max_message_bytes=20_000)
@@ -168,6 +170,7 @@ def test_a_missing_topic_is_made_when_asked_for(any_pipeline: Pipeline):
     assert {message.partition() for message in any_pipeline.visible()} == {0, 1, 2, 3}
 
 
+@pytest.mark.fault("sink-topic-deleted")
 def test_a_topic_that_is_deleted_between_two_batches(pipeline: Pipeline, at_step: Any):
     from confluent_kafka.admin import AdminClient
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame
 from streaming_pipeline import Pipeline, copy, source_records
@@ -21,6 +22,7 @@ def nothing(rows: DataFrame) -> DataFrame:
     return copy(rows).where("value IS NULL")
 
 
+@pytest.mark.fault("empty-batch")
 def test_batches_whose_rows_are_all_filtered_out_are_ledger_only_transactions(any_pipeline: Pipeline):
     any_pipeline.feed(80)
     any_pipeline.run(nothing)
@@ -39,6 +41,7 @@ def test_batches_whose_rows_are_all_filtered_out_are_ledger_only_transactions(an
     assert len(any_pipeline.ledger()) == 3
 
 
+@pytest.mark.fault("empty-batch")
 def test_a_source_without_records_ends_well_and_later_records_come(any_pipeline: Pipeline):
     any_pipeline.run()
     any_pipeline.feed(20)
@@ -69,6 +72,7 @@ def produce_at(pipeline: Pipeline, keyed: list[tuple[bytes, datetime]]) -> None:
     assert producer.flush(60) == 0
 
 
+@pytest.mark.fault("watermark-batch")
 def test_batches_without_data_that_only_move_the_watermark(any_pipeline: Pipeline, at_step: Any):
     """Spark runs them to emit the windows that are complete; each is a transaction like any other."""
     noon = datetime(2024, 5, 17, 12, 0, tzinfo=timezone.utc)
