@@ -1,0 +1,307 @@
+"""``make mutants``: break the code in known ways, one by one. Some test must notice each.
+
+First the control: every test that is named as a killer must pass on a copy of the code as it is. Then for each mutant:
+a copy of its own, the patch, and the tests that its header names, level by level. A test kills when it fails, or hangs,
+in its own body; what fails while it is set up, and a fault that never fired, count as nothing. The table of who killed
+whom goes to ``docs/mutants.md``.
+
+The working tree is never touched, and what the tests import is the copy, in Spark's Python workers, too (``witness``).
+Exit status: 0 all killed; 1 a mutant survived; 2 a patch does not apply, the control failed, or the wrong code ran.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mutant import CONTROL, DEMANDED, LEVELS, ROOT, Mutant, PatchDoesNotApply, mutants
+from witness import REPORT, SOURCE
+
+TABLE = ROOT / "docs" / "mutants.md"
+TEST_LIMIT_SECONDS = {"unit": 60, "broker": 100}
+"""How long one test may take. The slowest takes a third of it; whoever takes longer hangs."""
+RUN_LIMIT_SECONDS = {"unit": 300, "broker": 600}
+"""How long a whole run may take, should a test hang in a way that pytest cannot end."""
+
+
+class Invalid(Exception):
+    """This run says nothing about the tests; its text says why."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One pytest run: what failed first in its own body, if anything did."""
+
+    killer: str | None = None
+    hung: bool = False
+    passed: int = 0
+    noise: tuple[str, ...] = ()
+    """What went wrong elsewhere: set-up, clean-up, a fault that never fired, no test found."""
+
+
+@dataclass
+class Verdict:
+    """What became of one mutant."""
+
+    mutant: Mutant
+    trials: dict[str, Trial] = field(default_factory=dict)
+    invalid: str = ""
+
+    @property
+    def killed(self) -> bool:
+        return any(trial.killer for trial in self.trials.values())
+
+    @property
+    def idle(self) -> list[str]:
+        """Levels with tests of which none noticed."""
+        return [level for level, trial in self.trials.items() if not trial.killer]
+
+
+class Workshop:
+    """A temporary folder with a snapshot of the tests, and of the code once for each mutant."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._base = folder / "base"
+        for name in ("src", "tests"):
+            shutil.copytree(ROOT / name, self._base / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "ARCHITECTURE.md"):
+            shutil.copy(ROOT / name, self._base)
+
+    def control(self, tests: dict[str, list[str]]) -> None:
+        """Run the killers on the code as it is.
+
+        :raises Invalid: one of them fails without any mutant.
+        """
+        for level, nodes in tests.items():
+            if not nodes:
+                continue
+            trial = self._run(self._base, f"control-{level}", nodes, level, stop_at_first=False)
+            if trial.killer or trial.noise:
+                raise Invalid(f"control, {level}: {trial.killer or ''} {' '.join(trial.noise)} (log: {self._folder})")
+            _tell(f"control, {level}: {trial.passed} passed")
+
+    def judge(self, mutant: Mutant, levels: Iterable[str]) -> Verdict:
+        verdict = Verdict(mutant)
+        home = self._folder / mutant.name
+        shutil.copytree(self._base / "src", home / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        try:
+            for file in mutant.apply(home, self._base):
+                compile(file.read_text(), str(file), "exec")
+            for level in levels:
+                if mutant.tests[level]:
+                    verdict.trials[level] = self._run(home, level, mutant.tests[level], level)
+        except (PatchDoesNotApply, Invalid, SyntaxError) as error:
+            verdict.invalid = str(error)
+        return verdict
+
+    def _run(self, home: Path, name: str, nodes: Sequence[str], level: str, *, stop_at_first: bool = True) -> Trial:
+        report, log = home / f"{name}.jsonl", home / f"{name}.log"
+        report.touch()
+        folder = home / "tmp"
+        folder.mkdir(exist_ok=True)
+        command = [
+            sys.executable, "-m", "pytest", "-q", "-p", "witness", "-p", "no:cacheprovider", "-W", "ignore",
+            f"--timeout={TEST_LIMIT_SECONDS[level]}", f"--basetemp={folder / name}",
+            *(["-x"] if stop_at_first else []), *nodes,
+        ]  # fmt: skip
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(home / "src"), str(self._base / "tests" / "mutants")]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            SOURCE: str(home / "src"),
+            REPORT: str(report),
+        }
+        with log.open("w") as out:
+            process = subprocess.Popen(
+                command, cwd=self._base, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            try:
+                status = process.wait(RUN_LIMIT_SECONDS[level] * (1 if stop_at_first else 3))
+            except subprocess.TimeoutExpired:
+                status = None
+            finally:
+                _end(process)
+        return _judged(report, status, log)
+
+
+def _tell(text: str) -> None:
+    """To the terminal, and at once: a run takes a while."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Nothing of a run outlives it: brokers and Spark end with their pytest, and that with us."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def _judged(report: Path, status: int | None, log: Path) -> Trial:
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    passed = [line["test"] for line in lines if line["when"] == "call" and line["outcome"] == "passed"]
+    noise: list[str] = []
+    for line in lines:
+        if line["outcome"] != "failed":
+            continue
+        if line["when"] == "call" and not line["invalid"]:
+            return Trial(line["test"], line["hung"], len(passed))
+        noise.append(f"{line['test']} ({'INVALID' if line['invalid'] else line['when']})")
+    if status is None:
+        begun = [line["test"] for line in lines if line["when"] == "setup"]
+        ended = {line["test"] for line in lines if line["when"] == "call"}
+        hanging = [test for test in begun if test not in ended]
+        return Trial(hanging[0] if hanging else None, True, len(passed), () if hanging else ("the run never ended",))
+    if status not in (0, 1):
+        raise Invalid(f"pytest ended with {status}: {log.read_text()[-600:]}")
+    if not passed and not noise:
+        noise.append("no test was run")
+    return Trial(None, False, len(passed), tuple(noise))
+
+
+# ── what is said about it ──
+
+
+def _say(verdict: Verdict, seconds: float) -> None:
+    name = verdict.mutant.name
+    if verdict.invalid:
+        _tell(f"INVALID   {name}: {verdict.invalid}")
+        return
+    _tell(f"{'killed' if verdict.killed else 'SURVIVED':9} {name} ({seconds:.0f} s)")
+    for level, trial in verdict.trials.items():
+        how = f"{trial.killer}{' (hung)' if trial.hung else ''}" if trial.killer else f"{trial.passed} passed"
+        _tell(f"          {level}: {how} {' '.join(trial.noise)}".rstrip())
+
+
+def _cell(trial: Trial | None) -> str:
+    if trial is None or trial.killer is None:
+        return "–"
+    path, _, test = trial.killer.removeprefix("tests/").partition("::")
+    return f"`{path}` `{test}`" + (" (hangs)" if trial.hung else "")
+
+
+_PREFACE = f"""\
+# Mutants: who would notice if the code were wrong?
+
+Made by `make mutants`; do not edit. Each mutant is a patch in [`tests/mutants`](../tests/mutants) that breaks one
+promise on purpose. It is applied to a copy of the code, and the tests that are named for it must fail; on the code as
+it is the same tests pass, in the same run, before. *Without a broker*: values, threads, processes and sockets of our
+own. *On a real broker*: Kafka 4.3.1 or 3.9.1 (in the test's name), with Spark where the path begins with `spark/`. The
+first test that fails is named. One that hangs is counted as failed: within its limit it passes without the mutant.
+
+## The control
+
+Tests that find nothing wrong with a correct sink prove little until they find something wrong with another one. Spark's
+own Kafka sink, under the kills that Onceward survives, must be reported as writing records twice, and is:
+`{CONTROL.removeprefix("tests/")}`.
+"""
+
+_FAKES = """\
+For these no test on a real broker is named: what they break is a rule over values, or a race of our own processes,
+which no broker can be made to show on demand.
+"""
+
+
+def table(verdicts: Sequence[Verdict]) -> str:
+    """``docs/mutants.md``, the same for the same outcome."""
+    demanded = [v for v in verdicts if v.mutant.demanded]
+    others = [v for v in verdicts if not v.mutant.demanded]
+    fakes = [f"* `{v.mutant.name}`" for v in verdicts if not v.trials.get("broker", Trial()).killer]
+    killed = f"{sum(v.killed for v in verdicts)} of {len(verdicts)} killed."
+    parts = [
+        _PREFACE, "## The mutants that the promises name\n", _rows(demanded), "## More of them\n", _rows(others),
+        "## Killed without a broker only\n", _FAKES, "\n".join(fakes) + "\n", "## In all\n", killed + "\n",
+    ]  # fmt: skip
+    return "\n".join(parts)
+
+
+def _rows(verdicts: Sequence[Verdict]) -> str:
+    lines = [
+        "| mutant | what it breaks | killed without a broker by | killed on a real broker by |",
+        "|---|---|---|---|",
+    ]
+    for verdict in verdicts:
+        mutant = verdict.mutant
+        name = f"`{mutant.name}`" + (f": {mutant.demanded}" if mutant.demanded else "")
+        cells = [_cell(verdict.trials.get(level)) for level in LEVELS]
+        lines.append(f"| {name} | {mutant.breaks} | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Break the code in known ways: some test must notice each.")
+    parser.add_argument("names", nargs="*", help="run these only (numbers or names); the table is not written then")
+    parser.add_argument("--level", choices=LEVELS, help="run the tests of this level only; the table is not written")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants under trial at the same time (2)")
+    parser.add_argument("--keep", type=Path, help="work in this folder, with all logs, and leave it there")
+    options = parser.parse_args()
+    levels = [options.level] if options.level else list(LEVELS)
+    chosen = [
+        mutant
+        for mutant in mutants()
+        if any(mutant.tests[level] for level in levels)
+        and (not options.names or any(mutant.name.startswith(name) for name in options.names))
+    ]
+    whole = not options.names and not options.level
+    if whole and (missing := set(DEMANDED) - {mutant.demanded for mutant in chosen}):
+        _tell(f"INVALID: no mutant for {sorted(missing)}")
+        return 2
+    if options.keep:
+        options.keep.mkdir(parents=True)
+        return _trials(options.keep, chosen, levels, options.jobs, whole)
+    with tempfile.TemporaryDirectory(prefix="onceward-mutants-", ignore_cleanup_errors=True) as folder:
+        return _trials(Path(folder), chosen, levels, options.jobs, whole)
+
+
+def _trials(folder: Path, chosen: Sequence[Mutant], levels: Sequence[str], jobs: int, whole: bool) -> int:
+    workshop = Workshop(folder.resolve())
+    killers = {level: sorted({node for mutant in chosen for node in mutant.tests[level]}) for level in levels}
+    try:
+        workshop.control(killers)
+    except Invalid as error:
+        _tell(f"INVALID: {error}")
+        return 2
+
+    def trial(mutant: Mutant) -> Verdict:
+        began = time.monotonic()
+        verdict = workshop.judge(mutant, levels)
+        _say(verdict, time.monotonic() - began)
+        return verdict
+
+    with ThreadPoolExecutor(jobs) as pool:
+        verdicts = list(pool.map(trial, chosen))
+    return _summary(verdicts, whole)
+
+
+def _summary(verdicts: Sequence[Verdict], whole: bool) -> int:
+    invalid = [v.mutant.name for v in verdicts if v.invalid]
+    alive = [v.mutant.name for v in verdicts if not v.invalid and not v.killed]
+    idle = [f"{v.mutant.name} ({level})" for v in verdicts if v.killed for level in v.idle]
+    _tell(f"{sum(v.killed for v in verdicts)} of {len(verdicts)} mutants killed")
+    for what, names in (("INVALID", invalid), ("SURVIVED", alive), ("killed, but a level did not notice", idle)):
+        if names:
+            _tell(f"{what}: {', '.join(names)}")
+    if invalid:
+        return 2
+    if alive or idle:
+        return 1
+    if whole:
+        TABLE.write_text(table(verdicts))
+        _tell(f"written: {TABLE.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
