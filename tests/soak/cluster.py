@@ -41,7 +41,11 @@ class Cluster:
             folder=folder,
             properties=_PROPERTIES,
             heap_mb=320,
-            jvm_options=("-XX:TieredStopAtLevel=1",),
+            jvm_options=(
+                "-XX:TieredStopAtLevel=1",
+                "-XX:+UnlockDiagnosticVMOptions",
+                "-XX:-BytecodeVerificationRemote",
+            ),
             log_dir=folder / "logs",
         )
         self.ended_by_themselves = 0

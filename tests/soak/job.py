@@ -89,7 +89,8 @@ QUERIES = {COPY_PIPELINE: (copies, "append"), COUNT_PIPELINE: (counts, "update")
 def session(settings: JobSettings) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    small = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # a life lasts two minutes: the big compiler never pays
+    # A life lasts two minutes: neither the big compiler nor verifying classes ever pays.
+    small = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
     folder = Path(settings.folder)
     conf = {
         **ow.spark_conf(),

@@ -1,8 +1,8 @@
-"""Transactions as Kafka's own ``kafka-dump-log`` reads them off a broker's disk: whose, where, and how each ended.
+"""Transactions as Kafka's own ``kafka-dump-log`` reads them off a broker's disk: whose, and where.
 
-A transaction in a partition is the record batches of one producer up to that producer's next control record, which
-says COMMIT or ABORT. (The control record's own epoch says nothing: fencing and newer brokers write it with a later
-one.)
+A transaction in a partition is the record batches of one producer up to that producer's next control record. (The
+control record's own epoch says nothing: fencing and newer brokers write it with a later one.) How it ended, a reader
+of committed records sees; the tool would tell, too, but only with a line for every single record.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FIELD = re.compile(r"(baseOffset|lastOffset|count|producerId|producerEpoch): (-
 
 @dataclass(slots=True)
 class LoggedTransaction:
-    """What one transaction put into one partition. ``ending`` is None while it is open."""
+    """What one transaction put into one partition; ``ended``: a control record has ended it."""
 
     topic: str
     partition: int
@@ -28,7 +28,7 @@ class LoggedTransaction:
     first_offset: int
     last_offset: int
     count: int
-    ending: str | None = None
+    ended: bool = False
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -43,10 +43,9 @@ def logged_transactions(kafka: LocalKafka, topic: str) -> list[LoggedTransaction
 
 
 def parsed(lines: Iterable[str]) -> Iterator[LoggedTransaction]:
-    """Read what ``kafka-dump-log`` printed without ``--print-data-log``."""
+    """Read what ``kafka-dump-log`` printed, a line a record batch."""
     where = ("", -1)
     open_ones: dict[int, LoggedTransaction] = {}
-    last_producer = -1
     for line in lines:
         if header := _DUMPING.match(line):
             if (header["topic"], int(header["partition"])) != where:
@@ -55,13 +54,12 @@ def parsed(lines: Iterable[str]) -> Iterator[LoggedTransaction]:
             where = header["topic"], int(header["partition"])
         elif line.startswith("baseOffset:"):
             fields = {name: int(value) for name, value in _FIELD.findall(line)}
-            last_producer = fields["producerId"]
             if "isControl: false" in line:
                 _extend(open_ones, where, fields)
-        elif "endTxnMarker: " in line and last_producer in open_ones:
-            ended = open_ones.pop(last_producer)
-            ended.ending = line.split("endTxnMarker: ", 1)[1].split()[0]
-            yield ended
+            elif fields["producerId"] in open_ones:
+                ended = open_ones.pop(fields["producerId"])
+                ended.ended = True
+                yield ended
     yield from open_ones.values()
 
 

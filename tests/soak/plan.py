@@ -47,6 +47,7 @@ _DOWN_SECONDS = (0.0, 3.0)
 _TARGETS: tuple[Target, ...] = ("any", "controller", "coordinator")
 
 _STEPS = ("check:started", "offsets:started", "ledger:started", "ledger:finished", "commit:started", "lease:finished")
+_WEIGHTS = (3, 3, 3, 3, 3, 1)  # an error of a lease lets Spark try the task four times, which takes seconds
 _LEASES_OF_AN_ATTEMPT = 8  # more in a batch of several tasks, fewer in one of a single task
 _ERRORS = ("error", "error=SendFailed", "error=EpochPoisoned", "error=BrokerUnreachable", "error=TransactionTimedOut")
 _SHARE_OF_ATTEMPTS = 0.16
@@ -104,7 +105,7 @@ def step_errors(seed: int, life: int) -> list[str]:
     found = []
     for attempt in range(2, _ATTEMPTS_OF_A_LIFE):
         if chooser.random() < _SHARE_OF_ATTEMPTS:
-            step, error = chooser.choice(_STEPS), chooser.choice(_ERRORS)
+            (step,), error = chooser.choices(_STEPS, _WEIGHTS), chooser.choice(_ERRORS)
             occurrence = attempt * _LEASES_OF_AN_ATTEMPT if step.startswith("lease") else attempt
             found.append(f"{step}:{occurrence}:{error}")
     return found

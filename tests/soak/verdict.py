@@ -27,6 +27,7 @@ from onceward.testing.topic_reader import end_offsets, read_topic, reader_settin
 from .log_dump import LoggedTransaction, logged_transactions
 from .workload import (
     COPIES,
+    COPY_PIPELINE,
     COUNT_PIPELINE,
     COUNTS,
     KEYS,
@@ -46,6 +47,8 @@ _SILENCE_SECONDS = 60.0
 _STILL_OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 Ledger = list[dict[str, Any]]
+Visible = dict[int, np.ndarray]
+"""By partition: which offsets a reader of committed records was given."""
 
 
 @dataclass
@@ -74,17 +77,20 @@ def safety(kafka: LocalKafka, account: Path) -> Findings:
     ledgers = {pipeline: _ledger(servers, pipeline) for pipeline in PIPELINES}
     for pipeline, ledger in ledgers.items():
         _one_chain(found, pipeline, ledger, [len(part) for part in numbers])
-    _copies(found, servers, numbers)
-    _counts(found, servers, numbers, ledgers[COUNT_PIPELINE])
-    committed = aborted = 0
+    visible = {
+        COPY_PIPELINE: _copies(found, servers, numbers),
+        COUNT_PIPELINE: _counts(found, servers, numbers, ledgers[COUNT_PIPELINE]),
+    }
+    committed = aborted = aborted_records = 0
     for pipeline, ledger in ledgers.items():
         logged = logged_transactions(kafka, OUTPUT_OF[pipeline])
-        _whole_batches(found, pipeline, ledger, logged)
+        unseen = _whole_batches(found, pipeline, ledger, logged, visible[pipeline])
         committed += len(ledger)
-        aborted += len({part.identity for part in logged if part.ending == "ABORT"})
-        found.facts[f"aborted records of {pipeline}"] = sum(part.count for part in logged if part.ending == "ABORT")
+        aborted += len({part.identity for part in unseen})
+        aborted_records += sum(part.count for part in unseen)
     found.facts["transactions committed"] = committed
     found.facts["transactions aborted"] = aborted
+    found.facts["aborted records"] = aborted_records
     return found
 
 
@@ -133,7 +139,8 @@ def verified(kafka: LocalKafka, pipeline: str, answer_file: Path) -> dict[str, A
     if importlib.util.find_spec("onceward.verify") is None:
         return None
     command = [sys.executable, "-m", "onceward.verify", "--bootstrap-servers", kafka.bootstrap_servers]
-    command += ["--pipeline-id", pipeline]
+    command += ["--pipeline-id", pipeline, "--expect-caught-up", "--output", "json"]
+    command += ["--log-dirs", str(kafka.nodes[0].data_folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1_800)
     answer_file.write_text(done.stdout + done.stderr)
     try:
@@ -170,13 +177,16 @@ def _source(found: Findings, servers: str, account: Path) -> list[np.ndarray]:
 # ── what came out ──
 
 
-def _copies(found: Findings, servers: str, numbers: list[np.ndarray]) -> None:
+def _copies(found: Findings, servers: str, numbers: list[np.ndarray]) -> Visible:
     """W1: each record once (I1, I2), as it was (content), in order (I3)."""
     seen = [np.zeros(len(part), dtype=np.uint8) for part in numbers]
     reached: dict[tuple[int, int], int] = {}
     out = 0
-    for message in _messages(servers, COPIES, end_offsets(servers, COPIES, "read_uncommitted")):
+    ends = end_offsets(servers, COPIES, "read_uncommitted")
+    visible = _nothing_yet(ends)
+    for message in _messages(servers, COPIES, ends):
         out += 1
+        visible[message.partition()][message.offset()] = True
         value = message.value()
         partition_text, offset_text, original = value.split(b":", 2)
         partition, offset = int(partition_text), int(offset_text)
@@ -198,9 +208,10 @@ def _copies(found: Findings, servers: str, numbers: list[np.ndarray]) -> None:
                 shown = ", ".join(map(str, offsets[:10]))
                 found.violated(promise, f"{len(offsets)} of partition {partition} {what}: {shown}", len(offsets))
     found.facts["records out"] = found.facts.get("records out", 0) + out
+    return visible
 
 
-def _counts(found: Findings, servers: str, numbers: list[np.ndarray], ledger: Ledger) -> None:
+def _counts(found: Findings, servers: str, numbers: list[np.ndarray], ledger: Ledger) -> Visible:
     """W3: the fold over the batches as the ledger bounds them, value by value (I9)."""
     keys = [np.array([key_index(int(number)) for number in part], dtype=np.int64) for part in numbers]
     totals = np.zeros(KEYS, dtype=np.int64)
@@ -216,13 +227,21 @@ def _counts(found: Findings, servers: str, numbers: list[np.ndarray], ledger: Le
         for index in np.flatnonzero(batch):
             expected[int(index), int(totals[index])] += 1
     emitted: Counter[tuple[int, int]] = Counter()
-    for message in _messages(servers, COUNTS, end_offsets(servers, COUNTS, "read_uncommitted")):
+    ends = end_offsets(servers, COUNTS, "read_uncommitted")
+    visible = _nothing_yet(ends)
+    for message in _messages(servers, COUNTS, ends):
+        visible[message.partition()][message.offset()] = True
         emitted[int(message.key()[4:]), int(message.value())] += 1
     for (key, count), times in (expected - emitted).items():
         found.violated("I9", f"key {key}: count {count} is missing", times)
     for (key, count), times in (emitted - expected).items():
         found.violated("I9", f"key {key}: count {count} should not be there", times)
     found.facts["records out"] = found.facts.get("records out", 0) + emitted.total()
+    return visible
+
+
+def _nothing_yet(ends: dict[int, int]) -> Visible:
+    return {partition: np.zeros(end, dtype=np.bool_) for partition, end in ends.items()}
 
 
 # ── the ledger, and the transactions in the brokers' logs ──
@@ -250,27 +269,42 @@ def _one_chain(found: Findings, pipeline: str, ledger: Ledger, ends: list[int]) 
         found.violated("I7", f"{pipeline}: two batches share an epoch")
 
 
-def _whole_batches(found: Findings, pipeline: str, ledger: Ledger, logged: list[LoggedTransaction]) -> None:
-    """I4, I5, I7: what is committed in the logs is what the ledger tells, batch by batch, epoch by epoch."""
+def _whole_batches(
+    found: Findings, pipeline: str, ledger: Ledger, logged: list[LoggedTransaction], visible: Visible
+) -> list[LoggedTransaction]:
+    """I4, I5, I7: what is visible in the logs is what the ledger tells, batch by batch, epoch by epoch.
+
+    :returns: what is not visible, because it was aborted.
+    """
     topic = OUTPUT_OF[pipeline]
     told = {
         ((record["producer_id"], record["producer_epoch"]), int(partition)): (count, first, last)
         for record in ledger
         for partition, (count, first, last, _) in record["manifest"].get(topic, {}).items()
     }
-    there = {}
+    there, unseen = {}, []
     for part in logged:
-        if part.ending == "COMMIT":
-            if (part.identity, part.partition) in there:
-                found.violated("I7", f"{topic}-{part.partition}: {part.identity} committed twice")
-            there[part.identity, part.partition] = (part.count, part.first_offset, part.last_offset)
-        elif part.ending is None:
+        shown = int(visible[part.partition][part.first_offset : part.last_offset + 1].sum())
+        if not part.ended:
             found.violated("I8", f"{topic}: open in the log: {part}")
+        elif shown == 0:
+            unseen.append(part)
+        elif shown != part.count:
+            found.violated("I4", f"{topic}: {shown} records visible of {part}")
+        elif (part.identity, part.partition) in there:
+            found.violated("I7", f"{topic}-{part.partition}: {part.identity} committed twice")
+        else:
+            there[part.identity, part.partition] = (part.count, part.first_offset, part.last_offset)
     for where in told.keys() | there.keys():
         if told.get(where) != there.get(where):
             found.violated("I4", f"{topic} {where}: ledger {told.get(where)}, log {there.get(where)}")
-    if shared := {part.identity for part in logged if part.ending == "ABORT"} & {identity for identity, _ in told}:
+    if (records := sum(count for count, _, _ in there.values())) != (
+        seen := sum(int(v.sum()) for v in visible.values())
+    ):
+        found.violated("I5", f"{topic}: {seen} records visible, {records} in committed transactions")
+    if shared := {part.identity for part in unseen} & {identity for identity, _ in told}:
         found.violated("I7", f"{topic}: epochs both aborted and committed: {sorted(shared)[:10]}", len(shared))
+    return unseen
 
 
 def _messages(servers: str, topic: str, ends: dict[int, int]) -> Iterator[Any]:

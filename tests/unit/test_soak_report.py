@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -67,13 +68,11 @@ baseOffset: 5 lastOffset: 6 count: 2 baseSequence: 5 lastSequence: 6 producerId:
 partitionLeaderEpoch: 0 isTransactional: true isControl: false deleteHorizonMs: OptionalLong.empty
 baseOffset: 7 lastOffset: 7 count: 1 baseSequence: -1 lastSequence: -1 producerId: 7 producerEpoch: 2 \
 partitionLeaderEpoch: 0 isTransactional: true isControl: true deleteHorizonMs: OptionalLong.empty
-| offset: 7 CreateTime: 1 keySize: 4 valueSize: 6 sequence: -1 headerKeys: [] endTxnMarker: ABORT coordinatorEpoch: 0
 baseOffset: 8 lastOffset: 8 count: 1 baseSequence: 0 lastSequence: 0 producerId: 7 producerEpoch: 2 \
 partitionLeaderEpoch: 0 isTransactional: true isControl: false deleteHorizonMs: OptionalLong.empty
 Dumping /data/soak-copies-2/00000000000000000009.log
 baseOffset: 9 lastOffset: 9 count: 1 baseSequence: -1 lastSequence: -1 producerId: 7 producerEpoch: 3 \
 partitionLeaderEpoch: 0 isTransactional: true isControl: true deleteHorizonMs: OptionalLong.empty
-| offset: 9 CreateTime: 1 keySize: 4 valueSize: 6 sequence: -1 headerKeys: [] endTxnMarker: COMMIT coordinatorEpoch: 0
 baseOffset: 10 lastOffset: 10 count: 1 baseSequence: 0 lastSequence: 0 producerId: 7 producerEpoch: 4 \
 partitionLeaderEpoch: 0 isTransactional: true isControl: false deleteHorizonMs: OptionalLong.empty
 """
@@ -81,9 +80,9 @@ partitionLeaderEpoch: 0 isTransactional: true isControl: false deleteHorizonMs: 
 
 def test_transactions_are_read_off_a_dump_over_segments():
     assert list(parsed(DUMP.splitlines())) == [
-        LoggedTransaction(COPIES, 2, 7, 1, 0, 6, 7, "ABORT"),
-        LoggedTransaction(COPIES, 2, 7, 2, 8, 8, 1, "COMMIT"),
-        LoggedTransaction(COPIES, 2, 7, 4, 10, 10, 1, None),
+        LoggedTransaction(COPIES, 2, 7, 1, 0, 6, 7, True),
+        LoggedTransaction(COPIES, 2, 7, 2, 8, 8, 1, True),
+        LoggedTransaction(COPIES, 2, 7, 4, 10, 10, 1, False),
     ]
 
 
@@ -121,23 +120,34 @@ def test_a_broken_chain_is_found(ledger: list[tuple[int, int, int, int]], ends: 
     assert set(found.how_many) == {promise}
 
 
-def test_what_the_log_holds_must_be_what_the_ledger_tells():
+TOLD = [ledger_record(0, 0, 1, 2, {"2": [1, 8, 8, "sum"]})]
+
+
+def judged(
+    ledger: list[dict[str, Any]], logged: list[LoggedTransaction], visible: list[int]
+) -> tuple[Findings, list[LoggedTransaction]]:
+    found, seen = Findings(), np.zeros(11, dtype=np.bool_)
+    seen[visible] = True
+    return found, _whole_batches(found, COPY_PIPELINE, ledger, logged, {2: seen})
+
+
+def test_what_the_log_shows_must_be_what_the_ledger_tells():
     logged = list(parsed(DUMP.splitlines()))[:2]
-    ledger = [ledger_record(0, 0, 1, 2, {"2": [1, 8, 8, "sum"]})]
-    good, short, unknown = Findings(), Findings(), Findings()
-    _whole_batches(good, COPY_PIPELINE, ledger, logged)
-    _whole_batches(short, COPY_PIPELINE, [ledger_record(0, 0, 1, 2, {"2": [2, 8, 9, "sum"]})], logged)
-    _whole_batches(unknown, COPY_PIPELINE, [], logged)
+    good, aborted = judged(TOLD, logged, [8])
     assert good.holds
-    assert short.how_many == unknown.how_many == {"I4": 1}
+    assert aborted == logged[:1]
+    assert judged([ledger_record(0, 0, 1, 2, {"2": [2, 8, 9, "sum"]})], logged, [8])[0].how_many == {"I4": 1}
+    assert judged([], logged, [8])[0].how_many == {"I4": 1}
+    assert judged(TOLD, logged, [])[0].how_many == {"I4": 1, "I7": 1}, "told, and not visible"
+    assert judged(TOLD, logged, [3, 8])[0].how_many == {"I4": 1, "I5": 1}, "a part of an aborted attempt"
+    assert judged(TOLD, logged, [8, 10])[0].how_many == {"I5": 1}, "out of no transaction"
+    assert judged(TOLD, list(parsed(DUMP.splitlines())), [8])[0].how_many == {"I8": 1}, "one is open"
 
 
 def test_an_epoch_that_is_aborted_and_committed_is_found():
     logged = list(parsed(DUMP.splitlines()))[:2]
     logged[0].epoch = 2
-    found = Findings()
-    _whole_batches(found, COPY_PIPELINE, [ledger_record(0, 0, 1, 2, {"2": [1, 8, 8, "sum"]})], logged)
-    assert found.how_many["I7"] == 1
+    assert judged(TOLD, logged, [8])[0].how_many == {"I7": 1}
 
 
 def test_the_model_of_the_input():
