@@ -19,7 +19,8 @@
     │   ├── AuthenticationFailed
     │   ├── AccessDenied
     │   ├── UnsupportedBroker
-    │   └── SequencerUnreachable      executors cannot connect to the driver's sequencer
+    │   ├── SequencerUnreachable      executors cannot connect to the driver's sequencer
+    │   └── SourceDataLost            records are gone from the source before they were read
     ├── AdmissionRefused              checkpoint and ledger tell different stories
     │   ├── LedgerBehind
     │   ├── LedgerUnreadable
@@ -139,6 +140,10 @@ class SequencerUnreachable(ResourceError):
     """An executor cannot connect to the sequencer in the driver process."""
 
     retry_batch = True
+
+
+class SourceDataLost(ResourceError):
+    """Records are gone from the source before they were read: retention was faster than the query."""
 
 
 class AdmissionRefused(OncewardError):

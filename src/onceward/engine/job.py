@@ -10,15 +10,18 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from pyspark.sql import DataFrame, Row
 
-from onceward.errors import OncewardError
+from onceward.errors import OncewardError, SourceDataLost
 
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
+_LOST_INPUT = ("KAFKA_DATA_LOSS", "data may have been lost")  # how Spark's Kafka source says it, planning or reading
+_WHAT_IS_LOST = "OffsetOutOfRangeException: "
 _GRACE_SECONDS = 2.0  # most tasks stop by themselves, and then the job's own error tells more
 
 
@@ -53,6 +56,27 @@ def collect(frame: DataFrame, lost: Callable[[], OncewardError | None]) -> list[
         done.set()
         context.removeJobTag(tag)
         watcher.join()
+
+
+@contextmanager
+def naming_lost_input() -> Iterator[None]:
+    """Inside, what Spark says of records that are gone from Kafka becomes :class:`SourceDataLost`."""
+    try:
+        yield
+    except OncewardError:
+        raise
+    except Exception as error:
+        lines = str(error).splitlines()
+        said = next((line for line in lines if any(sign in line for sign in _LOST_INPUT)), None)
+        if said is None:
+            raise
+        where = next((line.partition(_WHAT_IS_LOST)[2] for line in lines if _WHAT_IS_LOST in line), said.strip())
+        raise SourceDataLost(
+            f"records of this batch are gone from the source before they were read: {where}",
+            next_step="lengthen the source topic's retention (retention.ms, retention.bytes); nothing of the batch was "
+            'written; to go on without the lost records, start once with kafka_source(spark_options={"failOnDataLoss": '
+            "False})",
+        ) from error
 
 
 def partition_count(frame: DataFrame) -> int:

@@ -37,6 +37,7 @@ from onceward.wire.produce_frame import ProduceFrame
 from onceward.wire.settings import ProducerSettings
 
 _POLL_S = 0.05  # how late a poisoned epoch or a passed deadline may be noticed
+_UNHEARD_OF_MS = 2_000
 _OUT_OF_ORDER = 45
 _NO_OFFSET = -1
 
@@ -72,6 +73,7 @@ class _Lane:
     backoff: Backoff = field(default_factory=Backoff)
     not_before: float = 0.0
     last_reason: str = "no answer yet"
+    unheard_of: Deadline | None = None  # since when nobody knows the partition, and how long that is put up with
 
 
 @dataclass(slots=True)
@@ -285,11 +287,14 @@ class _Send:
     def _leader(self, lane: _Lane) -> int:
         leaders = self._client.leaders_of(lane.partition.topic)
         if lane.partition.partition not in leaders:
-            raise PartitionMissing(
-                f"topic {lane.partition.topic} has no partition {lane.partition.partition}",
-                next_step="correct the `partition` column, or add partitions to the topic",
-            )
-        node = leaders[lane.partition.partition]
+            # It may have been added since this process asked last, and brokers hear of it one after the other.
+            lane.unheard_of = lane.unheard_of or Deadline(_UNHEARD_OF_MS)
+            if lane.unheard_of.passed:
+                raise PartitionMissing(
+                    f"topic {lane.partition.topic} has no partition {lane.partition.partition}",
+                    next_step="correct the `partition` column, or add partitions to the topic",
+                )
+        node = leaders.get(lane.partition.partition, NO_LEADER)
         if node == NO_LEADER:
             lane.last_reason = "no leader"
             lane.not_before = time.monotonic() + lane.backoff.next_pause_s()

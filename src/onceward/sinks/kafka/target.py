@@ -78,9 +78,9 @@ class KafkaTarget(AtomicTarget):
 
     def write(self, frame: DataFrame, running: RunningBatch) -> Manifest:
         ids = self._ids(running)
-        with events.step(events.PLAN, **ids):
+        with events.step(events.PLAN, **ids), job.naming_lost_input():
             job_frame, task_count = self._plan(frame, running)
-        with events.step(events.SEND, **ids):
+        with events.step(events.SEND, **ids), job.naming_lost_input():
             rows, book = self._run(job_frame)
         with events.step(events.CHECK, **ids):
             return check([_report(row) for row in rows], book.turns, task_count)
