@@ -1,0 +1,123 @@
+"""Topics that change under a pipeline: partitions come, topics go and come back, records run out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from streaming_pipeline import Pipeline, source_position, source_records
+from topic_operations import add_partitions, create, delete, expire, produce, until
+
+from onceward.errors import SourceDataLost, SourceTopicReplaced, TopicMissing
+from onceward.testing.topic_reader import end_offsets
+
+
+@pytest.mark.fault("source-partitions-added", "sink-partitions-added")
+def test_partitions_are_added_to_source_and_output_while_the_pipeline_runs(any_pipeline: Pipeline):
+    """New source partitions are read from their beginning; new output partitions are written to."""
+    any_pipeline.feed(60)
+    frame = any_pipeline.frame(spark_options={"kafka.metadata.max.age.ms": 200})
+    query = any_pipeline.start(frame=frame, trigger={"processingTime": "0 seconds"})
+    until(lambda: len(any_pipeline.visible()) == 60, query, "the first records never came")
+    add_partitions(any_pipeline, any_pipeline.source, 4)
+    add_partitions(any_pipeline, any_pipeline.output, 7)
+    added = [(b"new-key-%d" % n, b"new-value-%d" % n) for n in range(90)]
+    for partition in (2, 3):
+        mine = added[partition - 2 :: 2]
+        produce(any_pipeline, any_pipeline.source, mine, partition)
+        any_pipeline.fed += mine
+    any_pipeline.feed(30)
+    until(lambda: len(any_pipeline.visible()) >= 180, query, "the records of the new partitions never came")
+    query.stop()
+    any_pipeline.run()
+    any_pipeline.assert_exactly_once()
+    written_to = {message.partition() for message in any_pipeline.visible()}
+    assert written_to - {0, 1, 2}, "no new partition of the output was written to"
+    assert set(any_pipeline.ledger()[-1]["sources"][0]["end"][any_pipeline.source]) == {"0", "1", "2", "3"}
+
+
+@pytest.mark.fault("source-topic-recreated")
+def test_a_source_topic_that_was_deleted_and_created_again_is_refused(any_pipeline: Pipeline):
+    """By then the new topic is longer than the old one was: to Spark its offsets look like those of the old one."""
+    any_pipeline.feed(40)
+    any_pipeline.run()
+    ends = end_offsets(any_pipeline.bootstrap, any_pipeline.output, "read_uncommitted")
+    old_id = any_pipeline.ledger()[0]["topic_ids"][any_pipeline.source]
+    delete(any_pipeline, any_pipeline.source)
+    create(any_pipeline, any_pipeline.source, 2)
+    any_pipeline.fed.clear()
+    any_pipeline.feed(100)
+    error = any_pipeline.refused()
+    assert type(error) is SourceTopicReplaced
+    assert any_pipeline.source in error.message
+    assert old_id in error.message
+    assert end_offsets(any_pipeline.bootstrap, any_pipeline.output, "read_uncommitted") == ends
+
+    # The way on that it names.
+    any_pipeline.output = any_pipeline.topic(3)
+    checkpoint = any_pipeline.checkpoint.with_name("of-the-new-topic")
+    any_pipeline.run(pipeline_id=f"{any_pipeline.name}-2", checkpoint=checkpoint)
+    assert Counter(source_records(any_pipeline.visible())) == Counter(any_pipeline.fed)
+
+
+@pytest.mark.fault("source-topic-recreated")
+def test_a_source_topic_that_is_replaced_while_the_pipeline_runs(pipeline: Pipeline):
+    """Whoever notices first, Spark or Onceward: nothing of the new topic is taken for a continuation of the old."""
+    pipeline.feed(40)
+    query = pipeline.start(trigger={"processingTime": "0 seconds"})
+    until(lambda: len(pipeline.visible()) == 40, query, "the first records never came")
+    old = list(pipeline.fed)
+    delete(pipeline, pipeline.source)
+    create(pipeline, pipeline.source, 2)
+    pipeline.feed(200)
+    pipeline.failed(query)
+    assert Counter(source_records(pipeline.visible())) == Counter(old)
+    error = pipeline.refused()
+    assert type(error) is SourceTopicReplaced
+
+
+@pytest.mark.fault("sink-topic-deleted")
+def test_an_output_topic_that_is_deleted_stops_the_pipeline_until_it_is_there_again(any_pipeline: Pipeline):
+    any_pipeline.feed(40)
+    any_pipeline.run()
+    delete(any_pipeline, any_pipeline.output)
+    any_pipeline.feed(60)
+    error = any_pipeline.refused()
+    assert type(error) is TopicMissing
+    assert any_pipeline.output in error.message
+    assert len(any_pipeline.ledger()) == 1
+    create(any_pipeline, any_pipeline.output, 5)
+    any_pipeline.run()
+    assert Counter(source_records(any_pipeline.visible())) == Counter(any_pipeline.fed[40:])
+    assert [record["sequence"] for record in any_pipeline.ledger()] == [0, 1, 2]
+
+
+@pytest.mark.fault("offsets-expired")
+@pytest.mark.parametrize("where", ["between two batches", "in a batch that is planned"])
+def test_source_records_that_expire_before_they_are_read_stop_the_pipeline(
+    any_pipeline: Pipeline, at_step: Any, where: str
+):
+    """Retention overtakes the pipeline: what is gone cannot be written, and is not passed over in silence."""
+    any_pipeline.feed(40)
+    any_pipeline.run()
+    any_pipeline.feed(40)
+
+    def expire_some(_: object) -> None:
+        expire(any_pipeline, any_pipeline.source, {0: 30, 1: 30})
+
+    if where == "between two batches":
+        expire_some(None)
+    else:
+        at_step("plan", "started", expire_some)
+    error = any_pipeline.refused()
+    assert type(error) is SourceDataLost
+    assert any_pipeline.source in error.message
+    assert len(any_pipeline.visible()) == 40
+    assert len(any_pipeline.ledger()) == 1
+    assert any_pipeline.open_transactions() == []
+
+    # The way on that it names: without what is gone, on purpose.
+    any_pipeline.run(frame=any_pipeline.frame(spark_options={"failOnDataLoss": False}))
+    positions = [source_position(message) for message in any_pipeline.visible()]
+    assert sorted(positions) == [(p, o) for p in (0, 1) for o in range(40) if not 20 <= o < 30]

@@ -1,0 +1,91 @@
+"""What operators do to topics while a pipeline lives: through librdkafka, until all brokers know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+from pyspark.sql.streaming.query import StreamingQuery
+from streaming_pipeline import Pipeline
+
+import fault_table
+
+WAIT_SECONDS = 120
+
+
+def until(condition: Callable[[], object], query: StreamingQuery, what: str) -> None:
+    """Wait while ``query`` runs."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+def admin(pipeline: Pipeline) -> AdminClient:
+    return AdminClient({"bootstrap.servers": pipeline.bootstrap})
+
+
+def partitions_of(pipeline: Pipeline, topic: str) -> list[int]:
+    found = admin(pipeline).list_topics(topic, timeout=10).topics[topic]
+    return [] if found.error else sorted(found.partitions)
+
+
+def add_partitions(pipeline: Pipeline, topic: str, total: int) -> None:
+    client = admin(pipeline)
+    client.create_partitions([NewPartitions(topic, total)])[topic].result(30)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while len(partitions_of(pipeline, topic)) < total:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def delete(pipeline: Pipeline, topic: str) -> None:
+    client = admin(pipeline)
+    client.delete_topics([topic], operation_timeout=30)[topic].result(30)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while partitions_of(pipeline, topic):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def create(pipeline: Pipeline, topic: str, partitions: int) -> None:
+    client = admin(pipeline)
+    client.create_topics([NewTopic(topic, partitions)])[topic].result(30)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while len(partitions_of(pipeline, topic)) < partitions:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def produce(pipeline: Pipeline, topic: str, records: list[tuple[bytes, bytes]], partition: int) -> None:
+    producer = Producer({"bootstrap.servers": pipeline.bootstrap})
+    for key, value in records:
+        producer.produce(topic, key=key, value=value, partition=partition)
+    assert producer.flush(60) == 0
+
+
+def expire(pipeline: Pipeline, topic: str, before: dict[int, int]) -> None:
+    """Remove the records before these offsets, as retention would."""
+    wanted = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
+    client = admin(pipeline)
+    for result in client.delete_records(wanted, operation_timeout=30).values():
+        fault_table.fired(result.result(30).low_watermark in before.values(), "the records were not removed")
+
+
+def set_policy(pipeline: Pipeline, topic: str, policy: str) -> None:
+    """Set ``cleanup.policy``."""
+    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    client = admin(pipeline)
+    client.incremental_alter_configs([resource])[resource].result(30)
