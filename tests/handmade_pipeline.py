@@ -30,7 +30,7 @@ class HandmadePipeline:
         self.pipeline_id = pipeline_id
         self.source = new_topic(bootstrap_servers, 1, prefix="in")
         self.output = new_topic(bootstrap_servers, 2, prefix="out")
-        self.ledger = new_topic(bootstrap_servers, 1, prefix="ledger", cleanup_policy="compact")
+        self.ledger = new_topic(bootstrap_servers, 1, prefix="ledger", cleanup_policy="compact,delete")
         self.sequence = 0
         self.position = self._produced = 0
         self.client = KafkaClient(settings(bootstrap_servers)[0])

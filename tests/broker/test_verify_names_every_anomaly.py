@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,7 +143,18 @@ def test_a_record_twice_within_a_batch_is_a_duplicate(handmade: HandmadePipeline
 
 def test_records_behind_the_last_one_told_of_belong_to_no_batch(handmade: HandmadePipeline):
     handmade.batch({handmade.out(0): VALUES[:5]}, untold={handmade.out(0): [b"what is this?"]})
-    assert names(verify(handmade)) == {"unaccounted-write", "fractured-batch"}
+    assert names(verify(handmade)) == {"unaccounted-write"}
+
+
+def test_two_batches_in_one_transaction_are_not_whole_ones(handmade: HandmadePipeline):
+    handmade.read_ten()
+    handmade.begin()
+    handmade.tell(handmade.document(handmade.write({handmade.out(0): VALUES[:5]})))
+    handmade.sequence += 1
+    handmade.read_ten()
+    handmade.tell(handmade.document(handmade.write({handmade.out(0): VALUES[5:10]})))
+    handmade.commit()
+    assert names(verify(handmade)) == {"zombie-write", "fractured-batch"}
 
 
 def test_a_foreign_record_is_unaccounted_and_a_matter_of_opinion_on_a_shared_topic(handmade: HandmadePipeline):
@@ -262,3 +274,68 @@ def test_a_broker_that_is_not_there_is_no_verdict(handmade: HandmadePipeline):
     answer = verify(handmade, "--patience", "2")
     assert answer["verdict"] == "inconclusive"
     assert "no broker answers" in answer["facts"]["not_covered"][0]
+
+
+# ── with the brokers' files ──
+
+
+def log_dirs(kafka: LocalKafka) -> list[str]:
+    return ["--log-dirs", *(str(node.data_folder) for node in kafka.nodes)]
+
+
+def test_the_epochs_of_a_clean_run_are_those_of_its_batches(
+    any_kafka: LocalKafka, new_handmade: Callable[[LocalKafka], HandmadePipeline]
+):
+    pipeline = new_handmade(any_kafka)
+    good_beginning(pipeline)
+    pipeline.batch({pipeline.out(0): VALUES[10:]})
+    answer = verify(pipeline, *log_dirs(any_kafka))
+    assert (answer["verdict"], answer["anomalies"]) == ("exactly_once", []), answer
+    epochs = answer["facts"]["epochs"]
+    assert (epochs["committed_identities"], epochs["aborted_identities"]) == (2, 1)
+    assert epochs["record_batches"] == 4
+
+
+def test_a_batch_that_names_another_epoch_than_its_records_have_is_a_zombies_work(
+    kafka: LocalKafka, handmade: HandmadePipeline
+):
+    def the_epoch_after(document: Document) -> None:
+        document["producer_epoch"] += 5
+
+    handmade.batch({handmade.out(0): VALUES[:5]}, edit=the_epoch_after)
+    assert verify(handmade)["verdict"] == "exactly_once", "INVALID: this was to be seen by the epochs alone"
+    answer = verify(handmade, *log_dirs(kafka))
+    assert names(answer) == {"zombie-write"}
+    assert {place.split("@")[0] for place in places(answer, "zombie-write")} == {
+        f"{handmade.output}-0",
+        f"{handmade.ledger}-0",
+    }
+
+
+def test_an_attempt_aborted_under_the_epoch_of_a_batch_is_a_zombies_work(kafka: LocalKafka, handmade: HandmadePipeline):
+    aborted = handmade.batch({handmade.out(1): VALUES[:5]}, commit=False)
+
+    def the_epoch_of_the_aborted_one(document: Document) -> None:
+        document["producer_epoch"] = aborted["producer_epoch"]
+
+    handmade.batch({}, edit=the_epoch_of_the_aborted_one)
+    answer = verify(handmade, *log_dirs(kafka))
+    assert f"{handmade.output}-1@" in "".join(places(answer, "zombie-write"))
+
+
+def test_a_transaction_of_ours_that_no_batch_tells_of_is_a_zombies_also_on_a_shared_topic(
+    kafka: LocalKafka, handmade: HandmadePipeline
+):
+    write_plainly(handmade, b"from somebody else")
+    handmade.batch({handmade.out(0): VALUES[:5]})
+    clean = verify(handmade, "--shared-topic", *log_dirs(kafka))
+    assert (clean["verdict"], clean["anomalies"]) == ("exactly_once", []), clean
+    handmade.begin()
+    handmade.write({handmade.out(0): VALUES[5:10]})
+    handmade.writer.transaction.commit()
+    assert names(verify(handmade, "--shared-topic", *log_dirs(kafka))) == {"zombie-write"}
+
+
+def test_epochs_that_cannot_be_looked_up_are_not_taken_for_right(handmade: HandmadePipeline, tmp_path: Path):
+    answer = verify(handmade, "--log-dirs", str(tmp_path))
+    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])

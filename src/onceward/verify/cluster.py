@@ -77,6 +77,15 @@ class Cluster:
             raise CannotTell(f"topic {topic}: {described.error.str()}", next_step=f"grant DESCRIBE and READ on {topic}")
         return [(topic, partition) for partition in sorted(described.partitions)]
 
+    def leaders(self, topics: Iterable[str]) -> dict[Where, int]:
+        """The node that leads each partition of ``topics`` that exist."""
+        found: dict[Where, int] = {}
+        for topic in topics:
+            if self.partitions(topic) is not None:
+                described = self._admin.list_topics(topic, timeout=self._patience_s).topics[topic]
+                found |= {(topic, number): info.leader for number, info in described.partitions.items()}
+        return found
+
     def ends(self, partitions: Iterable[Where], isolation: str = UNCOMMITTED) -> dict[Where, int]:
         """Where partitions end: the high watermark, or the last stable offset of ``read_committed`` readers."""
         level = kafka.IsolationLevel.READ_COMMITTED if isolation == COMMITTED else kafka.IsolationLevel.READ_UNCOMMITTED

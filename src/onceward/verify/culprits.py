@@ -29,10 +29,13 @@ def name_culprits(cluster: Cluster, readings: Mapping[Where, Reading], findings:
             _name(cluster, of_topic, findings)
 
 
-def leave_undecided(readings: Mapping[Where, Reading], findings: Findings) -> None:
-    """What :func:`name_culprits` would judge, where others may write to the same topics: nothing can be said."""
+def leave_undecided(readings: Mapping[Where, Reading], findings: Findings, *, producers_known: bool) -> None:
+    """What :func:`name_culprits` would judge, where others may write to the same topics: little can be said.
+
+    ``producers_known``: ``fencing`` looks at the producer of each record batch, and finds those that are ours.
+    """
     for where, reading in readings.items():
-        if reading.log.unaccounted.count:
+        if reading.log.unaccounted.count and not producers_known:
             findings.cannot_judge(
                 f"{place(*where)}: {reading.log.unaccounted.count} visible records belong to no batch of this "
                 "pipeline; only --log-dirs can tell whose they are"

@@ -1,13 +1,20 @@
-"""Reads a pipeline's records off the ledger topic, all of its partitions. Called by ``checker``."""
+"""Reads a pipeline's records off the ledger topic, all of its partitions. Called by ``checker``.
+
+Pipelines share ledger partitions, and one's open transaction hides what others have committed behind it. So it is not
+waited for every transaction to end, but until no record of *this* pipeline lies behind an open one.
+"""
 
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import dataclass
 
-from onceward.verify.cluster import UNCOMMITTED, Cluster, Where
+from onceward.verify.cluster import COMMITTED, UNCOMMITTED, Cluster, Where
 from onceward.verify.findings import CannotTell, place
 from onceward.verify.ledger import Batch, batch_of
+
+_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -17,32 +24,29 @@ class LedgerReading:
     batches: list[Batch]
     """In the order of partitions and offsets."""
     undecided: list[str]
-    """Places of the pipeline's records in a transaction that has not ended."""
-    blocked: list[str]
-    """Stretches behind somebody's open transaction."""
+    """Places of the pipeline's records that are in, or behind, a transaction that has not ended."""
     tombstones: list[str]
     """Places where the pipeline's key was deleted."""
 
 
 def read_ledger(cluster: Cluster, topic: str, pipeline_id: str, settle_s: float) -> LedgerReading:
     """Everything that was in the ledger when the call began, once it is decided or ``settle_s`` are over."""
-    reading = _read(cluster, topic, pipeline_id, settle_s)
-    if _has_gap(reading.batches):  # compaction may have swept through while we read: a second look is of one moment
-        reading = _read(cluster, topic, pipeline_id, settle_s)
-    return reading
-
-
-def _read(cluster: Cluster, topic: str, pipeline_id: str, settle_s: float) -> LedgerReading:
     partitions = cluster.partitions(topic)
     if partitions is None:
         raise CannotTell(f"there is no ledger topic {topic!r}", next_step="name it with --ledger-topic")
-    high = cluster.ends(partitions)
-    stable = cluster.wait_until_stable(high, settle_s)
+    key = pipeline_id.encode()
+    reading = _read(cluster, partitions, key, settle_s)
+    if _has_gap(reading.batches):  # compaction may have swept through while we read: a second look is of one moment
+        reading = _read(cluster, partitions, key, settle_s)
+    return reading
+
+
+def _read(cluster: Cluster, partitions: list[Where], key: bytes, settle_s: float) -> LedgerReading:
+    decided_to, undecided = _settled(cluster, partitions, key, settle_s)
     starts = cluster.starts(partitions)
     found: dict[Where, list[Batch]] = {where: [] for where in partitions}
     tombstones = []
-    key = pipeline_id.encode()
-    for where, messages, _ in cluster.read({w: (starts[w], min(stable[w], high[w])) for w in partitions}):
+    for where, messages, _ in cluster.read({where: (starts[where], decided_to[where]) for where in partitions}):
         for message in messages:
             if message.key() == key:
                 value = message.value()
@@ -50,15 +54,27 @@ def _read(cluster: Cluster, topic: str, pipeline_id: str, settle_s: float) -> Le
                     tombstones.append(place(*where, message.offset()))
                 else:
                     found[where].append(batch_of(value, *where, message.offset()))
-    open_ranges = {where: (stable[where], high[where]) for where in partitions if stable[where] < high[where]}
-    undecided = [
-        place(*where, message.offset())
-        for where, messages, _ in cluster.read(open_ranges, UNCOMMITTED)
-        for message in messages
-        if message.key() == key
-    ]
-    blocked = [place(*where, *span) for where, span in open_ranges.items()]
-    return LedgerReading(list(itertools.chain(*found.values())), undecided, blocked, tombstones)
+    return LedgerReading(list(itertools.chain(*found.values())), undecided, tombstones)
+
+
+def _settled(
+    cluster: Cluster, partitions: list[Where], key: bytes, settle_s: float
+) -> tuple[dict[Where, int], list[str]]:
+    """Up to where each partition is decided, and where records of ``key`` are that were there before and are not."""
+    deadline = time.monotonic() + settle_s
+    high = cluster.ends(partitions)
+    while True:
+        stable = cluster.ends(partitions, COMMITTED)
+        decided_to = {where: min(stable[where], high[where]) for where in partitions}
+        undecided = [
+            place(*where, message.offset())
+            for where, messages, _ in cluster.read({w: (decided_to[w], high[w]) for w in partitions}, UNCOMMITTED)
+            for message in messages
+            if message.key() == key
+        ]
+        if not undecided or time.monotonic() > deadline:
+            return decided_to, undecided
+        time.sleep(_LOOK_SECONDS)
 
 
 def _has_gap(batches: list[Batch]) -> bool:

@@ -36,6 +36,8 @@ class Reading:
     log: PartitionLog
     looked_at: OutputRange
     compacted: bool
+    shared: bool
+    """Others write here, too."""
     written: Offsets = field(default_factory=Offsets)
     """Offsets of all records, visible or not."""
     crowded: list[Part] = field(default_factory=list)
@@ -51,6 +53,8 @@ def read_outputs(
     parts: Mapping[Where, Sequence[Part]],
     ranges: Mapping[Where, OutputRange],
     compacted: Mapping[str, bool],
+    *,
+    shared: bool,
 ) -> dict[Where, Reading]:
     """Streams every partition past its judge, twice."""
     readings = {
@@ -58,6 +62,7 @@ def read_outputs(
             PartitionLog(parts.get(where, ()), looked_at.accounted_from, looked_at.accounted_to),
             looked_at,
             compacted[where[0]],
+            shared,
         )
         for where, looked_at in ranges.items()
     }
@@ -69,8 +74,8 @@ def read_outputs(
     return readings
 
 
-def judge(readings: Mapping[Where, Reading], findings: Findings, *, shared: bool) -> None:
-    """Notes what is missing, torn or different. ``shared``: others write to these topics, too."""
+def judge(readings: Mapping[Where, Reading], findings: Findings) -> None:
+    """Notes what is missing, torn or different."""
     torn: dict[int, list[str]] = defaultdict(list)
     whole: set[int] = set()
     for where, reading in readings.items():
@@ -92,8 +97,8 @@ def judge(readings: Mapping[Where, Reading], findings: Findings, *, shared: bool
             else:
                 whole.add(part.sequence)
                 _same_content(part, reading, tally.hexdigest(), findings)
-                if not shared and not reading.compacted:
-                    _one_transaction(part, reading.written, findings)
+                if not reading.shared and not reading.compacted:
+                    _one_transaction(part, reading, findings)
     for sequence in sorted(torn.keys() & whole):
         detail = f"of batch sequence {sequence} only a part is visible"
         findings.anomaly("fractured-batch", "I4", torn[sequence][0], detail)
@@ -117,14 +122,21 @@ def _same_content(part: Part, reading: Reading, checksum: str, findings: Finding
         findings.anomaly("state-mismatch", "I4", part.place, detail)
 
 
-def _one_transaction(part: Part, written: Offsets, findings: Findings) -> None:
-    """A marker takes an offset, so that the records of one transaction are one run without gap (KIP-98)."""
-    run = written.around(part.last)
-    if run is not None and run != (part.first, part.last):
-        others = [(run[0], part.first - 1)] if run[0] < part.first else []
-        others += [(part.last + 1, run[1])] if run[1] > part.last else []
-        with_what = f"shares its transaction with {_ranges(others)}" if others else "is torn by a gap"
-        detail = f"sequence {part.sequence} {with_what}"
+def _one_transaction(part: Part, reading: Reading, findings: Findings) -> None:
+    """A marker takes an offset, so that the records of one transaction are one run without gap (KIP-98).
+
+    What else is in the run is of another batch, or hidden; or visible and of no batch, which is noted elsewhere.
+    """
+    run = reading.written.around(part.last)
+    if run is None or run == (part.first, part.last):
+        return
+    if run[0] > part.first:
+        findings.anomaly("fractured-batch", "I4", part.place, f"sequence {part.sequence} is torn by a gap")
+    neighbours = [edge for edge in ((run[0], part.first - 1), (part.last + 1, run[1])) if edge[0] <= edge[1]]
+    log = reading.log
+    torn = [edge for edge in neighbours if log.visible.missing(*edge) or any(map(log.owner_of, edge))]
+    if torn:
+        detail = f"sequence {part.sequence} shares its transaction with {_ranges(torn)}"
         findings.anomaly("fractured-batch", "I4", part.place, detail)
 
 

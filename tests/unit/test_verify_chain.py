@@ -1,0 +1,143 @@
+"""The checker's judgement of a ledger: which records make one chain, and what is wrong with those that do not."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onceward.verify.chain import disjoint_parts, one_chain
+from onceward.verify.findings import CannotTell, Findings
+from onceward.verify.ledger import Batch, Part, Span, batch_of, kafka_position
+
+
+def batch(sequence: int, start: Any, end: Any, **more: Any) -> Batch:
+    told = {
+        "query_id": "q",
+        "batch_id": sequence,
+        "parts": (),
+        "identity": (7, sequence),
+        "ledger_topic": "ledger",
+        "ledger_partition": 0,
+        "ledger_offset": sequence * 2,
+        **more,
+    }
+    return Batch(sequence=sequence, spans=(Span(start, end),), **told)
+
+
+def at(**offsets: int) -> dict[str, dict[str, int]]:
+    return {"in": {partition.removeprefix("p"): offset for partition, offset in offsets.items()}}
+
+
+def judged(*batches: Batch) -> Findings:
+    findings = Findings()
+    one_chain(batches, findings)
+    return findings
+
+
+def names(*batches: Batch) -> list[str]:
+    return [anomaly.name for anomaly in judged(*batches).anomalies]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=20))
+def test_batches_that_join_are_one_chain(steps: list[tuple[int, int]]):
+    batches, left, right = [], 0, 0
+    for sequence, (more_left, more_right) in enumerate(steps):
+        end = at(p0=left + more_left, p1=right + more_right)
+        batches.append(batch(sequence, at(p0=left, p1=right), end))
+        left, right = left + more_left, right + more_right
+    findings = Findings()
+    chain = one_chain(batches, findings)
+    assert (findings.verdict, chain.from_the_beginning) == ("exactly_once", True)
+    assert list(chain.covered) == batches
+
+
+@given(st.sets(st.integers(0, 30), min_size=2, max_size=12))
+def test_a_chain_has_as_many_gaps_as_there_are_holes_in_its_numbers(sequences: set[int]):
+    ordered = sorted(sequences)
+    findings = judged(*(batch(sequence, at(p0=sequence), at(p0=sequence + 1)) for sequence in ordered))
+    holes = sum(after > before + 1 for before, after in itertools.pairwise(ordered))
+    assert findings.counts == ({"ledger-gap": holes} if holes else {})
+    assert bool(findings.not_covered) == (ordered[0] > 0)
+
+
+def test_a_number_told_twice_is_a_fork():
+    assert names(batch(0, at(p0=0), at(p0=5)), batch(0, at(p0=0), at(p0=5), ledger_offset=9)) == ["ledger-fork"]
+
+
+def test_numbers_that_come_in_another_order_are_not_monotonic():
+    swapped = [batch(1, at(p0=5), at(p0=9)), batch(0, at(p0=0), at(p0=5))]
+    assert "non-monotonic" in names(*swapped)
+
+
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [(at(p0=7), "ledger-gap"), (at(p0=3), "non-monotonic"), (at(p1=0), "ledger-gap"), (None, "ledger-gap")],
+)
+def test_a_batch_that_does_not_begin_where_the_last_one_ended(start: Any, name: str):
+    assert set(names(batch(0, at(p0=0), at(p0=5)), batch(1, start, at(p0=9)))) == {name}
+
+
+def test_a_source_partition_may_be_new_and_begin_at_its_beginning():
+    joined = judged(
+        batch(0, at(p0=0), at(p0=5)), batch(1, at(p0=5), at(p0=9, p1=3)), batch(2, at(p0=9, p1=3), at(p0=9, p1=4))
+    )
+    assert joined.verdict == "exactly_once"
+    added = judged(batch(0, at(p0=0), at(p0=5)), batch(1, at(p0=5, p1=8), at(p0=9, p1=9)))
+    assert added.not_covered == ["in-1 before offset 8: new in the middle"]
+
+
+def test_positions_of_other_sources_must_be_equal_to_join():
+    assert names(batch(0, None, {"file": 3}), batch(1, {"file": 3}, {"file": 4})) == []
+    assert names(batch(0, None, {"file": 3}), batch(1, {"file": 4}, {"file": 5})) == ["ledger-gap"]
+
+
+def test_a_batch_that_ends_before_it_begins_goes_back():
+    assert names(batch(0, at(p0=5), at(p0=3))) == ["non-monotonic"]
+
+
+def test_one_epoch_serves_one_batch_and_never_falls():
+    first = batch(0, at(p0=0), at(p0=5), identity=(7, 3))
+    assert names(first, batch(1, at(p0=5), at(p0=9), identity=(7, 3))) == ["zombie-write"]
+    assert names(first, batch(1, at(p0=5), at(p0=9), identity=(7, 2))) == ["zombie-write"]
+    assert names(first, batch(1, at(p0=5), at(p0=9), identity=(8, 0))) == []
+
+
+def test_a_key_that_moved_to_another_ledger_partition_may_have_been_compacted_in_between():
+    findings = Findings()
+    old, new = batch(3, at(p0=0), at(p0=5)), batch(8, at(p0=20), at(p0=25), ledger_partition=1)
+    chain = one_chain([old, new], findings)
+    assert (findings.anomalies, chain.covered, chain.from_the_beginning) == ([], (new,), False)
+    assert "sequence 4 to 7" in findings.not_covered[0]
+
+
+def test_a_ledger_that_was_adopted_says_nothing_of_what_came_before():
+    findings = Findings()
+    assert not one_chain([batch(0, at(p0=50), at(p0=60), batch_id=12)], findings).from_the_beginning
+    assert findings.verdict == "inconclusive"
+
+
+def test_output_that_is_told_to_lie_before_earlier_output_goes_back_and_is_counted_once():
+    def part(sequence: int, first: int, last: int) -> Part:
+        return Part(sequence, "out", 0, last - first + 1, first, last, "")
+
+    one = batch(0, at(p0=0), at(p0=5), parts=(part(0, 10, 19),))
+    two = batch(1, at(p0=5), at(p0=9), parts=(part(1, 15, 24),))
+    assert names(one, two) == ["non-monotonic"]
+    assert disjoint_parts([one, two]) == {("out", 0): [part(0, 10, 19)]}
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"version": 2}', b'{"version": 1, "sequence": "x"}', b"\xff"])
+def test_what_is_no_ledger_record_is_no_verdict(value: bytes):
+    with pytest.raises(CannotTell, match="ledger-3@5"):
+        batch_of(value, "ledger", 3, 5)
+
+
+def test_only_what_looks_like_kafkas_position_is_one():
+    assert kafka_position({"in": {"0": 5}}) == {("in", 0): 5}
+    assert [kafka_position(other) for other in (None, 5, {"logOffset": 5}, {"in": {"0": None}}, {"in": {"x": 1}})] == [
+        None
+    ] * 5

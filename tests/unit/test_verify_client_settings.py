@@ -1,0 +1,58 @@
+"""The checker takes the client settings that Kafka's own tools take, and librdkafka's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onceward.verify.client_settings import settings_from_file
+from onceward.verify.findings import CannotTell
+
+
+def settings(folder: Path, text: str) -> dict[str, str]:
+    file = folder / "client.properties"
+    file.write_text(text)
+    return settings_from_file(file)
+
+
+def test_librdkafkas_names_pass_through_but_for_those_that_are_the_checkers(tmp_path: Path):
+    text = "# secured\nsecurity.protocol = SASL_SSL\nsasl.username: app\nssl.ca.location=/ca.pem\n"
+    text += "isolation.level=read_uncommitted\n"
+    assert settings(tmp_path, text) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.username": "app",
+        "ssl.ca.location": "/ca.pem",
+    }
+
+
+def test_javas_names_become_librdkafkas(tmp_path: Path):
+    text = (
+        "security.protocol=SASL_SSL\n"
+        "sasl.mechanism=SCRAM-SHA-256\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\\n"
+        '    username="app" password="p=\\\\"w ü";\n'
+        "ssl.truststore.type=PEM\n"
+        "ssl.truststore.location=/ca.pem\n"
+        "ssl.endpoint.identification.algorithm=\n"
+        "request.timeout.ms=5000\n"
+    )
+    assert settings(tmp_path, text) == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "app",
+        "sasl.password": 'p="w ü',
+        "ssl.ca.location": "/ca.pem",
+        "ssl.endpoint.identification.algorithm": "none",
+    }
+
+
+def test_a_java_truststore_is_refused_with_what_to_do(tmp_path: Path):
+    with pytest.raises(CannotTell, match="truststore") as refused:
+        settings(tmp_path, "ssl.truststore.location=/trust.jks\nssl.truststore.password=secret\n")
+    assert "ssl.ca.location" in refused.value.next_step
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path):
+    with pytest.raises(CannotTell, match=r"nothing\.properties"):
+        settings_from_file(tmp_path / "nothing.properties")
