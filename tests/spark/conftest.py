@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from secured_cluster import SecuredKafka, SecuredPipeline
 from streaming_pipeline import Pipeline
 
 from onceward import events
@@ -100,3 +101,23 @@ def steps() -> Iterator[list[events.Event]]:
     stop = events.subscribe(seen.append)
     yield seen
     stop()
+
+
+@pytest.fixture(
+    scope="session", params=["4.3.1", pytest.param("3.9.1", marks=pytest.mark.slow)], ids=["4.3.1", "3.9.1"]
+)
+def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    """A broker with TLS, logins and ACLs, of each version."""
+    with SecuredKafka(request.param, tmp_path_factory.mktemp("secured")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def secured_pipeline(
+    spark: Any, secured: SecuredKafka, tmp_path: Path, new_topic: Any, read_committed: Any, read_uncommitted: Any
+) -> Iterator[SecuredPipeline]:
+    """A pipeline there that nobody has granted anything."""
+    readers = {"read_committed": read_committed, "read_uncommitted": read_uncommitted}
+    pipeline = SecuredPipeline(spark, secured, tmp_path, new_topic, readers)
+    yield pipeline
+    pipeline.close()

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward.engine.micro_batch import BatchPolicy, MicroBatches
+from onceward.engine.source_errors import source_refusal
 from onceward.engine.spark_query import RunningBatch, current_run_id, is_running, running_batch
 from onceward.engine.target import AtomicTarget
 from onceward.errors import Fenced, OncewardError, UnsupportedQuery
@@ -115,7 +116,12 @@ def error_of(query: StreamingQuery) -> OncewardError | None:
     """The typed error that ended ``query``, or None.
 
     Spark wraps what ``foreachBatch`` raises into a ``StreamingQueryException`` that carries text only; the error
-    itself stays in this process. None when the query runs, ended well, or failed for a reason of its own.
+    itself stays in this process. What Spark's Kafka source met is told, too, when a broker refused it, by an ACL or at
+    the login. None when the query runs, ended well, or failed for a reason of its own.
     """
     with _failures_lock:
-        return _failures.get(str(query.runId))
+        remembered = _failures.get(str(query.runId))
+    if remembered is not None:
+        return remembered
+    wrapper = getattr(query, "_jsq", None)  # none in Spark Connect, which the sink refuses anyway
+    return None if wrapper is None else source_refusal(wrapper.streamingQuery())

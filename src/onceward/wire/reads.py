@@ -60,6 +60,10 @@ def newest_committed(
     reader = _PartitionReader(client, where)
     found = _NewestOf(key)
     backoff = Backoff()
+    if reader.position >= end:
+        # Nothing to read; asked all the same, so that who may not read hears so now and not at the first restart.
+        reader.read(wait_ms=0)
+        return None
     while reader.position < end or (found.undecided and not decided_only):
         batches = reader.read()
         for batch in batches:
@@ -131,13 +135,13 @@ class _PartitionReader:
         """
         return self._high_watermark >= end
 
-    def read(self) -> list[RecordBatch]:
+    def read(self, wait_ms: int = _FETCH_WAIT_MS) -> list[RecordBatch]:
         """The next batches, possibly none; ``position`` moves past them."""
         try:
             answer = converse(
                 Api.FETCH,
                 str(self._partition),
-                self._send,
+                lambda left_ms: self._send(left_ms, wait_ms),
                 lambda fetched: [fetched.error_code, fetched.responses[0].partitions[0].error_code],
                 Deadline(self._client.settings.request_timeout_ms),
                 refresh=lambda: self._client.forget_leaders([self._partition.topic]),
@@ -162,7 +166,7 @@ class _PartitionReader:
             self.position = batches[-1].last_offset + 1
         return batches
 
-    def _send(self, left_ms: float) -> Any:
+    def _send(self, left_ms: float, wait_ms: int) -> Any:
         node = self._client.leader_of(self._partition)
         if node < 0:
             self._client.forget_leaders([self._partition.topic])
@@ -177,7 +181,7 @@ class _PartitionReader:
         )
         request = FetchRequest(
             replica_id=_CONSUMER,
-            max_wait_ms=_FETCH_WAIT_MS,
+            max_wait_ms=wait_ms,
             min_bytes=1,
             max_bytes=_FETCH_BYTES,
             isolation_level=_READ_UNCOMMITTED,

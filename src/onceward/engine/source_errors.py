@@ -1,0 +1,68 @@
+"""What Spark's own Kafka source says when a broker refuses it, as one of our errors.
+
+Called by :func:`onceward.engine.foreach_batch.error_of`; runs in the driver, after a query has ended. Spark's source
+reads through Kafka's Java client, whose refusals reach the user as a ``StreamingQueryException``, often without the
+name of the topic ("Topic authorization failed.").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from onceward.errors import AccessDenied, AuthenticationFailed, OncewardError
+
+_DEPTH = 20
+_LOGIN_REFUSALS = ("SaslAuthenticationException", "SslAuthenticationException", "SSLHandshakeException")
+
+
+def source_refusal(execution: Any) -> OncewardError | None:
+    """Why the Kafka source of a query that ended was refused; None if it was not.
+
+    :param execution: Spark's ``StreamExecution``.
+    """
+    ended = execution.exception()
+    if ended.isEmpty():
+        return None
+    chain = list(_chain(ended.get()))
+    text = "\n".join(chain)
+    if "TopicAuthorizationException" in text:
+        topics, servers = _read_by(execution)
+        return AccessDenied(
+            f"Spark's Kafka source may not read topic {topics} on {servers}: the principal lacks Read on it",
+            next_step="grant it Read on the topic (kafka-acls --add), or all that the pipeline needs: "
+            "`onceward doctor --acls` prints the lines",
+            details={"resource": f"topic {topics}", "operation": "Read"},
+        )
+    for name in _LOGIN_REFUSALS:
+        if name in text:
+            _, servers = _read_by(execution)
+            reason = next(line for line in reversed(chain) if line)
+            return AuthenticationFailed(
+                f"Spark's Kafka source could not log in at {servers}: {reason}",
+                next_step="check security.protocol and the sasl.* and ssl.* options against the broker's listener",
+            )
+    return None
+
+
+def _chain(error: Any) -> Iterator[str]:
+    """Class and message of an exception and of each of its causes."""
+    for _ in range(_DEPTH):
+        if error is None:
+            return
+        yield f"{error.getClass().getSimpleName()}: {error.getMessage()}"
+        error = error.getCause()
+
+
+def _read_by(execution: Any) -> tuple[str, str]:
+    """Topics and servers of the query's Kafka relations."""
+    topics: list[str] = []
+    servers: list[str] = []
+    leaves = execution.analyzedPlan().collectLeaves()
+    for index in range(leaves.size()):
+        leaf = leaves.apply(index)
+        if leaf.getClass().getSimpleName() == "StreamingRelationV2" and leaf.sourceName() == "kafka":
+            options = leaf.extraOptions()
+            topics += [str(options.get(key)) for key in ("subscribe", "subscribePattern", "assign") if options.get(key)]
+            servers.append(str(options.get("kafka.bootstrap.servers")))
+    return ", ".join(topics), ",".join(dict.fromkeys(servers))

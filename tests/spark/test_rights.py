@@ -1,0 +1,112 @@
+"""ACLs: what ``onceward doctor --acls`` prints is enough, and each of its lines is needed."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+from secured_cluster import PRINCIPAL, SecuredKafka, SecuredPipeline
+from typer.testing import CliRunner
+
+import fault_table
+import onceward
+from onceward.cli import app
+from onceward.errors import AccessDenied
+from onceward.wire.acls import Acl, Need, minimal_acls
+
+RECORDS = 60  # two batches
+
+_EXAMPLE = minimal_acls(pipeline_id="p", topics=["out"], source_topics=["in"], ledger_topic="ledger")
+NEEDED = [acl for acl in _EXAMPLE if acl.need is not Need.OPTIONAL]
+NAMES = [f"{acl.operation}-{acl.kind.value}-{acl.name}" for acl in NEEDED]
+
+
+def printed(pipeline: SecuredPipeline, *more: str) -> list[list[str]]:
+    """The arguments of every ``kafka-acls`` line that the doctor prints; comments are none."""
+    arguments = ["doctor", "--acls", "--pipeline-id", pipeline.name, "--topic", pipeline.output]
+    arguments += ["--source-topic", pipeline.source, "--ledger-topic", pipeline.ledger_topic, "--principal", PRINCIPAL]
+    result = CliRunner().invoke(app, [*arguments, *more])
+    assert result.exit_code == 0, result.output
+    lines = [shlex.split(line, comments=True) for line in result.output.splitlines()]
+    commands = [line for line in lines if line]
+    assert all(line[:3] == ["kafka-acls", "--bootstrap-server", "$BOOTSTRAP"] for line in commands)
+    return [line[3:] for line in commands]
+
+
+@pytest.mark.fault("acl-denied")
+def test_the_printed_lines_are_enough(secured: SecuredKafka, secured_pipeline: SecuredPipeline) -> None:
+    pipeline = secured_pipeline
+    pipeline.feed(RECORDS)
+    for line in printed(pipeline):
+        secured.kafka.kafka_tool("kafka-acls", *line)
+    pipeline.run()
+    pipeline.assert_exactly_once()
+    assert pipeline.lag() == {(pipeline.source, 0): 0, (pipeline.source, 1): 0}
+    # And the right to create the ledger is not needed any longer.
+    secured.revoke(acl for acl in pipeline.acls() if acl.need is Need.FIRST_START)
+    pipeline.feed(20)
+    pipeline.run()
+    pipeline.assert_exactly_once()
+    assert printed(pipeline, "--ledger-exists") == [line for line in printed(pipeline) if "Create" not in line]
+
+
+def assert_names(error: onceward.OncewardError, acl: Acl) -> None:
+    """Resource and operation; ``Describe``, which ``acl`` would have included, is said to be included."""
+    assert isinstance(error, AccessDenied), error
+    assert acl.name in str(error)
+    assert acl.operation in str(error)
+    assert "doctor --acls" in error.next_step
+
+
+@pytest.mark.fault("acl-denied")
+@pytest.mark.parametrize("position", range(len(NEEDED)), ids=NAMES)
+def test_without_any_one_of_them_it_fails_closed_and_says_which(
+    secured: SecuredKafka, secured_pipeline: SecuredPipeline, position: int
+) -> None:
+    pipeline = secured_pipeline
+    pipeline.feed(RECORDS)
+    missing = pipeline.needed()[position]
+    secured.grant(acl for acl in pipeline.needed() if acl != missing)
+    assert_names(pipeline.refused(), missing)
+    assert pipeline.visible() == []
+    secured.grant([missing])
+    pipeline.run()
+    pipeline.assert_exactly_once()
+
+
+WITHDRAWN = [
+    ("plan", "Read", "topic", "source"),
+    ("plan", "Write", "topic", "output"),
+    ("offsets", "Read", "group", "name"),
+    ("ledger", "Write", "topic", "ledger_topic"),
+    ("send", "Write", "transactional-id", "name"),
+    ("commit", "Write", "transactional-id", "name"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.fault("acl-denied")
+@pytest.mark.parametrize(("step", "operation", "kind", "named"), WITHDRAWN, ids=[f"{w[2]}-{w[0]}" for w in WITHDRAWN])
+def test_a_right_that_is_withdrawn_in_the_middle_stops_the_batch_whole(
+    secured: SecuredKafka,
+    secured_pipeline: SecuredPipeline,
+    at_step: Any,
+    step: str,
+    operation: str,
+    kind: str,
+    named: str,
+) -> None:
+    pipeline = secured_pipeline
+    pipeline.feed(RECORDS)
+    secured.grant(pipeline.needed())
+    resource = getattr(pipeline, named)
+    (gone,) = [a for a in pipeline.needed() if (a.operation, a.kind.value, a.name) == (operation, kind, resource)]
+    withdrawn = at_step(step, "started", lambda _: secured.revoke([gone]), nth=2)
+    error = pipeline.refused()
+    fault_table.fired(withdrawn.fired.is_set(), "the right was withdrawn in the second batch")
+    assert_names(error, gone)
+    assert len(pipeline.visible()) == 40
+    secured.grant([gone])
+    pipeline.run()
+    pipeline.assert_exactly_once()
