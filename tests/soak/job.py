@@ -92,6 +92,7 @@ def session(settings: JobSettings) -> SparkSession:
     # A life lasts two minutes: neither the big compiler nor verifying classes ever pays.
     small = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
     folder = Path(settings.folder)
+    small += f" -Djava.io.tmpdir={folder / 'tmp'}"  # native libraries are unpacked there, and stay after kill -9
     conf = {
         **ow.spark_conf(),
         "spark.driver.host": "127.0.0.1",

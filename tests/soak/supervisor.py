@@ -81,10 +81,12 @@ class Supervisor:
         )
         environment = {
             "SPARK_HOME": str(_spark_home(life)),
+            "TMPDIR": str(life / "tmp"),
             "PYTHONPATH": str(Path(__file__).parents[1]),
             FAULTS_VARIABLE: ";".join(step_errors(self._state.seed, number)) if with_errors else "",
             FIRED_VARIABLE: str(life / "fired.jsonl"),
         }
+        (life / "tmp").mkdir()
         command = [sys.executable, "-m", "soak.job", settings.to_json()]
         self._driver = Driver(command, life / "driver.log", life, environment)
 
@@ -105,7 +107,7 @@ class Supervisor:
     def _tidy(self) -> None:
         """Spark's scratch files; the log and the news stay."""
         if self._life is not None:
-            for name in ("spark-home", "local", "warehouse", "metastore_db"):
+            for name in ("spark-home", "local", "tmp", "warehouse", "metastore_db", "artifacts"):
                 shutil.rmtree(self._life / name, ignore_errors=True)
 
     def _listen(self) -> None:
