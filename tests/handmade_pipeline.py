@@ -6,6 +6,7 @@ from what the broker answered, not by the product's own encoder.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +15,12 @@ from typing import Any
 from confluent_kafka import Producer
 
 from onceward.ids import TopicPartition
+from onceward.records.batch import Fragment
 from onceward.records.checksum import ContentChecksum
 from onceward.wire.client import KafkaClient
 from wire_fixtures import Writer, appends_to, fragments, settings
 
-Values = Mapping[TopicPartition, Sequence[bytes]]
+Values = Mapping[TopicPartition, "Sequence[bytes] | Sequence[Fragment]"]
 Document = dict[str, Any]
 
 
@@ -88,10 +90,12 @@ class HandmadePipeline:
         self.writer.transaction.add_partitions(values)
         manifest: dict[str, dict[str, list[Any]]] = {}
         for partition, some in values.items():
-            appended = self.writer.producer().send(appends_to(partition, fragments(some), self._sent[partition]))
-            self._sent[partition] += len(some)
-            checksum = ContentChecksum.of_records([(None, value, None) for value in some]).hexdigest()
-            entry = [len(some), appended[0].base_offset, appended[-1].last_offset, checksum]
+            parts = [part for part in some if isinstance(part, Fragment)] or fragments(list(some))
+            appended = self.writer.producer().send(appends_to(partition, parts, self._sent[partition]))
+            count = sum(part.count for part in parts)
+            self._sent[partition] += count
+            checksum = functools.reduce(ContentChecksum.combine, (part.checksum for part in parts)).hexdigest()
+            entry = [count, appended[0].base_offset, appended[-1].last_offset, checksum]
             manifest.setdefault(partition.topic, {})[str(partition.partition)] = entry
         return manifest
 

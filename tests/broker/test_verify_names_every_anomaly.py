@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from handmade_pipeline import Document, HandmadePipeline
 from onceward.testing import LocalKafka
+from verify_process import verify
 
 VALUES = [b"value %d" % number for number in range(20)]
 
@@ -45,19 +43,6 @@ def handmade(kafka: LocalKafka, new_handmade: Callable[[LocalKafka], HandmadePip
 def good_beginning(pipeline: HandmadePipeline) -> None:
     pipeline.batch({pipeline.out(0): VALUES[:6], pipeline.out(1): VALUES[6:10]})
     pipeline.batch({pipeline.out(0): VALUES[10:]}, commit=False)
-
-
-def verify(pipeline: HandmadePipeline, *options: str, settle: str = "5") -> dict[str, Any]:
-    """What ``python -m onceward.verify`` answers; its exit status must say the same."""
-    command = [sys.executable, "-m", "onceward.verify", "--bootstrap-servers", pipeline.servers]
-    command += ["--pipeline-id", pipeline.pipeline_id, "--ledger-topic", pipeline.ledger, "--output", "json"]
-    done = subprocess.run(
-        [*command, "--expect-caught-up", "--settle", settle, *options], capture_output=True, text=True, check=False
-    )
-    assert done.returncode in (0, 1, 2), done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    assert done.returncode == {"exactly_once": 0, "violated": 1, "inconclusive": 2}[answer["verdict"]]
-    return answer
 
 
 def names(answer: dict[str, Any]) -> set[str]:
@@ -207,7 +192,7 @@ def test_a_sequence_told_twice_is_a_fork(handmade: HandmadePipeline):
 def test_source_offsets_that_go_back_are_not_monotonic(handmade: HandmadePipeline):
     handmade.position -= 5
     handmade.batch({handmade.out(0): VALUES[:5]})
-    answer = verify(handmade, settle="1")
+    answer = verify(handmade, settle_s=1)
     assert names(answer) == {"non-monotonic", "lag"}
     assert places(answer, "non-monotonic") == [f"{handmade.source}-0@5"]
 
@@ -226,7 +211,7 @@ def test_a_transaction_that_never_ends_is_named_and_hides_nothing_else(handmade:
     handmade.read_ten()
     handmade.begin()
     handmade.tell(handmade.document(handmade.write({handmade.out(0): VALUES[:5]})))
-    answer = verify(handmade, settle="1")
+    answer = verify(handmade, settle_s=1)
     assert names(answer) == {"open-transaction", "lag"}
     assert {place.split("@")[0] for place in places(answer, "open-transaction")} == {
         f"{handmade.output}-0",

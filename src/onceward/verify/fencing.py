@@ -67,7 +67,7 @@ def judge_output(where: Where, reading: Reading, folder: Path, epochs: Epochs, f
         epochs.record_batches += 1
         if batch.transactional:
             unended.setdefault(batch.producer_id, []).append(batch)
-        elif reading.log.owner_of(batch.first) is not None:
+        elif reading.log.owner_of(batch.first) is not None and not reading.shared:
             detail = "within a batch, and written outside any transaction"
             findings.anomaly("zombie-write", "I7", place(*where, batch.first, batch.last), detail)
     for written in unended.values():

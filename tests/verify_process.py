@@ -1,0 +1,24 @@
+"""The checker as its users start it: a process, its JSON and its exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from handmade_pipeline import HandmadePipeline
+
+STATUS = {"exactly_once": 0, "violated": 1, "inconclusive": 2}
+
+
+def verify(pipeline: HandmadePipeline, *options: str, settle_s: float = 5) -> dict[str, Any]:
+    """What ``python -m onceward.verify`` answers on a pipeline at rest; its exit status must say the same."""
+    command = [sys.executable, "-m", "onceward.verify", "--bootstrap-servers", pipeline.servers]
+    command += ["--pipeline-id", pipeline.pipeline_id, "--ledger-topic", pipeline.ledger, "--output", "json"]
+    command += ["--expect-caught-up", "--settle", str(settle_s), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in STATUS.values(), done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == STATUS[answer["verdict"]]
+    return answer
