@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer
 from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from onceward import KafkaSink
 from onceward.engine.spark_query import KafkaSource, RunningBatch
@@ -22,6 +25,7 @@ from onceward.errors import CommitInDoubt, Fenced
 from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange
 from onceward.ledger.record import LedgerRecord
 from onceward.ledger.topic import Ledger
+from onceward.records.partitioner import partition_of_keys
 from onceward.sinks.kafka.target import KafkaTarget
 from onceward.sources.kafka import _looked_up
 from onceward.testing import LocalKafka
@@ -97,6 +101,19 @@ class Driver:
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.name})
         consumer.commit(offsets=[Position(self.source, 0, offset)], asynchronous=False)
         consumer.close()
+
+    def move_ledger(self) -> int:
+        """Add partitions to the ledger topic, so many that this pipeline's key has another place; how many now."""
+        key = pa.array([self.name.encode()], pa.binary())
+        count = next(n for n in range(2, 100) if partition_of_keys(key, n)[0] != 0)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.create_partitions([NewPartitions(self.ledger_topic, count)])[self.ledger_topic].result(30)
+        for _ in range(600):
+            found = admin.list_topics(self.ledger_topic, timeout=30).topics[self.ledger_topic].partitions
+            if len(found) == count and all(partition.leader >= 0 for partition in found.values()):
+                return count
+            time.sleep(0.05)
+        raise AssertionError(f"{self.ledger_topic} never got {count} partitions")
 
     def close(self) -> None:
         for target in self._targets:
@@ -290,3 +307,18 @@ def test_the_ledger_says_where_a_source_goes_on_not_the_consumer_group(driver: D
     positions = _looked_up(client, [driver.source], "ledger", driver.name, "earliest", driver.ledger_topic)
     client.close()
     assert json.loads(positions) == {driver.source: {"0": 10}}
+
+
+def test_a_ledger_record_is_found_after_its_key_moved_to_another_partition(driver: Driver) -> None:
+    """Partitions that somebody adds to the ledger topic move keys; what was written before stays where it is."""
+    target = driver.new()
+    target.open(driver.running(0))
+    record = driver.stage(target, 0)
+    target.commit()
+    count = driver.move_ledger()
+    heir = driver.new()
+    assert heir.open(driver.running(1)) == record
+    newer = driver.stage(heir, 1)
+    heir.commit()
+    assert count > 1
+    assert driver.new().open(driver.running(2)) == newer

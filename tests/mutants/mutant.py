@@ -101,6 +101,6 @@ class Mutant:
         return [line.removeprefix("+++ b/") for line in lines if line.startswith("+++ b/")]
 
 
-def mutants() -> list[Mutant]:
+def mutants(folder: Path = FOLDER) -> list[Mutant]:
     """All of them, by number."""
-    return [Mutant.read(path) for path in sorted(FOLDER.glob("*.patch"))]
+    return [Mutant.read(path) for path in sorted(folder.glob("*.patch"))]

@@ -22,15 +22,15 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from mutant import CONTROL, DEMANDED, LEVELS, ROOT, Mutant, PatchDoesNotApply, mutants
 from witness import REPORT, SOURCE
 
 TABLE = ROOT / "docs" / "mutants.md"
-TEST_LIMIT_SECONDS = {"unit": 60, "broker": 100}
-"""How long one test may take. The slowest takes a third of it; whoever takes longer hangs."""
+TEST_LIMIT_SECONDS = {"unit": 60, "broker": 150}
+"""How long one test may take. The slowest takes a tenth of it; whoever takes longer hangs."""
 RUN_LIMIT_SECONDS = {"unit": 300, "broker": 600}
 """How long a whole run may take, should a test hang in a way that pytest cannot end."""
 
@@ -69,15 +69,25 @@ class Verdict:
 
 
 class Workshop:
-    """A temporary folder with a snapshot of the tests, and of the code once for each mutant."""
+    """A folder with a snapshot of the tests, and of the code once for each mutant.
+
+    What was tried in it before, in a run that was interrupted, is not tried again.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._base = folder / "base"
-        for name in ("src", "tests"):
-            shutil.copytree(ROOT / name, self._base / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("pyproject.toml", "ARCHITECTURE.md"):
-            shutil.copy(ROOT / name, self._base)
+        if not self._base.exists():
+            _snapshot(self._base)
+        self.mutants = mutants(self._base / "tests" / "mutants")
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End what is still running. Brokers and Spark end with their pytest."""
+        self._stopped = True
+        for process in list(self._running):
+            process.kill()
 
     def control(self, tests: dict[str, list[str]]) -> None:
         """Run the killers on the code as it is.
@@ -87,28 +97,56 @@ class Workshop:
         for level, nodes in tests.items():
             if not nodes:
                 continue
-            trial = self._run(self._base, f"control-{level}", nodes, level, stop_at_first=False)
+            trial = self._once(self._base, f"control-{level}", nodes, level, stop_at_first=False)
             if trial.killer or trial.noise:
-                raise Invalid(f"control, {level}: {trial.killer or ''} {' '.join(trial.noise)} (log: {self._folder})")
+                raise Invalid(f"control, {level}: {trial.killer or ''} {' '.join(trial.noise)}")
             _tell(f"control, {level}: {trial.passed} passed")
 
     def judge(self, mutant: Mutant, levels: Iterable[str]) -> Verdict:
         verdict = Verdict(mutant)
         home = self._folder / mutant.name
-        shutil.copytree(self._base / "src", home / "src", ignore=shutil.ignore_patterns("__pycache__"))
         try:
-            for file in mutant.apply(home, self._base):
-                compile(file.read_text(), str(file), "exec")
+            if not home.exists():
+                self._make(mutant, home)
             for level in levels:
                 if mutant.tests[level]:
-                    verdict.trials[level] = self._run(home, level, mutant.tests[level], level)
+                    verdict.trials[level] = trial = self._once(home, level, mutant.tests[level], level)
+                    self._confirm(mutant, trial, level)
         except (PatchDoesNotApply, Invalid, SyntaxError) as error:
             verdict.invalid = str(error)
         return verdict
 
+    def _make(self, mutant: Mutant, home: Path) -> None:
+        new = home.with_name(f"{home.name}.new")
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.copytree(self._base / "src", new / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        for file in mutant.apply(new, self._base):
+            compile(file.read_text(), str(file), "exec")
+        new.rename(home)
+
+    def _once(self, home: Path, name: str, nodes: Sequence[str], level: str, *, stop_at_first: bool = True) -> Trial:
+        """As :meth:`_run`, or what it found the last time."""
+        known = home / f"{name}.json"
+        if known.exists():
+            return Trial(**json.loads(known.read_text()))
+        trial = self._run(home, name, nodes, level, stop_at_first=stop_at_first)
+        known.write_text(json.dumps(asdict(trial)))
+        return trial
+
+    def _confirm(self, mutant: Mutant, trial: Trial, level: str) -> None:
+        """A test may hang because of the mutant, or because the machine is busy: ask again without the mutant.
+
+        :raises Invalid: it hangs there, too.
+        """
+        if not (trial.hung and trial.killer):
+            return
+        again = self._once(self._base, f"{mutant.name}-{level}-without", [trial.killer], level)
+        if again.killer or again.noise:
+            raise Invalid(f"{trial.killer} hung, and hangs without the mutant, too")
+
     def _run(self, home: Path, name: str, nodes: Sequence[str], level: str, *, stop_at_first: bool = True) -> Trial:
         report, log = home / f"{name}.jsonl", home / f"{name}.log"
-        report.touch()
+        report.write_text("")
         folder = home / "tmp"
         folder.mkdir(exist_ok=True)
         command = [
@@ -123,30 +161,40 @@ class Workshop:
             SOURCE: str(home / "src"),
             REPORT: str(report),
         }
+        if self._stopped:
+            raise Invalid("interrupted")
         with log.open("w") as out:
             process = subprocess.Popen(
                 command, cwd=self._base, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
             )
+            self._running.add(process)
             try:
                 status = process.wait(RUN_LIMIT_SECONDS[level] * (1 if stop_at_first else 3))
             except subprocess.TimeoutExpired:
                 status = None
             finally:
-                _end(process)
+                process.kill()
+                process.wait()
+                self._running.discard(process)
+        if self._stopped:
+            raise Invalid("interrupted")
         return _judged(report, status, log)
+
+
+def _snapshot(base: Path) -> None:
+    """The tree as it is now, so that whoever goes on working on it does not disturb."""
+    unfinished = base.with_name("unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, unfinished / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", unfinished)
+    unfinished.rename(base)
 
 
 def _tell(text: str) -> None:
     """To the terminal, and at once: a run takes a while."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Nothing of a run outlives it: brokers and Spark end with their pytest, and that with us."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
 
 
 def _judged(report: Path, status: int | None, log: Path) -> Trial:
@@ -245,12 +293,20 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="run these only (numbers or names); the table is not written then")
     parser.add_argument("--level", choices=LEVELS, help="run the tests of this level only; the table is not written")
     parser.add_argument("--jobs", type=int, default=2, help="mutants under trial at the same time (2)")
-    parser.add_argument("--keep", type=Path, help="work in this folder, with all logs, and leave it there")
+    parser.add_argument("--keep", type=Path, help="work in this folder and leave it; go on there if it exists")
     options = parser.parse_args()
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
+        return _trials(Workshop(options.keep.resolve()), options)
+    with tempfile.TemporaryDirectory(prefix="onceward-mutants-", ignore_cleanup_errors=True) as folder:
+        return _trials(Workshop(Path(folder).resolve()), options)
+
+
+def _trials(workshop: Workshop, options: argparse.Namespace) -> int:
     levels = [options.level] if options.level else list(LEVELS)
     chosen = [
         mutant
-        for mutant in mutants()
+        for mutant in workshop.mutants
         if any(mutant.tests[level] for level in levels)
         and (not options.names or any(mutant.name.startswith(name) for name in options.names))
     ]
@@ -258,18 +314,9 @@ def main() -> int:
     if whole and (missing := set(DEMANDED) - {mutant.demanded for mutant in chosen}):
         _tell(f"INVALID: no mutant for {sorted(missing)}")
         return 2
-    if options.keep:
-        options.keep.mkdir(parents=True)
-        return _trials(options.keep, chosen, levels, options.jobs, whole)
-    with tempfile.TemporaryDirectory(prefix="onceward-mutants-", ignore_cleanup_errors=True) as folder:
-        return _trials(Path(folder), chosen, levels, options.jobs, whole)
-
-
-def _trials(folder: Path, chosen: Sequence[Mutant], levels: Sequence[str], jobs: int, whole: bool) -> int:
-    workshop = Workshop(folder.resolve())
-    killers = {level: sorted({node for mutant in chosen for node in mutant.tests[level]}) for level in levels}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     try:
-        workshop.control(killers)
+        workshop.control({level: sorted({n for mutant in chosen for n in mutant.tests[level]}) for level in levels})
     except Invalid as error:
         _tell(f"INVALID: {error}")
         return 2
@@ -280,8 +327,12 @@ def _trials(folder: Path, chosen: Sequence[Mutant], levels: Sequence[str], jobs:
         _say(verdict, time.monotonic() - began)
         return verdict
 
-    with ThreadPoolExecutor(jobs) as pool:
+    pool = ThreadPoolExecutor(options.jobs)
+    try:
         verdicts = list(pool.map(trial, chosen))
+    finally:
+        workshop.stop()
+        pool.shutdown(cancel_futures=True)
     return _summary(verdicts, whole)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from onceward.errors import Fenced, OncewardError
+from onceward.errors import Fenced, OncewardError, TransactionTimedOut
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.wire.coordinator import TransactionDescription
 from onceward.wire.fencing import Fencing, judge
@@ -95,3 +96,29 @@ def test_only_the_very_next_epoch_in_an_abort_is_nobodys(found: ProducerIdentity
     assert judge(OURS, TransactionDescription(found, state), took_part=True) is why
     if why is Fencing.ABORTED_FOR_US:  # nothing of ours was open: then it was somebody else's that was aborted
         assert judge(OURS, TransactionDescription(found, state), took_part=False) is Fencing.TAKEN_OVER
+
+
+class Coordinator:
+    """Says what it was told of the transactional id: one answer after the other, then the last one for ever."""
+
+    def __init__(self, *answers: TransactionDescription) -> None:
+        self._answers = list(answers)
+
+    def describe(self, deadline: object) -> TransactionDescription:
+        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+
+
+@pytest.mark.parametrize(("timeout_ms", "why"), [(600_000, Fenced), (0, TransactionTimedOut)])
+def test_a_transaction_too_young_to_have_timed_out_was_taken_over(
+    monkeypatch: pytest.MonkeyPatch, timeout_ms: int, why: type[OncewardError]
+) -> None:
+    """A takeover of an open transaction begins as a timeout does: with an abort under the next epoch."""
+    transaction = transaction_in(State.OPEN)
+    transaction.identity, transaction.version = OURS, 2
+    aborted = TransactionDescription(ProducerIdentity(7, 5), "PrepareAbort")
+    taken = TransactionDescription(ProducerIdentity(7, 6), "Empty")
+    monkeypatch.setattr(transaction, "timeout_ms", timeout_ms)
+    monkeypatch.setattr(transaction, "_coordinator", Coordinator(aborted, aborted, taken))
+    monkeypatch.setattr(transaction, "patience_ms", 1_000)
+    monkeypatch.setattr(transaction, "_client", SimpleNamespace(settings=SimpleNamespace(request_timeout_ms=1_000)))
+    assert type(transaction.explain(Fenced("refused"))) is why
