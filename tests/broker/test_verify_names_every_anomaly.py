@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient
+from crc32c import crc32c
 
 from handmade_pipeline import Document, HandmadePipeline
 from onceward.testing import LocalKafka
@@ -71,6 +74,27 @@ def test_a_clean_run_is_exactly_once(any_kafka: LocalKafka, new_handmade: Callab
     topic = answer["facts"]["topics"][pipeline.output]
     assert (topic["records"], topic["batches"], topic["aborted_records"]) == (20, 2, 10)
     assert answer["facts"]["ledger"]["batches"] == 3
+
+
+def test_a_pipeline_that_is_running_is_judged_up_to_where_it_was(handmade: HandmadePipeline):
+    enough = threading.Event()
+
+    def go_on() -> None:
+        while not enough.is_set():
+            handmade.batch({handmade.out(0): VALUES[:6], handmade.out(1): VALUES[6:10]})
+            handmade.batch({handmade.out(0): VALUES[10:]}, commit=False)
+
+    writer = threading.Thread(target=go_on, name="pipeline")
+    writer.start()
+    try:
+        seen = [verify(handmade, at_rest=False) for _ in range(3)]
+    finally:
+        enough.set()
+        writer.join()
+    assert [(answer["verdict"], answer["anomalies"]) for answer in seen] == [("exactly_once", [])] * 3
+    batches = [answer["facts"]["ledger"]["batches"] for answer in seen]
+    assert batches == sorted(set(batches)), "INVALID: it stood still"
+    assert verify(handmade)["facts"]["ledger"]["batches"] == handmade.sequence
 
 
 def test_a_record_that_is_missing_is_a_lost_write(handmade: HandmadePipeline):
@@ -319,6 +343,33 @@ def test_a_transaction_of_ours_that_no_batch_tells_of_is_a_zombies_also_on_a_sha
     handmade.write({handmade.out(0): VALUES[5:10]})
     handmade.writer.transaction.commit()
     assert names(verify(handmade, "--shared-topic", *log_dirs(kafka))) == {"zombie-write"}
+
+
+def test_what_is_visible_although_its_transaction_was_aborted_is_a_dirty_read(
+    kafka: LocalKafka, handmade: HandmadePipeline, tmp_path: Path
+):
+    """No broker does this, so the files are made to say so: the commit marker of a copied log becomes an abort marker."""
+    (node,) = kafka.nodes
+    assert verify(handmade)["verdict"] == "exactly_once"  # and every marker is written
+    for partition in (f"{handmade.output}-0", f"{handmade.output}-1", f"{handmade.ledger}-0"):
+        shutil.copytree(node.data_folder / partition, tmp_path / partition)
+    segment = tmp_path / f"{handmade.output}-0" / f"{0:020d}.log"
+    segment.write_bytes(with_abort_markers_only(segment.read_bytes()))
+    answer = verify(handmade, "--log-dirs", str(tmp_path))
+    assert places(answer, "aborted-read") == [f"{handmade.output}-0@0..5"]
+
+
+def with_abort_markers_only(log: bytes) -> bytes:
+    """A control batch is a header of 61 bytes and one record, whose key ends in the marker's type (KIP-98)."""
+    data = bytearray(log)
+    position = 0
+    while position < len(data):
+        end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+        if data[position + 22] & 0x20:
+            data[position + 68 : position + 70] = (0).to_bytes(2, "big")
+            data[position + 17 : position + 21] = crc32c(bytes(data[position + 21 : end])).to_bytes(4, "big")
+        position = end
+    return bytes(data)
 
 
 def test_epochs_that_cannot_be_looked_up_are_not_taken_for_right(handmade: HandmadePipeline, tmp_path: Path):

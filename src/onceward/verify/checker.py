@@ -60,8 +60,8 @@ def check(question: Question) -> Findings:
     glimpsed = question.topics or _topics_told(_ledger(cluster, question))
     outputs = _partitions(cluster, glimpsed, findings)
     seen_to = cluster.ends(outputs, COMMITTED)
-    high = cluster.ends(outputs)
     ledger = _ledger(cluster, question)
+    high = cluster.ends(outputs)
 
     _undecided(ledger, question, findings)
     chain = one_chain(ledger.batches, findings)
@@ -166,8 +166,9 @@ def _epochs(
     cluster: Cluster, question: Question, chain: Chain, readings: Mapping[Where, Reading], findings: Findings
 ) -> None:
     epochs = Epochs.of(chain)
-    leaders = cluster.leaders({question.ledger_topic, *(where[0] for where in readings)})
-    for where, leader in leaders.items():
+    topics = {question.ledger_topic, *(where[0] for where in readings)}
+    leaders = {where: leader for topic in topics for where, leader in (cluster.leaders(topic) or {}).items()}
+    for where, leader in sorted(leaders.items()):
         of_ledger = where[0] == question.ledger_topic
         if of_ledger and not any(batch.ledger_partition == where[1] for batch in chain.batches):
             continue

@@ -32,7 +32,7 @@ COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 _POLL_RECORDS = 10_000
 _POLL_SECONDS = 0.5
 _LOOK_SECONDS = 0.1
-_AT_ONCE = 64  # partitions read at the same time: each may fill a queue of its own
+_AT_ONCE = 64  # partitions read at the same time
 _READER = {
     "enable.auto.commit": False,
     "enable.partition.eof": True,
@@ -40,7 +40,6 @@ _READER = {
     "check.crcs": True,
     "fetch.queue.backoff.ms": 5,  # the default of one second makes bulk reads slow
     "fetch.wait.max.ms": 50,
-    "queued.max.messages.kbytes": 16_384,
 }
 
 
@@ -63,28 +62,28 @@ class Cluster:
                 next_step="correct the --command-config file (librdkafka's names, or Kafka's client properties)",
             ) from error
 
-    def partitions(self, topic: str) -> list[Where] | None:
-        """The partitions of ``topic``; None when there is no such topic."""
+    def leaders(self, topic: str) -> dict[Where, int] | None:
+        """The partitions of ``topic`` with the node that leads each; None when there is no such topic."""
+        asked = kafka.TopicCollection([topic])  # other ways to ask would create it, if brokers are so inclined
         try:
-            described = self._admin.list_topics(topic, timeout=self._patience_s).topics[topic]
+            described = self._admin.describe_topics(asked, request_timeout=self._patience_s)[topic].result()
         except kafka.KafkaException as error:
+            code = error.args[0].code()
+            if code == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            if code == kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise CannotTell(
+                    f"topic {topic} may not be looked at", next_step=f"grant DESCRIBE and READ on topic {topic}"
+                ) from error
             raise CannotTell(
                 f"no broker answers: {_text(error)}", next_step="check --bootstrap-servers and --command-config"
             ) from error
-        if described.error is not None:
-            if described.error.code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return None
-            raise CannotTell(f"topic {topic}: {described.error.str()}", next_step=f"grant DESCRIBE and READ on {topic}")
-        return [(topic, partition) for partition in sorted(described.partitions)]
+        return {(topic, info.id): info.leader.id if info.leader else -1 for info in described.partitions}
 
-    def leaders(self, topics: Iterable[str]) -> dict[Where, int]:
-        """The node that leads each partition of ``topics`` that exist."""
-        found: dict[Where, int] = {}
-        for topic in topics:
-            if self.partitions(topic) is not None:
-                described = self._admin.list_topics(topic, timeout=self._patience_s).topics[topic]
-                found |= {(topic, number): info.leader for number, info in described.partitions.items()}
-        return found
+    def partitions(self, topic: str) -> list[Where] | None:
+        """The partitions of ``topic``; None when there is no such topic."""
+        leaders = self.leaders(topic)
+        return None if leaders is None else sorted(leaders)
 
     def ends(self, partitions: Iterable[Where], isolation: str = UNCOMMITTED) -> dict[Where, int]:
         """Where partitions end: the high watermark, or the last stable offset of ``read_committed`` readers."""
@@ -119,17 +118,14 @@ class Cluster:
             return None
         return "compact" in (configs["cleanup.policy"].value or "")
 
-    def group_offsets(self) -> dict[Where, int]:
-        """What the pipeline's consumer group has committed."""
+    def group_offsets(self) -> dict[Where, int] | None:
+        """What the pipeline's consumer group has committed; None: the broker does not say (ACL)."""
         asked = kafka.ConsumerGroupTopicPartitions(self._group)
         try:
             answer = self._admin.list_consumer_group_offsets([asked], request_timeout=self._patience_s)
             listed = answer[self._group].result(self._patience_s).topic_partitions
-        except kafka.KafkaException as error:
-            raise CannotTell(
-                f"the offsets of group {self._group} cannot be asked for: {_text(error)}",
-                next_step=f"grant DESCRIBE on group {self._group}",
-            ) from error
+        except kafka.KafkaException:
+            return None
         return {(entry.topic, entry.partition): entry.offset for entry in listed if entry.offset >= 0}
 
     def wait_until_stable(self, wanted: Mapping[Where, int], patience_s: float) -> dict[Where, int]:

@@ -6,6 +6,7 @@ is a duplicate; any other is simply one that nobody tells of.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -16,7 +17,6 @@ from onceward.verify.cluster import Cluster, Where
 from onceward.verify.findings import Findings, place
 from onceward.verify.ledger import Part
 from onceward.verify.manifests import Reading
-from onceward.verify.partition_log import Interval
 
 _REMEMBERED = 200_000  # contents of unaccounted records; what comes beyond is called unaccounted without a look
 
@@ -46,40 +46,23 @@ def leave_undecided(readings: Mapping[Where, Reading], findings: Findings, *, pr
 
 def _name(cluster: Cluster, readings: Mapping[Where, Reading], findings: Findings) -> None:
     suspects, repeated = _contents(cluster, readings)
-    known = _known(cluster, readings, suspects)
+    again = _seen_before(cluster, readings, suspects)
     for where, reading in readings.items():
-        for interval in reading.log.unaccounted.intervals:
-            _name_stretch(where, interval, reading, suspects, known, findings)
+        for first, last in reading.log.unaccounted.intervals:
+            at, count = place(*where, first, last), last - first + 1
+            copies = bisect.bisect_right(again[where], last) - bisect.bisect_left(again[where], first)
+            if copies:
+                detail = f"{copies} of {count} records, of no batch, have the content of one that a batch accounts for"
+                findings.anomaly("duplicate-write", "I2", at, detail)
+            else:
+                findings.anomaly("unaccounted-write", "I2", at, f"{count} records of no batch")
         for part in reading.crowded:
-            again = repeated[part]
             detail = f"sequence {part.sequence} wrote {part.count} records, between its ends more are visible"
-            if again:
-                findings.anomaly("duplicate-write", "I2", part.place, f"{detail}: {again} with a content seen before")
+            if repeated[part]:
+                detail += f": {repeated[part]} with a content seen before"
+                findings.anomaly("duplicate-write", "I2", part.place, detail)
             else:
                 findings.anomaly("unaccounted-write", "I2", part.place, f"{detail}, each with a content of its own")
-
-
-def _name_stretch(
-    where: Where,
-    interval: Interval,
-    reading: Reading,
-    suspects: Mapping[bytes, list[tuple[Where, int]]],
-    known: Mapping[bytes, int],
-    findings: Findings,
-) -> None:
-    first, last = interval
-    again = sum(
-        known.get(content, 0) > 0
-        for content, places in suspects.items()
-        for place_of_it in places
-        if place_of_it[0] == where and first <= place_of_it[1] <= last
-    )
-    count = last - first + 1
-    if again:
-        detail = f"{again} of {count} records, of no batch, have the content of a record that a batch accounts for"
-        findings.anomaly("duplicate-write", "I2", place(*where, first, last), detail)
-    else:
-        findings.anomaly("unaccounted-write", "I2", place(*where, first, last), f"{count} records of no batch")
 
 
 def _contents(
@@ -101,15 +84,20 @@ def _contents(
     return suspects, {part: contents.total() - len(contents) for part, contents in crowds.items()}
 
 
-def _known(cluster: Cluster, readings: Mapping[Where, Reading], suspects: Mapping[bytes, Any]) -> Counter[bytes]:
-    """How often each suspect's content is accounted for."""
-    known: Counter[bytes] = Counter()
+def _seen_before(
+    cluster: Cluster, readings: Mapping[Where, Reading], suspects: Mapping[bytes, list[tuple[Where, int]]]
+) -> dict[Where, list[int]]:
+    """Ascending offsets of the suspects whose content is accounted for somewhere in the topic."""
+    known: set[bytes] = set()
     if suspects:
         for where, messages, _ in cluster.read(_spans(readings)):
             log = readings[where].log
             accounted = (m for m in messages if log.owner_of(m.offset()) is not None)
             known.update(content for content in map(_content, accounted) if content in suspects)
-    return known
+    again: dict[Where, list[int]] = {where: [] for where in readings}
+    for where, offset in sorted(at for content in known for at in suspects[content]):
+        again[where].append(offset)
+    return again
 
 
 def _spans(readings: Mapping[Where, Reading]) -> dict[Where, tuple[int, int]]:

@@ -21,6 +21,8 @@ def look_at_sources(cluster: Cluster, chain: Chain, findings: Findings, *, expec
     if not chain.batches:
         return
     group = cluster.group_offsets()
+    if group is None and expect_caught_up:
+        findings.cannot_judge("the lag of the consumer group: DESCRIBE on the group is not granted")
     for number, span in enumerate(chain.batches[-1].spans):
         position = kafka_position(span.end)
         if position is None:
@@ -36,7 +38,7 @@ def _look_at(
     cluster: Cluster,
     topic: str,
     reached: dict[int, int],
-    group: dict[Where, int],
+    group: dict[Where, int] | None,
     findings: Findings,
     expect_caught_up: bool,
 ) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def _look_at(
     behind = group_behind = 0
     for where in partitions:
         end, position = ends[where], reached.get(where[1], starts[where])
-        of_group = group.get(where, starts[where])
+        of_group = end if group is None else group.get(where, starts[where])
         behind += max(0, end - position)
         group_behind += max(0, end - of_group)
         if position > end:
@@ -62,7 +64,8 @@ def _look_at(
         elif expect_caught_up and of_group < end:
             detail = f"the group's offset is {of_group}, the source ends at {end}"
             findings.anomaly("lag", "I8", place(*where, of_group, end - 1), detail)
-    return {"position": reached, "on_this_cluster": True, "records_behind": behind, "group_lag": group_behind}
+    group_lag = None if group is None else group_behind
+    return {"position": reached, "on_this_cluster": True, "records_behind": behind, "group_lag": group_lag}
 
 
 def _by_topic(position: dict[Where, int]) -> dict[str, dict[int, int]]:

@@ -48,7 +48,8 @@ def _lines(findings: Findings) -> Iterator[str]:
         )
     for source, facts in findings.facts.get("sources", {}).items():
         if "records_behind" in facts:
-            yield f"  source {source}: {facts['records_behind']:,} records behind, group lag {facts['group_lag']:,}"
+            lag = "unknown" if facts["group_lag"] is None else f"{facts['group_lag']:,}"
+            yield f"  source {source}: {facts['records_behind']:,} records behind, group lag {lag}"
     for what in findings.not_covered:
         yield f"  not covered: {what}"
     for anomaly in findings.anomalies[:_SHOWN]:

@@ -1,0 +1,49 @@
+"""The checker loads nothing of what it judges, and says what it lacks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+ARGUMENTS = ["--bootstrap-servers", "127.0.0.1:1", "--pipeline-id", "p", "--output", "json"]
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_the_process_holds_no_module_of_the_product():
+    done = python(
+        "import sys, onceward.verify.__main__, onceward.verify.checker, onceward.verify.client_settings\n"
+        "print(*sorted(name for name in sys.modules if name.split('.')[0] in ('onceward', 'kafka', 'pyspark')))"
+    )
+    loaded = done.stdout.split()
+    assert "onceward.verify.checker" in loaded, done.stderr
+    assert [name for name in loaded if name != "onceward" and not name.startswith("onceward.verify")] == []
+
+
+@pytest.mark.parametrize("start", ["onceward.verify", "the command"])
+def test_without_librdkafka_it_names_the_extra_to_install(start: str):
+    run = (
+        "import runpy; runpy.run_module('onceward.verify', run_name='__main__')"
+        if start == "onceward.verify"
+        else "sys.argv.insert(1, 'verify'); from onceward.cli import app; app()"
+    )
+    done = python(f"import sys; sys.modules['confluent_kafka'] = None; {run}", *ARGUMENTS)
+    assert done.returncode == 2, done.stderr
+    assert 'pip install "onceward[demo]"' in done.stderr
+    assert json.loads(done.stdout)["verdict"] == "inconclusive"
+
+
+def test_a_setting_that_librdkafka_does_not_know_is_named(tmp_path):
+    (tmp_path / "client.properties").write_text("no.such.setting=1\n")
+    arguments = [*ARGUMENTS, "--command-config", str(tmp_path / "client.properties")]
+    done = subprocess.run(
+        [sys.executable, "-m", "onceward.verify", *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "no.such.setting" in done.stderr
+    assert "Traceback" not in done.stderr
