@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import random
 import shutil
 import sys
@@ -71,7 +72,8 @@ def _report(cluster: Cluster, folder: SoakFolder, state: State, standstill: str 
         ("commit", state.commit),
         ("minutes under faults", f"{state.elapsed_s / 60:.1f}, in {state.starts} start(s)"),
         ("brokers", f"3, Kafka {cluster.kafka.version}, min.insync.replicas 2"),
-        ("pipelines", "copy (2 executors), count per key (RocksDB), in one driver"),
+        ("pipelines", "a copy and a count per key (RocksDB), two queries of one driver with two executors"),
+        ("machine", f"{os.cpu_count()} cores"),
         ("records in", f"{safe.facts['records in']:,}"),
         ("records out", f"{safe.facts['records out']:,}"),
         (
@@ -85,6 +87,7 @@ def _report(cluster: Cluster, folder: SoakFolder, state: State, standstill: str 
         ("driver lives", state.lives),
         ends_row(journal),
         ("brokers that ended by themselves", cluster.ended_by_themselves),
+        ("broker starts of more than two minutes", cluster.late_starts),
         *recovery_rows(recoveries(journal, news)),
         ("healing and catching up", f"{state.healing_s:.0f} s"),
         ("lag", alive.facts["lag"]),

@@ -50,7 +50,7 @@ class Cluster:
         )
         self.ended_by_themselves = 0
         self._repair: threading.Thread | None = None
-        self._failure: OncewardError | None = None
+        self.late_starts = 0
 
     def __enter__(self) -> Cluster:
         self.kafka.start()
@@ -78,8 +78,6 @@ class Cluster:
 
     def healed(self) -> bool:
         """Whether all three serve and every partition has all its replicas in sync."""
-        if self._failure is not None:
-            raise self._failure
         if self._repair is not None and self._repair.is_alive():
             return False
         for node in self.kafka.nodes:
@@ -94,12 +92,18 @@ class Cluster:
         partitions = [p for topic in found.topics.values() for p in topic.partitions.values()]
         return len(found.brokers) == 3 and all(len(p.isrs) == len(p.replicas) == 3 for p in partitions)
 
-    def wait_until_healed(self) -> None:
+    def heals(self) -> bool:
+        """Wait until they are healed; False if that takes too long."""
         deadline = time.monotonic() + _HEALING_SECONDS
         while not self.healed():
             if time.monotonic() > deadline:
-                raise RuntimeError("the brokers did not heal")
+                return False
             time.sleep(0.5)
+        return True
+
+    def must_heal(self) -> None:
+        if not self.heals():
+            raise RuntimeError(f"the brokers did not come up within {_HEALING_SECONDS} s; see their logs")
 
     def victim(self, fault: Fault) -> KafkaNode:
         """The node that ``fault`` means at this moment."""
@@ -123,8 +127,8 @@ class Cluster:
             time.sleep(after_s)
             try:
                 work()
-            except OncewardError as error:
-                self._failure = error
+            except OncewardError:
+                self.late_starts += 1  # whether they all serve, `healed` asks anyway
 
         self._repair = threading.Thread(target=repair, name="repair", daemon=True)
         self._repair.start()

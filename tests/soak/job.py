@@ -1,8 +1,8 @@
 """The driver: two queries over one source, as a user would write them. ``python -m soak.job '<JobSettings as JSON>'``.
 
 Arms the fault points that its environment names, appends the ends of the engine's steps to ``news``, and lives until
-SIGTERM (status 0), or until one of its queries fails: status 3 for an error of ours, 4 for any other. Whoever runs it
-starts it again, as a cluster manager would.
+SIGTERM (status 0; SIGUSR1 before disarms the fault points), or until one of its queries fails: status 3 for an error
+of ours, 4 for any other. Whoever runs it starts it again, as a cluster manager would.
 """
 
 from __future__ import annotations
@@ -142,13 +142,17 @@ def start(spark: SparkSession, settings: JobSettings, pipeline: str) -> Streamin
 
 def run(settings: JobSettings, news: News) -> int:
     stop = threading.Event()
+    calm = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGUSR1, lambda *_: calm.set())
     spark = session(settings)
     events.subscribe(news.tell_step)
-    faults.arm_from_environment()
+    disarm = faults.arm_from_environment()
     queries = [start(spark, settings, pipeline) for pipeline in QUERIES]
     news.tell("running")
     while all(query.isActive for query in queries):
+        if calm.is_set():
+            disarm()
         if stop.wait(0.2):
             for query in queries:
                 query.stop()

@@ -8,6 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+from confluent_kafka import KafkaException
+
+from onceward.errors import OncewardError
 
 from .cluster import Cluster
 from .feeder import FeederSettings
@@ -16,6 +21,8 @@ from .processes import GuardedProcess, signal_all
 from .state import SoakFolder, State
 from .supervisor import StoppedForGood, Supervisor
 from .verdict import lag_of, open_transactions
+
+Answer = TypeVar("Answer")
 
 _TICK_SECONDS = 0.2
 _SAY_SECONDS = 30.0
@@ -48,9 +55,9 @@ class Soak:
         state = self._state
         state.starts += 1
         self._folder.save(state)
-        cluster.wait_until_healed()
+        cluster.must_heal()
         cluster.make_topics()
-        cluster.wait_until_healed()
+        cluster.must_heal()
         feeder = self._start_feeder(cluster)
         supervisor = Supervisor(self._folder, state, cluster.servers, self._settings.max_offsets)
         try:
@@ -157,13 +164,15 @@ class Soak:
 
     def _catch_up(self, cluster: Cluster, supervisor: Supervisor, feeder: GuardedProcess) -> str | None:
         self._settle()
-        cluster.wait_until_healed()
+        supervisor.calm()
+        if not cluster.heals():
+            return "the brokers did not heal"
         status = feeder.end(120)
         if status != 0:
             return f"the feeder ended with status {status}: {feeder.log_tail()}"
         deadline = time.monotonic() + _CATCH_UP_SECONDS
         said = 0.0
-        while lag := lag_of(cluster.servers):
+        while lag := _asked(lambda: lag_of(cluster.servers)):
             supervisor.tick(with_errors=False)
             if time.monotonic() - said > 10:
                 said = time.monotonic()
@@ -171,8 +180,16 @@ class Soak:
             if time.monotonic() > deadline:
                 return f"lag {lag} {_CATCH_UP_SECONDS:g} s after the last fault\n{supervisor.log_tail()}"
             time.sleep(1)
-        while still_open := open_transactions(cluster.kafka):
+        while still_open := _asked(lambda: open_transactions(cluster.kafka)):
             if time.monotonic() > deadline:
                 return f"open transactions: {still_open}"
             time.sleep(1)
         return None
+
+
+def _asked(question: Callable[[], Answer]) -> Answer | str:
+    """The answer, or why there is none just now: brokers that were just started may be busy."""
+    try:
+        return question()
+    except (KafkaException, OncewardError) as error:
+        return f"unknown ({error})"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -52,6 +55,12 @@ class Supervisor:
         if self.driver is None:
             self._bury()
             self._start(with_errors)
+
+    def calm(self) -> None:
+        """No more errors in the steps of the life that runs."""
+        if self.driver is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.driver.pid, signal.SIGUSR1)
 
     def stop(self) -> int | None:
         """Ask the driver to end, as a deployment would; its status."""
