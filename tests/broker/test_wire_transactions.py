@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Position
-from wire_fixtures import LosingClient, Writer, appends_to, first, fragments, one_by_one, settings
 
 from onceward.errors import (
     AuthenticationFailed,
@@ -25,12 +24,16 @@ from onceward.errors import (
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.testing import LocalKafka
 from onceward.wire.client import KafkaClient
+from onceward.wire.conversation import Refused
+from onceward.wire.coordinator import TransactionCoordinator
+from onceward.wire.deadline import Deadline
 from onceward.wire.offsets import LATEST, committed_offsets, list_offsets
 from onceward.wire.producer import PartitionProducer
 from onceward.wire.reads import newest_committed
 from onceward.wire.settings import ClientSettings, ProducerSettings
 from onceward.wire.transaction import Transaction
 from onceward.wire.transaction_states import State
+from wire_fixtures import LosingClient, Writer, appends_to, first, fragments, one_by_one, settings
 
 pytestmark = pytest.mark.broker
 
@@ -276,6 +279,30 @@ def test_an_idle_old_owner_never_fences_the_newer_one(client: KafkaClient, topic
         old.commit({TopicPartition(topic, 0): [b"late"]})
     new.commit({TopicPartition(topic, 0): [b"new"]})
     new.commit({TopicPartition(topic, 0): [b"newer"]})
+
+
+@pytest.mark.fault("zombie-driver")
+def test_an_older_copys_request_that_crosses_a_transaction_costs_an_attempt_and_not_the_newer_copy(
+    client: KafkaClient, topic: str, visible: Callable[[], list[bytes]]
+) -> None:
+    """The older copy has asked whether anybody has a transaction open; before it goes on, its heir opens one."""
+    name, partition = new_id(), TopicPartition(topic, 0)
+    old, new = Writer(client, name), Writer(client, name)
+    old.transaction.take_over()
+    old.commit({partition: [b"old"]})
+    new.transaction.take_over()
+    new.transaction.begin()
+    new.write({partition: [b"aborted"]})
+    with pytest.raises(Refused):
+        TransactionCoordinator(client, name).init_producer_id(old.transaction.identity, 30_000, Deadline(30_000))
+    with pytest.raises(TransactionTimedOut, match="older copy"):
+        new.transaction.commit()
+    new.transaction.recover()
+    new.commit({partition: [b"new"]})
+    with pytest.raises(Fenced):
+        old.commit({partition: [b"late"]})
+    new.commit({partition: [b"newer"]})
+    assert visible() == [b"old", b"new", b"newer"]
 
 
 def test_a_late_end_txn_of_the_old_owner_is_refused(

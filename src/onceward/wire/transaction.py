@@ -14,6 +14,7 @@ Three rules, each against a way to lose or repeat a batch:
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, NoReturn
@@ -31,15 +32,17 @@ from onceward.errors import (
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.wire.client import KafkaClient
 from onceward.wire.conversation import Refused, Unanswered, raise_as_error
-from onceward.wire.coordinator import NOBODY, TransactionCoordinator
+from onceward.wire.coordinator import NOBODY, TransactionCoordinator, TransactionDescription
 from onceward.wire.deadline import Deadline, Instant
 from onceward.wire.error_table import Verdict
 from onceward.wire.fencing import Fencing, judge
 from onceward.wire.transaction_states import TRANSITIONS, State, Step
 
 _GRACE_MS = 10_000
+_TAKEOVER_MS = 5_000  # a takeover that has aborted our transaction asks again every 0.1 s until it has the id
+_TAKEOVER_POLL_SECONDS = 0.2
 _INVALID_TXN_STATE = 48
-_ONGOING = "Ongoing"  # org.apache.kafka.coordinator.transaction.TransactionState
+_ONGOING, _COMPLETE_ABORT = "Ongoing", "CompleteAbort"  # org.apache.kafka.coordinator.transaction.TransactionState
 _INVALID_TRANSACTION_TIMEOUT = 50
 
 
@@ -310,9 +313,7 @@ class Transaction:
         :raises Fenced: somebody has.
         """
         try:
-            found = self._coordinator.describe(
-                Deadline(min(self.patience_ms, self._client.settings.request_timeout_ms))
-            )
+            found = self._describe()
         except (Refused, Unanswered, ResourceError):
             return  # brokers before 3.0 cannot tell, or nobody answers: the request itself will be answered, or not
         if found.state == _ONGOING and found.identity != self.identity:
@@ -324,28 +325,55 @@ class Transaction:
             why = self._what_fenced_us()
         except (Unanswered, BrokerUnreachable):
             why = Fencing.STILL_OURS  # nobody to ask: recover() will find out, and is refused if it was a takeover
-        old_enough = open_for_ms >= self.timeout_ms
-        if why is Fencing.TAKEN_OVER or (why is Fencing.ABORTED_FOR_US and not old_enough):
+        cause = f"transaction.timeout.ms={self.timeout_ms}"
+        advice = "raise transaction.timeout.ms or make batches smaller"
+        if why is Fencing.ABORTED_FOR_US and open_for_ms < self.timeout_ms:
+            why = self._wait_for_a_newer_owner()
+            cause = "at the request of an older copy of this pipeline"
+            advice = "look for a copy that should not be running"
+        if why is Fencing.TAKEN_OVER:
             return self._fenced(refusal)
         if why is Fencing.STILL_OURS and isinstance(refusal, BatchFailed):
             return refusal
         self.state = State.TIMED_OUT
         return TransactionTimedOut(
-            f"the coordinator aborted {self.identity} of {self.transactional_id} after {open_for_ms:.0f} ms "
-            f"(transaction.timeout.ms={self.timeout_ms})",
-            next_step="the batch runs again; raise transaction.timeout.ms or make batches smaller if it repeats",
+            f"the coordinator aborted {self.identity} of {self.transactional_id} after {open_for_ms:.0f} ms ({cause})",
+            next_step=f"the batch runs again; {advice} if it repeats",
             details={"transactional_id": self.transactional_id, "transaction.timeout.ms": self.timeout_ms},
         )
 
+    def _wait_for_a_newer_owner(self) -> Fencing:
+        """Our transaction was aborted before its time: is somebody newer about to have the id?
+
+        A takeover begins with that abort, and has an epoch of its own as soon as the markers are written. Or the
+        request of an *older* copy crossed ours (see :meth:`_leave_a_newer_owner_alone`): that one is refused
+        afterwards, and nobody comes. Should a takeover be slower than we wait, it takes the id from us later: safe.
+        """
+        deadline, aborted = Deadline(self.patience_ms), False
+        while not deadline.passed:
+            try:
+                found = self._describe()
+            except (Refused, Unanswered, ResourceError):
+                return Fencing.TAKEN_OVER  # the safe guess
+            if (why := self._judge(found)) is not Fencing.ABORTED_FOR_US:
+                return why
+            if found.state == _COMPLETE_ABORT and not aborted:
+                deadline, aborted = Deadline(_TAKEOVER_MS), True
+            time.sleep(_TAKEOVER_POLL_SECONDS)
+        return Fencing.ABORTED_FOR_US if aborted else Fencing.TAKEN_OVER
+
     def _what_fenced_us(self) -> Fencing:
         try:
-            found = self._coordinator.describe(
-                Deadline(min(self.patience_ms, self._client.settings.request_timeout_ms))
-            )
+            return self._judge(self._describe())
         except (Refused, ResourceError) as refused:
             if isinstance(refused, BrokerUnreachable):
                 raise
             return Fencing.TAKEN_OVER  # brokers before 3.0 cannot tell, and a wrong guess here must be the safe one
+
+    def _describe(self) -> TransactionDescription:
+        return self._coordinator.describe(Deadline(min(self.patience_ms, self._client.settings.request_timeout_ms)))
+
+    def _judge(self, found: TransactionDescription) -> Fencing:
         took_part = self.version == 2 or bool(self._added or self._groups)
         return judge(self.identity, found, took_part=took_part)
 
