@@ -97,12 +97,18 @@ def fired(condition: object, why: str) -> None:
         invalid(why)
 
 
+def is_invalid(report: pytest.TestReport) -> bool:
+    """By what was raised, not by the text around it: a test's own source may speak of invalidity, too."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return report.failed and INVALID in (report.longreprtext if crash is None else crash.message)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Table(), "onceward-fault-table")
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    if report.failed and report.when == "call" and INVALID in report.longreprtext:
+    if report.when == "call" and is_invalid(report):
         return "invalid", "I", INVALID
     return None
 
@@ -119,7 +125,7 @@ class _Table:
         marks = list(item.iter_markers("fault"))
         if not marks or not (report.when == "call" or report.failed or report.skipped):
             return
-        outcome = INVALID if report.failed and INVALID in report.longreprtext else report.outcome
+        outcome = INVALID if is_invalid(report) else report.outcome
         for fault in [name for mark in marks for name in mark.args]:
             self._outcomes[fault][_broker_version(item)].append(outcome)
 
@@ -129,6 +135,9 @@ class _Table:
             raise pytest.UsageError(f"no such fault in tests/fault_table.py: {sorted(unknown)}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for report in terminalreporter.stats.get("invalid", []):  # pytest itself shows those of kinds that it knows
+            terminalreporter.section(f"{INVALID}: {report.nodeid}")
+            terminalreporter.write_line(report.longreprtext)
         if not self._outcomes:
             return
         versions = sorted({version for by_version in self._outcomes.values() for version in by_version})
