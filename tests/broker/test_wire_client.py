@@ -6,7 +6,7 @@ import logging
 import os
 import subprocess
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,27 @@ def test_topics_are_created_once_and_never_by_asking_for_them(kafka: LocalKafka)
     assert client.topic_config("client-test-topic")["cleanup.policy"] == "compact"
     assert client.replication_factor("client-test-topic") == 1
     assert client.broker_config()["transaction.max.timeout.ms"] == "900000"
+    client.close()
+
+
+def test_a_topic_has_the_id_that_kafkas_own_tool_prints(kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
+    topics = {new_topic(kafka.bootstrap_servers) for _ in range(2)}
+    client = client_for(kafka.bootstrap_servers)
+    ids = client.topic_ids(topics)
+    assert set(ids) == topics
+    for topic, topic_id in ids.items():
+        assert f"TopicId: {topic_id}" in kafka.kafka_tool("kafka-topics", "--describe", "--topic", topic)
+    client.close()
+
+
+@pytest.mark.slow
+def test_a_cluster_is_recognised_by_any_of_its_brokers(three_nodes: LocalKafka, kafka: LocalKafka) -> None:
+    first, second, third = (node.bootstrap_server for node in three_nodes.nodes)
+    client = client_for(first)
+    assert client.is_served_by([first])
+    assert client.is_served_by(["elsewhere:9092", second])
+    assert client.is_served_by([third])
+    assert not client.is_served_by([kafka.bootstrap_servers])
     client.close()
 
 
