@@ -305,6 +305,7 @@ def test_an_older_copys_request_that_crosses_a_transaction_costs_an_attempt_and_
     assert visible() == [b"old", b"new", b"newer"]
 
 
+@pytest.mark.fault("end-txn-late")
 def test_a_late_end_txn_of_the_old_owner_is_refused(
     losing: LosingClient, topic: str, visible: Callable[[], list[bytes]]
 ) -> None:
@@ -371,6 +372,7 @@ def overdue(impatient_kafka: LocalKafka, new_topic: Callable[..., str]) -> Itera
     client.close()
 
 
+@pytest.mark.fault("transaction-times-out")
 @pytest.mark.parametrize("after", ["recover", "abort"])
 def test_a_transaction_that_took_too_long_is_told_from_a_takeover_and_the_batch_runs_again(
     impatient_kafka: LocalKafka, overdue: Overdue, read_committed: Read, after: str
@@ -417,6 +419,7 @@ def test_recovery_after_a_timeout_is_refused_when_somebody_newer_has_come_meanwh
     newer.commit({overdue.partition: [b"newer"]})
 
 
+@pytest.mark.fault("timeout-above-maximum")
 def test_a_timeout_above_the_brokers_limit_names_both_settings(client: KafkaClient) -> None:
     with pytest.raises(TransactionTimeoutTooLarge) as refused:
         Transaction(client, new_id(), 3_600_000).take_over()

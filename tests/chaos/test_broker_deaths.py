@@ -15,6 +15,7 @@ from onceward.testing import KafkaNode, LocalKafka
 pytestmark = pytest.mark.timeout(1_200)
 
 
+@pytest.mark.fault("broker-restart")
 def test_the_coordinator_is_killed_while_batches_run_and_comes_back(new_pipeline: Callable[..., Pipeline]):
     with LocalKafka(nodes=3) as kafka:
         pipeline = new_pipeline(kafka, seconds=0.2)
@@ -25,6 +26,7 @@ def test_the_coordinator_is_killed_while_batches_run_and_comes_back(new_pipeline
 
 
 @pytest.mark.slow
+@pytest.mark.fault("broker-restart")
 @pytest.mark.parametrize("version", ["4.3.1", "3.9.1"])
 def test_every_node_is_killed_in_turn_while_batches_run(version: str, new_pipeline: Callable[..., Pipeline]):
     with LocalKafka(nodes=3, version=version) as kafka:

@@ -51,6 +51,7 @@ class Pipeline:
         self.spark = spark
         self.kafka = kafka
         self.bootstrap = kafka.bootstrap_servers
+        self.job_servers = self.bootstrap  # what source and sink are given; all else goes to the brokers directly
         self.name = f"pipeline-{uuid.uuid4().hex[:10]}"
         self.checkpoint = folder / f"checkpoint-{self.name}"
         self._new_topic = new_topic
@@ -74,12 +75,12 @@ class Pipeline:
         if isinstance(records, int):
             begin = len(self.fed)
             records = [(b"key-%d" % i, b"value-%d" % i) for i in range(begin, begin + records)]
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "enable.idempotence": True})
         count = self._source_partitions if topic is None else 1
         for number, (key, value) in enumerate(records):
             # In turn, so that Spark's limit of offsets a batch, shared out by size, cuts where a test expects it.
             producer.produce(topic or self.source, key=key, value=value, partition=number % count)
-        assert producer.flush(60) == 0
+        assert producer.flush(120) == 0
         self.fed += records
 
     def frame(self, *, topic: str | Sequence[str] | None = None, **options: Any) -> DataFrame:
@@ -88,13 +89,13 @@ class Pipeline:
         # Spark's reader asks ahead, also at the end; a batch that begins elsewhere has to wait for that answer first.
         settings["spark_options"] = {"kafka.fetch.max.wait.ms": 20} | settings.get("spark_options", {})
         return onceward.kafka_source(
-            self.spark, bootstrap_servers=self.bootstrap, topic=topic or self.source, **settings
+            self.spark, bootstrap_servers=self.job_servers, topic=topic or self.source, **settings
         )
 
     def sink(self, **options: Any) -> onceward.KafkaSink:
         """A sink that writes to the output topic unless told otherwise."""
         settings: dict[str, Any] = {
-            "bootstrap_servers": self.bootstrap,
+            "bootstrap_servers": self.job_servers,
             "pipeline_id": self.name,
             "topic": self.output,
             "ledger_topic": self.ledger_topic,

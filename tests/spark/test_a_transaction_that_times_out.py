@@ -36,6 +36,7 @@ def until_aborted(pipeline: Pipeline) -> Any:
     return wait
 
 
+@pytest.mark.fault("transaction-times-out")
 @pytest.mark.parametrize("moment", ["check started", "ledger started", "commit started"])
 def test_a_timeout_after_the_output_is_sent(
     impatient_kafka: LocalKafka, pipeline_on: Any, at_step: Any, steps: list[events.Event], moment: str
@@ -53,6 +54,7 @@ def test_a_timeout_after_the_output_is_sent(
     assert planned.count(1) >= 2
 
 
+@pytest.mark.fault("transaction-times-out")
 def test_a_timeout_while_tasks_still_send(
     impatient_kafka: LocalKafka, pipeline_on: Any, at_step: Any, steps: list[events.Event]
 ):

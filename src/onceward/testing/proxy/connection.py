@@ -128,7 +128,7 @@ class Connection:
         fault.has_fired()
 
     async def _hold(self, frame: Frame, head: RequestHead, fault: ProxyFault) -> None:
-        held = HeldRequest(head, await frame.whole(), asyncio.get_running_loop())
+        held = HeldRequest(self._listener.node, head, await frame.whole(), asyncio.get_running_loop())
         fault.has_fired(held)
         try:
             await held.released()

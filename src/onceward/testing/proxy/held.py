@@ -19,9 +19,10 @@ _DELIVERY_SECONDS = 30.0
 
 
 class HeldRequest:
-    """See the module. ``head`` says whose request it is and what it asks for."""
+    """See the module. ``head`` says whose request it is and what it asks for, ``node`` to which broker it goes."""
 
-    def __init__(self, head: RequestHead, frame: bytes, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, node: int, head: RequestHead, frame: bytes, loop: asyncio.AbstractEventLoop) -> None:
+        self.node = node
         self.head = head
         self.frame = frame
         self._loop = loop
