@@ -47,6 +47,16 @@ def test_an_extra_listener_is_advertised_with_its_protocol():
     assert properties["inter.broker.listener.name"] == "PLAINTEXT"
 
 
+def test_a_proxied_listener_is_advertised_where_the_proxy_listens_and_brokers_talk_directly():
+    ports = [NodePorts(9001, 9101, {"PROXIED": 9201})]
+    properties = broker_properties(1, ports, {"PROXIED": "PLAINTEXT"}, {}, {"PROXIED": 9301})
+    assert properties["listeners"] == (
+        "PLAINTEXT://127.0.0.1:9001,PROXIED://127.0.0.1:9201,CONTROLLER://127.0.0.1:9101"
+    )
+    assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:9001,PROXIED://127.0.0.1:9301"
+    assert properties["inter.broker.listener.name"] == "PLAINTEXT"
+
+
 def test_backslashes_survive_the_properties_file():
     assert _escaped("CN=(.*)\\.example") == "CN=(.*)\\\\.example"
 
