@@ -12,15 +12,17 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[1] / "mutants"
 KILLER = "tests/unit/test_sequencer_book.py::test_the_next_holder_goes_on_where_the_last_one_ended"
 BOOK = "src/onceward/sinks/kafka/sequencer/book.py"
-HARMLESS = f"""\
-Breaks: Nothing: a comment goes.
-Unit: {KILLER}
---- a/{BOOK}
-+++ b/{BOOK}
-@@ -1 +1 @@
--\"\"\"The sequencer's book: who may append to which partition of one epoch, and where the next one goes on.
-+\"\"\"The book of the sequencer: who may append to which partition of one epoch, and where the next one goes on.
-"""
+HARMLESS = [
+    "Breaks: Nothing: a comment goes.",
+    f"Unit: {KILLER}",
+    f"--- a/{BOOK}",
+    f"+++ b/{BOOK}",
+    "@@ -1,2 +1,2 @@",
+    '-"""The sequencer\'s book: who may append to which partition of one epoch, and where the next one goes on.',
+    '+"""The book of the sequencer: who may append to which partition of one epoch, and where the next one goes on.',
+    " ",
+    "",
+]
 
 
 @pytest.fixture
@@ -72,8 +74,8 @@ def test_a_harmless_mutant_survives_and_a_patch_that_does_not_fit_is_invalid(
 ):
     patches = tmp_path / "patches"
     patches.mkdir()
-    (patches / "harmless.patch").write_text(HARMLESS)
-    (patches / "misfit.patch").write_text(HARMLESS.replace('-"""The sequencer\'s', '-"""A'))
+    (patches / "harmless.patch").write_text("\n".join(HARMLESS))
+    (patches / "misfit.patch").write_text("\n".join(HARMLESS).replace('-"""The', '-"""A'))
     harmless, misfit = run.mutants(patches)
     (stale,) = (mutant for mutant in run.mutants() if mutant.demanded == "stale sequences")
     workshop = run.Workshop(tmp_path / "work")
