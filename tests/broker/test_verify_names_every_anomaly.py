@@ -348,8 +348,9 @@ def test_a_transaction_of_ours_that_no_batch_tells_of_is_a_zombies_also_on_a_sha
 def test_what_is_visible_although_its_transaction_was_aborted_is_a_dirty_read(
     kafka: LocalKafka, handmade: HandmadePipeline, tmp_path: Path
 ):
-    """No broker does this, so the files are made to say so: the commit marker of a copied log becomes an abort marker."""
+    """No broker does this, so a copy of its files is made to say so: commit markers become abort markers."""
     (node,) = kafka.nodes
+    handmade.batch({})
     assert verify(handmade)["verdict"] == "exactly_once"  # and every marker is written
     for partition in (f"{handmade.output}-0", f"{handmade.output}-1", f"{handmade.ledger}-0"):
         shutil.copytree(node.data_folder / partition, tmp_path / partition)
@@ -373,5 +374,6 @@ def with_abort_markers_only(log: bytes) -> bytes:
 
 
 def test_epochs_that_cannot_be_looked_up_are_not_taken_for_right(handmade: HandmadePipeline, tmp_path: Path):
+    handmade.batch({})
     answer = verify(handmade, "--log-dirs", str(tmp_path))
     assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])

@@ -57,8 +57,7 @@ def check(question: Question) -> Findings:
     settings = {**question.client, "bootstrap.servers": question.bootstrap_servers}
     cluster = Cluster(settings, question.pipeline_id, question.patience_s)
 
-    glimpsed = question.topics or _topics_told(_ledger(cluster, question))
-    outputs = _partitions(cluster, glimpsed, findings)
+    outputs = _outputs(cluster, question, findings)
     seen_to = cluster.ends(outputs, COMMITTED)
     ledger = _ledger(cluster, question)
     high = cluster.ends(outputs)
@@ -69,15 +68,11 @@ def check(question: Question) -> Findings:
     if not chain.batches:
         findings.cannot_judge(f"pipeline {question.pipeline_id}: the ledger {question.ledger_topic} has no batch of it")
     parts = _parts_looked_at(chain, outputs, findings)
-
     if ledger.undecided:  # what is visible may belong to a batch that is told of behind an open transaction
         seen_to = {w: min(to, max((p.last + 1 for p in parts.get(w, ())), default=0)) for w, to in seen_to.items()}
+
     ranges = _ranges(cluster, question, chain, parts, seen_to, high, findings)
-    compacted = {topic: cluster.is_compacted(topic) or False for topic in {where[0] for where in outputs}}
-    decided = {where: [p for p in told if _decided(p, ranges[where], high[where])] for where, told in parts.items()}
-    for part in (p for where, told in parts.items() for p in told if p not in decided[where]):
-        findings.cannot_judge(f"{part.place} (sequence {part.sequence}): behind a transaction that has not ended")
-    readings = read_outputs(cluster, decided, ranges, compacted, shared=question.shared_topic)
+    readings = _readings(cluster, question, parts, ranges, high, findings)
     judge(readings, findings)
     if question.shared_topic:
         leave_undecided(readings, findings, producers_known=bool(question.log_dirs))
@@ -96,11 +91,10 @@ def _ledger(cluster: Cluster, question: Question) -> LedgerReading:
     return read_ledger(cluster, question.ledger_topic, question.pipeline_id, question.settle_s)
 
 
-def _topics_told(ledger: LedgerReading) -> tuple[str, ...]:
-    return tuple(sorted({part.topic for batch in ledger.batches for part in batch.parts}))
-
-
-def _partitions(cluster: Cluster, topics: Sequence[str], findings: Findings) -> list[Where]:
+def _outputs(cluster: Cluster, question: Question, findings: Findings) -> list[Where]:
+    """The partitions of the topics that were asked for, or else of those that batches wrote to."""
+    told = () if question.topics else _ledger(cluster, question).batches
+    topics = question.topics or sorted({part.topic for batch in told for part in batch.parts})
     found: list[Where] = []
     for topic in topics:
         partitions = cluster.partitions(topic)
@@ -155,6 +149,24 @@ def _ranges(
         end = min(stable[where], high[where] if question.expect_caught_up else wanted[where])
         ranges[where] = OutputRange(starts[where], end, accounted_from, min(seen_to[where], end))
     return ranges
+
+
+def _readings(
+    cluster: Cluster,
+    question: Question,
+    parts: Mapping[Where, Sequence[Part]],
+    ranges: Mapping[Where, OutputRange],
+    high: Mapping[Where, int],
+    findings: Findings,
+) -> dict[Where, Reading]:
+    compacted = {topic: cluster.is_compacted(topic) or False for topic in {where[0] for where in ranges}}
+    decided: dict[Where, list[Part]] = {where: [] for where in parts}
+    for where, part in ((where, part) for where, told in parts.items() for part in told):
+        if _decided(part, ranges[where], high[where]):
+            decided[where].append(part)
+        else:
+            findings.cannot_judge(f"{part.place} (sequence {part.sequence}): behind a transaction that has not ended")
+    return read_outputs(cluster, decided, ranges, compacted, shared=question.shared_topic)
 
 
 def _decided(part: Part, looked_at: OutputRange, high: int) -> bool:
