@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from mutant import CONTROL, DEMANDED, LEVELS, ROOT, Mutant, PatchDoesNotApply, mutants
+from mutant import CONTROLS, DEMANDED, LEVELS, ROOT, Mutant, PatchDoesNotApply, mutants
 from witness import REPORT, SOURCE
 
 TABLE = ROOT / "docs" / "mutants.md"
@@ -252,8 +252,9 @@ first test that fails is named. One that hangs is counted as failed: within its 
 ## The control
 
 Tests that find nothing wrong with a correct sink prove little until they find something wrong with another one. Spark's
-own Kafka sink, under the kills that Onceward survives, must be reported as writing records twice, and is:
-`{CONTROL.removeprefix("tests/")}`.
+own Kafka sink, under kills that Onceward survives, must be reported as writing records twice, and is:
+
+{chr(10).join(f"* `{node.removeprefix('tests/')}`" for node in CONTROLS)}
 """
 
 _FAKES = """\
