@@ -26,7 +26,7 @@ CONTROLS = (
     "tests/broker/test_demo.py::test_the_same_kills_make_sparks_own_sink_repeat_records",
     "tests/chaos/test_sparks_own_sink.py::test_sparks_own_sink_is_reported_as_duplicating_and_as_losing_nothing",
 )
-"""Spark's own sink under kills that Onceward survives, which must be reported as duplicating: the control of the whole."""
+"""Spark's own sink under kills that Onceward survives, which must be reported as duplicating."""
 
 DEMANDED = (
     "no epoch bump",
