@@ -100,7 +100,7 @@ def fired(condition: object, why: str) -> None:
 def is_invalid(report: pytest.TestReport) -> bool:
     """By what was raised, not by the text around it: a test's own source may speak of invalidity, too."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    return report.failed and INVALID in (report.longreprtext if crash is None else crash.message)
+    return report.failed and f"{INVALID}: " in (report.longreprtext if crash is None else crash.message)
 
 
 def pytest_configure(config: pytest.Config) -> None:
