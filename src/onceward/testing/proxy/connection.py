@@ -53,9 +53,16 @@ class Connection:
         except OSError:
             self._client.close()
             return
+        except asyncio.CancelledError:
+            self._client.transport.abort()
+            raise
         pumps = [asyncio.ensure_future(self._requests()), asyncio.ensure_future(self._answers())]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # by heal() or close(): nothing is to be sent any more
+            self._broker.transport.abort()
+            self._client.transport.abort()
+            raise
         finally:
             for pump in pumps:
                 pump.cancel()
@@ -128,7 +135,8 @@ class Connection:
         fault.has_fired()
 
     async def _hold(self, frame: Frame, head: RequestHead, fault: ProxyFault) -> None:
-        held = HeldRequest(self._listener.node, head, await frame.whole(), asyncio.get_running_loop())
+        _, port = self._client.get_extra_info("peername")
+        held = HeldRequest(self._listener.node, port, head, await frame.whole(), asyncio.get_running_loop())
         fault.has_fired(held)
         try:
             await held.released()

@@ -19,10 +19,14 @@ _DELIVERY_SECONDS = 30.0
 
 
 class HeldRequest:
-    """See the module. ``head`` says whose request it is and what it asks for, ``node`` to which broker it goes."""
+    """See the module. ``head`` says whose request it is and what it asks for, ``node`` to which broker it goes,
+    ``client_port`` which of its sockets the client has sent it from."""
 
-    def __init__(self, node: int, head: RequestHead, frame: bytes, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, node: int, client_port: int, head: RequestHead, frame: bytes, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.node = node
+        self.client_port = client_port
         self.head = head
         self.frame = frame
         self._loop = loop
