@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, NoReturn
 
@@ -44,6 +44,7 @@ _TAKEOVER_POLL_SECONDS = 0.2
 _INVALID_TXN_STATE = 48
 _ONGOING, _COMPLETE_ABORT = "Ongoing", "CompleteAbort"  # org.apache.kafka.coordinator.transaction.TransactionState
 _INVALID_TRANSACTION_TIMEOUT = 50
+_TRANSACTIONAL_ID_NOT_FOUND = 105
 
 
 class Transaction:
@@ -52,10 +53,18 @@ class Transaction:
     :param timeout_ms: ``transaction.timeout.ms``: the coordinator aborts what is open longer.
     :param patience_ms: how long a step is asked again before it fails. The default outlives the transaction timeout,
         after which the coordinator has settled everything that it still can.
+    :param outdated: has somebody newer written since we did? Asked before an id is claimed that the coordinator has
+        forgotten (``transactional.id.expiration.ms``), because then it fences nobody.
     """
 
     def __init__(
-        self, client: KafkaClient, transactional_id: str, timeout_ms: int, *, patience_ms: int | None = None
+        self,
+        client: KafkaClient,
+        transactional_id: str,
+        timeout_ms: int,
+        *,
+        patience_ms: int | None = None,
+        outdated: Callable[[], bool] = lambda: False,
     ) -> None:
         self.transactional_id = transactional_id
         self.timeout_ms = timeout_ms
@@ -66,6 +75,7 @@ class Transaction:
         """The transaction protocol in use (KIP-890), as the cluster had it when the id was taken or recovered."""
         self.state = State.UNINITIALISED
         self._client = client
+        self._outdated = outdated
         self._coordinator = TransactionCoordinator(client, transactional_id)
         self._lock = threading.RLock()
         self._epoch_used = False
@@ -304,18 +314,23 @@ class Transaction:
         self.version = version
 
     def _leave_a_newer_owner_alone(self) -> None:
-        """Before ``InitProducerId`` with our own identity: does somebody else have a transaction open?
+        """Before ``InitProducerId`` with our own identity: has somebody else a transaction open, or the last word?
 
         Such a request is refused when our epoch is old, but not at once: the coordinator compares epochs only where
         nothing is open. While the newer owner's transaction is ``Ongoing`` it first aborts that under a raised epoch
         (``TransactionCoordinator.prepareInitProducerIdTransit``; checked on 3.9.1 and 4.3.1), and both would stop.
+        And a coordinator that has forgotten the id gives it to whoever asks first, old copy or new.
 
         :raises Fenced: somebody has.
         """
         try:
             found = self._describe()
-        except (Refused, Unanswered, ResourceError):
-            return  # brokers before 3.0 cannot tell, or nobody answers: the request itself will be answered, or not
+        except Refused as refused:
+            if refused.code == _TRANSACTIONAL_ID_NOT_FOUND and self._outdated():
+                raise self._fenced(refused) from refused
+            return  # brokers before 3.0 cannot tell: the request itself will be answered
+        except (Unanswered, ResourceError):
+            return  # nobody answers: the request itself will be answered, or not
         if found.state == _ONGOING and found.identity != self.identity:
             raise self._fenced(RuntimeError(f"{found.identity} has a transaction open"))
 

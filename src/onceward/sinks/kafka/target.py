@@ -45,7 +45,9 @@ class KafkaTarget(AtomicTarget):
         self._settings = settings
         self._client = KafkaClient(settings.client)
         self._ledger = Ledger(self._client, settings.ledger_topic, settings.pipeline)
-        self._transaction = Transaction(self._client, settings.pipeline, settings.producer.transaction_timeout_ms)
+        timeout_ms = settings.producer.transaction_timeout_ms
+        self._transaction = Transaction(self._client, settings.pipeline, timeout_ms, outdated=self._outdated)
+        self._staged = self._committed = -1  # sequences of ledger records
         self._sources = HomeSources(self._client, settings.pipeline, settings.ledger_topic)
         self._producer_settings = settings.producer
         self._sequencer: Sequencer | None = None
@@ -61,7 +63,7 @@ class KafkaTarget(AtomicTarget):
         self._ledger.ensure_topic()
         # The order matters: after take_over no earlier owner can commit, so what the ledger says then is final.
         self._transaction.take_over()
-        newest = self._ledger.newest()
+        newest = self.newest()
         self._sources.begin(running, newest, self._settings.resume)
         return newest
 
@@ -72,7 +74,13 @@ class KafkaTarget(AtomicTarget):
         return self._transaction.begin()
 
     def newest(self) -> LedgerRecord | None:
-        return self._ledger.newest()
+        newest = self._ledger.newest()
+        self._committed = -1 if newest is None else newest.sequence
+        return newest
+
+    def _outdated(self) -> bool:
+        glimpsed = self._ledger.glance()
+        return glimpsed is not None and glimpsed.sequence > self._committed
 
     # 2 to 6. One Spark job
 
@@ -183,6 +191,7 @@ class KafkaTarget(AtomicTarget):
             # Last, so that the partition that all pipelines share is held up for milliseconds only.
             partition = self._ledger.partition()
             self._transaction.add_partitions([partition])
+            self._staged = record.sequence
             try:
                 self._driver_producer().send([Append(partition, self._ledger.record_to_append(record), 0)])
             except Fenced as refusal:  # a takeover, or the transaction timeout: only the coordinator knows
@@ -201,13 +210,14 @@ class KafkaTarget(AtomicTarget):
 
     def commit(self) -> None:
         self._transaction.commit()
+        self._committed = self._staged
 
     def settle(self) -> LedgerRecord | None:
         if self._transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
             self._transaction.recover()
         else:
             self._transaction.abort()  # EndTxn was never sent, or it was answered: then nothing is open
-        return self._ledger.newest()
+        return self.newest()
 
     def abort(self) -> None:
         self._close_epoch()  # first: no task may get another lease
