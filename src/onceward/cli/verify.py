@@ -38,6 +38,9 @@ def verify(
     shared_topic: Annotated[
         bool, typer.Option("--shared-topic", help="Others write to the output topics, too.")
     ] = False,
+    what_is_left: Annotated[
+        bool, typer.Option("--what-is-left", help="Do not ask for what compaction and retention have removed.")
+    ] = False,
     log_dirs: Annotated[
         list[Path] | None,
         typer.Option(metavar="DIR", help="A broker's log directory, to judge the epoch of each record batch."),
@@ -61,6 +64,7 @@ def verify(
             client=settings_from_file(command_config) if command_config else {},
             expect_caught_up=expect_caught_up,
             shared_topic=shared_topic,
+            what_is_left=what_is_left,
             log_dirs=tuple(log_dirs or ()),
             settle_s=settle,
             patience_s=patience,

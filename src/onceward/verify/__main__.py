@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--command-config", type=Path, metavar="FILE", help="client settings, for secured clusters")
     parser.add_argument("--expect-caught-up", action="store_true", help="lag and open transactions are anomalies")
     parser.add_argument("--shared-topic", action="store_true", help="others write to the output topics, too")
+    parser.add_argument("--what-is-left", action="store_true", help="do not ask for what compaction and retention took")
     parser.add_argument("--log-dirs", type=Path, action="append", nargs="+", default=[], metavar="DIR")
     parser.add_argument("--settle", type=float, default=15, metavar="SECONDS", help="for transactions to end")
     parser.add_argument("--patience", type=float, default=60, metavar="SECONDS", help="for an answer of a broker")
@@ -46,6 +47,7 @@ def _question(options: argparse.Namespace) -> Question:
         client=settings_from_file(options.command_config) if options.command_config else {},
         expect_caught_up=options.expect_caught_up,
         shared_topic=options.shared_topic,
+        what_is_left=options.what_is_left,
         log_dirs=tuple(folder for folders in options.log_dirs for folder in folders),
         settle_s=options.settle,
         patience_s=options.patience,

@@ -41,7 +41,7 @@ def one_chain(read: Sequence[Batch], findings: Findings) -> Chain:
         else:
             # The ledger topic got more partitions, so that the key moved; compaction keeps the newest of each.
             covered_from = index
-            findings.cannot_judge(
+            findings.gone(
                 f"batches of sequence {before.sequence + 1} to {after.sequence - 1}: compacted away when the "
                 "pipeline's place in the ledger moved"
             )
@@ -58,7 +58,7 @@ def _chain(batches: list[Batch], covered_from: int, findings: Findings) -> Chain
         return Chain((), (), from_the_beginning=False)
     oldest = batches[0]
     if oldest.sequence > 0:
-        findings.cannot_judge(f"batches before sequence {oldest.sequence}: the ledger does not have them any more")
+        findings.gone(f"batches before sequence {oldest.sequence}: the ledger does not have them any more")
     elif oldest.batch_id > 0:
         findings.cannot_judge(f"what was written before batch {oldest.batch_id}, with which the ledger begins")
     whole = covered_from == 0 and oldest.sequence == 0 and oldest.batch_id == 0

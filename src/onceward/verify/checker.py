@@ -33,6 +33,7 @@ class Question:
     :param topics: output topics; empty: those that the manifests name.
     :param expect_caught_up: the pipeline is at rest: lag and open transactions are anomalies.
     :param shared_topic: others write to the output topics, too.
+    :param what_is_left: what compaction and retention have removed is not asked for.
     :param log_dirs: the brokers' log directories, for the epochs in each record batch.
     :param settle_s: how long transactions may take to end, in seconds.
     :param patience_s: how long to wait for an answer of a broker, in seconds.
@@ -45,6 +46,7 @@ class Question:
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     expect_caught_up: bool = False
     shared_topic: bool = False
+    what_is_left: bool = False
     log_dirs: tuple[Path, ...] = ()
     settle_s: float = 15.0
     patience_s: float = 60.0
@@ -53,7 +55,7 @@ class Question:
 def check(question: Question) -> Findings:
     """The answer. :raises CannotTell: there is none, because something that is not the pipeline's is missing."""
     began = time.monotonic()
-    findings = Findings()
+    findings = Findings(what_is_left=question.what_is_left)
     settings = {**question.client, "bootstrap.servers": question.bootstrap_servers}
     cluster = Cluster(settings, question.pipeline_id, question.patience_s)
 

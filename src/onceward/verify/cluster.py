@@ -52,7 +52,7 @@ class Cluster:
 
     def __init__(self, settings: Mapping[str, Any], group: str, patience_s: float) -> None:
         self._settings = {"log_level": 3, **settings}  # 3: errors; librdkafka warns of what it then retries by itself
-        self._group = group
+        self.group = group
         self._patience_s = patience_s
         try:
             self._admin: Any = kafka_admin.AdminClient(dict(self._settings))
@@ -120,10 +120,10 @@ class Cluster:
 
     def group_offsets(self) -> dict[Where, int] | None:
         """What the pipeline's consumer group has committed; None: the broker does not say (ACL)."""
-        asked = kafka.ConsumerGroupTopicPartitions(self._group)
+        asked = kafka.ConsumerGroupTopicPartitions(self.group)
         try:
             answer = self._admin.list_consumer_group_offsets([asked], request_timeout=self._patience_s)
-            listed = answer[self._group].result(self._patience_s).topic_partitions
+            listed = answer[self.group].result(self._patience_s).topic_partitions
         except kafka.KafkaException:
             return None
         return {(entry.topic, entry.partition): entry.offset for entry in listed if entry.offset >= 0}
@@ -149,7 +149,7 @@ class Cluster:
             yield from self._read({where: ranges[where] for where in waiting[begin : begin + _AT_ONCE]}, isolation)
 
     def _read(self, ranges: Mapping[Where, tuple[int, int]], isolation: str) -> Iterator[tuple[Where, list[Any], Any]]:
-        settings = {**self._settings, **_READER, "group.id": self._group, "isolation.level": isolation}
+        settings = {**self._settings, **_READER, "group.id": self.group, "isolation.level": isolation}
         consumer = kafka.Consumer(settings)
         try:
             consumer.assign([kafka.TopicPartition(*where, start) for where, (start, _) in ranges.items()])
@@ -198,7 +198,14 @@ def _by_partition(messages: Iterable[Any]) -> Iterator[tuple[Where, list[Any], i
         yield where, part, max(read_to, reached.get(where, 0))
 
 
-_PASSING = frozenset({kafka.KafkaError._TRANSPORT, kafka.KafkaError._ALL_BROKERS_DOWN, kafka.KafkaError._RESOLVE})
+_PASSING = frozenset(
+    {
+        kafka.KafkaError._TRANSPORT,
+        kafka.KafkaError._ALL_BROKERS_DOWN,
+        kafka.KafkaError._RESOLVE,
+        kafka.KafkaError.GROUP_AUTHORIZATION_FAILED,  # a reader that joins no group needs no right to one
+    }
+)
 """What librdkafka tells of and goes on."""
 
 

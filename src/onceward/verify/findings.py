@@ -62,6 +62,8 @@ class Findings:
     not_covered: list[str] = field(default_factory=list)
     """What could not be judged: each makes the verdict inconclusive, unless something is violated."""
     facts: dict[str, Any] = field(default_factory=dict)
+    what_is_left: bool = False
+    """The question is about what compaction and retention have left; what they took is a fact, and no doubt."""
 
     def anomaly(self, name: str, invariant: str, where: str, detail: str) -> None:
         if name not in NAMES:
@@ -73,6 +75,13 @@ class Findings:
     def cannot_judge(self, what: str) -> None:
         if what not in self.not_covered:
             self.not_covered.append(what)
+
+    def gone(self, what: str) -> None:
+        """Compaction or retention has taken ``what``."""
+        if self.what_is_left:
+            self.facts.setdefault("gone", []).append(what)
+        else:
+            self.cannot_judge(f"{what} (--what-is-left does not ask for it)")
 
     @property
     def verdict(self) -> Verdict:

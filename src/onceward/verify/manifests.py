@@ -82,7 +82,7 @@ def judge(readings: Mapping[Where, Reading], findings: Findings) -> None:
         _nothing_unwritten_is_read(where, reading, findings)
         for part, tally in zip(reading.log.parts, reading.log.tallies, strict=True):
             if part.first < reading.looked_at.start:
-                findings.cannot_judge(f"{part.place} (sequence {part.sequence}): deleted by retention")
+                findings.gone(f"{part.place} (sequence {part.sequence}): deleted by retention")
             elif tally.count < part.count:
                 if reading.compacted:
                     findings.cannot_judge(f"{part.place} (sequence {part.sequence}): the topic is compacted")

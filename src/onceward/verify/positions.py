@@ -22,7 +22,7 @@ def look_at_sources(cluster: Cluster, chain: Chain, findings: Findings, *, expec
         return
     group = cluster.group_offsets()
     if group is None and expect_caught_up:
-        findings.cannot_judge("the lag of the consumer group: DESCRIBE on the group is not granted")
+        findings.cannot_judge(f"the lag of consumer group {cluster.group}: DESCRIBE on it is not granted")
     for number, span in enumerate(chain.batches[-1].spans):
         position = kafka_position(span.end)
         if position is None:

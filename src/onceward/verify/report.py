@@ -22,6 +22,8 @@ def sentence(findings: Findings) -> str:
         return f"VIOLATED: {of}: {sum(findings.counts.values())} anomalies, " + ", ".join(sorted(findings.counts))
     batches, records = ledger.get("batches", 0), ledger.get("records", 0)
     seen = f"{records:,} records in {batches:,} batches are visible exactly as they were committed"
+    if ledger.get("first_sequence"):
+        seen += f", from sequence {ledger['first_sequence']} on"
     if findings.verdict == "inconclusive":
         return f"CANNOT TELL: {of}: " + (f"as far as can be seen {seen}, but not all can be seen" if batches else "")
     return f"EXACTLY ONCE: {of}: {seen}"
@@ -50,6 +52,8 @@ def _lines(findings: Findings) -> Iterator[str]:
         if "records_behind" in facts:
             lag = "unknown" if facts["group_lag"] is None else f"{facts['group_lag']:,}"
             yield f"  source {source}: {facts['records_behind']:,} records behind, group lag {lag}"
+    for what in findings.facts.get("gone", []):
+        yield f"  gone: {what}"
     for what in findings.not_covered:
         yield f"  not covered: {what}"
     for anomaly in findings.anomalies[:_SHOWN]:
