@@ -16,16 +16,19 @@ def as_text(findings: Findings) -> str:
 
 def sentence(findings: Findings) -> str:
     """The verdict."""
-    ledger = findings.facts.get("ledger", {})
-    of = f"pipeline {findings.facts.get('pipeline_id', '')}"
+    if "pipeline_id" not in findings.facts:
+        return "CANNOT TELL: nothing was looked at"
+    ledger = findings.facts["ledger"]
+    of = f"pipeline {findings.facts['pipeline_id']}"
     if findings.verdict == "violated":
-        return f"VIOLATED: {of}: {sum(findings.counts.values())} anomalies, " + ", ".join(sorted(findings.counts))
-    batches, records = ledger.get("batches", 0), ledger.get("records", 0)
-    seen = f"{records:,} records in {batches:,} batches are visible exactly as they were committed"
-    if ledger.get("first_sequence"):
+        return f"VIOLATED: {of}: {sum(findings.counts.values())} anomalies: " + ", ".join(sorted(findings.counts))
+    if not ledger["batches"]:
+        return f"CANNOT TELL: {of}: no batch to look at"
+    seen = f"{ledger['records']:,} records in {ledger['batches']:,} batches are visible exactly as they were committed"
+    if ledger["first_sequence"]:
         seen += f", from sequence {ledger['first_sequence']} on"
     if findings.verdict == "inconclusive":
-        return f"CANNOT TELL: {of}: " + (f"as far as can be seen {seen}, but not all can be seen" if batches else "")
+        return f"CANNOT TELL: {of}: as far as can be seen {seen}, but not all can be seen"
     return f"EXACTLY ONCE: {of}: {seen}"
 
 
