@@ -49,7 +49,8 @@ _OPERATIONS = {
 
 class SecuredKafka:
     """One node. Listeners: ``SECURE`` (SASL_SSL, SCRAM), ``ELSEWHERE`` (the same with a certificate for another host),
-    ``TOKEN`` (SASL_PLAINTEXT, OAUTHBEARER with unsigned tokens, which have to be renewed within seconds)."""
+    ``MUTUAL`` (SSL; the client's certificate is its login), ``TOKEN`` (SASL_PLAINTEXT, OAUTHBEARER with unsigned
+    tokens, which have to be renewed within seconds)."""
 
     def __init__(self, version: str, folder: Path, *, token_seconds: int = 5) -> None:
         self.folder = folder
@@ -62,7 +63,7 @@ class SecuredKafka:
             "listener.name.token.oauthbearer.sasl.jaas.config": f"{_LOGIN}.{_BEARER} required;",
             "listener.name.token.oauthbearer.connections.max.reauth.ms": token_seconds * 1000,
         }
-        for listener, certificate in (("secure", "here"), ("elsewhere", "elsewhere")):
+        for listener, certificate in (("secure", "here"), ("elsewhere", "elsewhere"), ("mutual", "here")):
             properties |= {
                 f"listener.name.{listener}.sasl.enabled.mechanisms": "SCRAM-SHA-512",
                 f"listener.name.{listener}.scram-sha-512.sasl.jaas.config": scram,
@@ -70,11 +71,16 @@ class SecuredKafka:
                 f"listener.name.{listener}.ssl.keystore.location": folder / f"{certificate}.pem",
                 f"listener.name.{listener}.ssl.truststore.type": "PEM",
                 f"listener.name.{listener}.ssl.truststore.location": folder / "authority.crt",
-                f"listener.name.{listener}.ssl.client.auth": "requested",
+                f"listener.name.{listener}.ssl.client.auth": "required" if listener == "mutual" else "requested",
             }
         self.kafka = LocalKafka(
             version=version,
-            extra_listeners={"SECURE": "SASL_SSL", "ELSEWHERE": "SASL_SSL", "TOKEN": "SASL_PLAINTEXT"},
+            extra_listeners={
+                "SECURE": "SASL_SSL",
+                "ELSEWHERE": "SASL_SSL",
+                "MUTUAL": "SSL",
+                "TOKEN": "SASL_PLAINTEXT",
+            },
             properties=properties,
             format_arguments=["--add-scram", f"SCRAM-SHA-512=[name=etl,password={PASSWORD}]"],
         )

@@ -1,0 +1,63 @@
+"""``onceward doctor`` on real brokers: what is well, what is not, and the exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from onceward.cli import app
+from onceward.cli.doctor.checks import Finding, check_brokers
+from onceward.testing import LocalKafka
+from onceward.testing.free_ports import free_ports
+
+
+def findings(servers: str, *, topics: list[str], ledger: str, config: Path | None = None) -> dict[str, Finding]:
+    """By their first words."""
+    return {" ".join(f.what.split()[:3]): f for f in check_brokers(servers, config, topics, topics, ledger)}
+
+
+def test_a_sound_cluster(any_kafka: LocalKafka, new_topic: Callable[..., str], tmp_path: Path) -> None:
+    servers = any_kafka.bootstrap_servers
+    output = new_topic(servers, 3)
+    ledger = new_topic(servers, prefix="ledger", cleanup_policy="compact")
+    config = tmp_path / "client.properties"
+    config.write_text("# a client\nsecurity.protocol = PLAINTEXT\n\n")
+    found = findings(servers, topics=[output], ledger=ledger, config=config)
+    assert {finding.status for finding in found.values()} == {"ok", "warn"}  # one broker is one replica
+    version = 2 if any_kafka.version == "4.3.1" else 1
+    assert any(f"transaction version {version}" in finding.what for finding in found.values())
+    assert found[f"source topic {output},"].what.endswith("3 partitions")
+    assert "replication factor 1" in found[f"output topic {output}:"].what
+
+
+def test_what_is_amiss_is_named_with_a_next_step(kafka: LocalKafka, new_topic: Callable[..., str]) -> None:
+    servers = kafka.bootstrap_servers
+    forgetful = new_topic(servers, prefix="ledger", cleanup_policy="delete")
+    found = findings(servers, topics=["doctor-no-such-topic"], ledger=forgetful)
+    failed = [finding for finding in found.values() if finding.status == "fail"]
+    assert all(finding.next_step for finding in failed)
+    assert {"doctor-no-such-topic" in f.what or "cleanup.policy=delete" in f.what for f in failed} == {True}
+    assert len(failed) >= 2
+
+
+def test_the_exit_status_is_that_of_the_worst(kafka: LocalKafka) -> None:
+    sound = CliRunner().invoke(app, ["doctor", "--bootstrap-servers", kafka.bootstrap_servers])
+    assert sound.exit_code == 0, sound.output
+    (port,) = free_ports(1)
+    unreachable = CliRunner().invoke(app, ["doctor", "--bootstrap-servers", f"127.0.0.1:{port}"])
+    assert unreachable.exit_code == 1
+    assert "bootstrap.servers" in unreachable.output
+
+
+def test_a_secret_in_a_broken_configuration_file_is_not_shown(tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("sasl.password the-canary\n")
+    result = CliRunner().invoke(app, ["doctor", "--bootstrap-servers", "b:1", "--command-config", str(config)])
+    assert result.exit_code == 1
+    assert "line 1" in result.output
+    assert "canary" not in result.output
+    with pytest.raises(Exception, match="no file"):
+        check_brokers("b:1", tmp_path / "none", [], [], "l")

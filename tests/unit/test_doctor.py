@@ -1,0 +1,93 @@
+"""``onceward doctor`` without brokers: the ACLs in their three forms, and what a refusal is said to lack."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+from onceward.cli import app
+from onceward.errors import AccessDenied
+from onceward.wire.acls import Acl, Kind, Need, denied, minimal_acls
+from onceward.wire.conversation import Refused
+from onceward.wire.error_table import Api, rule_of
+
+NAMES = ["--pipeline-id", "p", "--topic", "out", "--topic", "more", "--source-topic", "in", "--principal", "User:a b"]
+
+
+def said(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["doctor", "--acls", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_lines_for_a_shell_are_quoted_and_what_is_optional_is_commented_out() -> None:
+    commands = [shlex.split(line, comments=True) for line in said(*NAMES).splitlines()]
+    needed = {(c[c.index("--operation") + 1], c[-4], c[-3]) for c in commands if c}
+    assert needed == {
+        ("Read", "--topic", "in"),
+        ("Write", "--topic", "out"),
+        ("Write", "--topic", "more"),
+        ("Read", "--topic", "onceward-ledger"),
+        ("Write", "--topic", "onceward-ledger"),
+        ("Create", "--topic", "onceward-ledger"),
+        ("Write", "--transactional-id", "p"),
+        ("Read", "--group", "p"),
+    }
+    assert all("User:a b" in command for command in commands if command)
+
+
+def test_every_form_has_the_same_lines() -> None:
+    lines = json.loads(said(*NAMES, "--format", "json"))
+    table = said(*NAMES, "--format", "table").splitlines()[2:]
+    assert len(lines) == len(table) == 11
+    assert [row.split()[0] for row in table] == [line["operation"] for line in lines]
+    assert {line["needed"] for line in lines} == {"always", "first start", "optional"}
+
+
+def test_a_pipeline_without_kafka_sources_has_no_group_and_one_with_a_ledger_need_not_create_it() -> None:
+    lines = minimal_acls(pipeline_id="p", topics=["out"], source_topics=[], ledger_topic="l", ledger_exists=True)
+    assert not [line for line in lines if line.kind is Kind.GROUP or line.need is Need.FIRST_START]
+
+
+def test_acls_without_names_are_refused_with_what_to_add() -> None:
+    result = CliRunner().invoke(app, ["doctor", "--acls", "--topic", "out"])
+    assert result.exit_code == 1
+    assert "--pipeline-id" in result.output
+
+
+def test_arguments_name_pattern_and_resource() -> None:
+    line = Acl("IdempotentWrite", Kind.CLUSTER, "", Need.ALWAYS, "")
+    assert line.arguments("User:x")[2:] == [
+        "--operation",
+        "IdempotentWrite",
+        "--cluster",
+        "--resource-pattern-type",
+        "literal",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("api", "code", "lacks"),
+    [
+        (Api.PRODUCE, 29, "Write on topic t"),
+        (Api.PRODUCE, 53, "Write on transactional id p"),
+        (Api.ADD_PARTITIONS_TO_TXN, 29, "Write on topic t"),
+        (Api.FETCH, 29, "Read on topic t"),
+        (Api.TXN_OFFSET_COMMIT, 29, "Read on topic t"),
+        (Api.TXN_OFFSET_COMMIT, 30, "Read on group g"),
+        (Api.CREATE_TOPICS, 29, "Create on topic t"),
+        (Api.DESCRIBE_CONFIGS, 31, "DescribeConfigs on cluster"),
+        (Api.METADATA, 29, "Describe (Read and Write include it) on topic t"),
+        (Api.FIND_COORDINATOR, 53, "Write on transactional id p"),
+    ],
+)
+def test_a_refusal_says_which_right_is_lacking(api: Api, code: int, lacks: str) -> None:
+    assert denied(api, code) is not None
+    names = {Kind.TOPIC: "t", Kind.TRANSACTIONAL_ID: "p", Kind.GROUP: "g"}
+    error = Refused(api, code, rule_of(api, code), "it", resources=names).as_error()
+    assert isinstance(error, AccessDenied)
+    assert f"the principal lacks {lacks}" in error.message
+    assert "onceward doctor --acls" in error.next_step
