@@ -173,6 +173,7 @@ class JobLife:
         environment.pop(FAULTS_VARIABLE, None)
         if faults:
             environment |= {FAULTS_VARIABLE: faults, FIRED_VARIABLE: str(self._fired)}
+        self.started_at = time.time()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("pipeline_job.py")), settings.to_json()],
