@@ -205,7 +205,7 @@ def test_a_second_attempt_is_not_let_in_when_the_first_may_have_sent(
         held: Future[Any] = Future()
 
         def release() -> None:
-            go_on.wait(60)
+            go_on.wait(30)
             answer.add_done_callback(lambda done: held.set_result(done.result()))
 
         sent.set()
