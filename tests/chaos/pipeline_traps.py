@@ -21,8 +21,9 @@ def trapped(records: DataFrame, trap: str, *, flag: str, news: str) -> DataFrame
     record = (int(partition), int(offset))
     patience = 0 if kind == "hang" else 60
 
-    @F.udf("long")
-    def spring(at_partition: int, at_offset: int) -> int:  # pickled with all that it needs: no names of this module
+    # Values pass through it, so that those before the trap are not kept in the buffers of its pipe, but sent.
+    @F.udf("binary")
+    def spring(at_partition: int, at_offset: int, value: bytes) -> bytes:  # pickled with all that it needs
         import os
         import time
         from pathlib import Path
@@ -30,7 +31,7 @@ def trapped(records: DataFrame, trap: str, *, flag: str, news: str) -> DataFrame
         from pyspark import TaskContext
 
         if (at_partition, at_offset) != record or os.path.exists(flag):
-            return 0
+            return bytes(value)
         Path(flag).touch()
         task = f"task {TaskContext.get().partitionId()} attempt"
         deadline = time.monotonic() + patience
@@ -42,8 +43,9 @@ def trapped(records: DataFrame, trap: str, *, flag: str, news: str) -> DataFrame
             raise ValueError("this record hurts, once")
         if kind == "hang":
             time.sleep(600)
-        return 1
+        return b""
 
-    # An array of that many numbers is made only where the trap springs; its size is never negative.
-    many = F.size(F.sequence(F.lit(0).cast("long"), spring("partition", "offset") * 300_000_000))
-    return records.withColumn("value", F.when(many >= 0, F.col("value")))
+    passed = records.withColumn("value", spring.asNondeterministic()("partition", "offset", "value"))  # never twice
+    # An array of that many numbers is made only where the trap has sprung; its size is never negative.
+    numbers = F.when(F.length("value") == 0, F.lit(300_000_000)).otherwise(F.lit(1)).cast("long")
+    return passed.withColumn("value", F.when(F.size(F.sequence(F.lit(1).cast("long"), numbers)) > 0, F.col("value")))
