@@ -15,8 +15,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from onceward.testing import LocalKafka
 from onceward.testing.topic_reader import end_offsets
+from soak.contents import check_copies, check_counts, check_source
 from soak.feeder import Feeder, FeederSettings
-from soak.verdict import Findings, _copies, _counts, _source
+from soak.findings import Findings
 from soak.workload import COPIES, COUNTS, OUTPUT_PARTITIONS, SOURCE, SOURCE_PARTITIONS, key_index, key_of, value_of
 
 
@@ -59,7 +60,7 @@ def account(servers: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def numbers(servers: str, account: Path) -> list[np.ndarray]:
     found = Findings()
-    numbers = _source(found, servers, account)
+    numbers = check_source(found, servers, account)
     assert found.holds, found.violations
     assert [len(part) for part in numbers] == json.loads(account.read_text())["acknowledged"]
     assert min(map(len, numbers)) > 30
@@ -77,7 +78,7 @@ def test_acknowledged_records_that_are_gone_are_found(servers: str, account: Pat
     boasting = tmp_path / "account.json"
     boasting.write_text(json.dumps({"acknowledged": [10_000_000] * SOURCE_PARTITIONS}))
     found = Findings()
-    _source(found, servers, boasting)
+    check_source(found, servers, boasting)
     assert found.how_many["input"] == SOURCE_PARTITIONS
 
 
@@ -89,14 +90,14 @@ def test_copies_that_are_missing_repeated_changed_or_out_of_order_are_found(serv
     everything = [copy(p, offset) for p, part in enumerate(numbers) for offset in range(len(part))]
     written(servers, COPIES, everything)
     good = Findings()
-    visible = _copies(good, servers, numbers)
+    visible = check_copies(good, servers, numbers)
     assert good.holds, good.violations
     assert good.facts["records out"] == len(everything) == sum(int(part.sum()) for part in visible.values())
 
     written(servers, COPIES, [copy(2, 7), copy(3, 3, number=4), copy(9, 1)])
     more = [np.append(part, len(part)) for part in numbers]  # a record that nobody copied
     bad = Findings()
-    _copies(bad, servers, more)
+    check_copies(bad, servers, more)
     assert bad.how_many["I1"] == SOURCE_PARTITIONS + 1, bad.violations
     assert bad.how_many["I2"] == 3, bad.violations
     assert bad.how_many["I3"] == 2, bad.violations
@@ -117,9 +118,9 @@ def test_a_count_that_is_wrong_is_found(servers: str, numbers: list[np.ndarray])
             emitted.append((b"key-%d" % key, b"%d" % totals[key]))
     written(servers, COUNTS, emitted[1:])
     found = Findings()
-    _counts(found, servers, numbers, ledger)
+    check_counts(found, servers, numbers, ledger)
     assert found.how_many == {"I9": 1}, "the first is missing"
     written(servers, COUNTS, [*emitted[:1], (b"key-0", b"99999")])
     found = Findings()
-    _counts(found, servers, numbers, ledger)
+    check_counts(found, servers, numbers, ledger)
     assert found.how_many == {"I9": 1}, "one should not be there"

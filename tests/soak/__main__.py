@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .cluster import Cluster
+from .findings import Findings
 from .plan import plan
 from .report import (
     Report,
@@ -28,7 +29,7 @@ from .report import (
 )
 from .run import Soak, SoakSettings
 from .state import SoakFolder, State, commit_under_test
-from .verdict import Findings, liveness, safety, verified
+from .verdict import liveness, safety, verified
 from .workload import PIPELINES
 
 

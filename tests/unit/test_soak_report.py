@@ -14,10 +14,11 @@ import psutil
 import pytest
 
 from soak import guard
+from soak.chains import check_batches, check_chain
+from soak.findings import Findings
 from soak.log_dump import LoggedTransaction, parsed
 from soak.report import Report, ends_row, fault_rows, recoveries, recovery_rows, step_error_row
 from soak.state import SoakFolder, State
-from soak.verdict import Findings, _one_chain, _whole_batches
 from soak.workload import COPIES, COPY_PIPELINE, COUNT_PIPELINE, SOURCE, key_index, key_of, number_in, value_of
 
 
@@ -99,7 +100,7 @@ def ledger_record(sequence: int, start: int, end: int, epoch: int, manifest: dic
 
 def test_a_ledger_that_is_one_chain_to_the_end_holds():
     found = Findings()
-    _one_chain(found, "p", [ledger_record(0, 0, 3, 1, {}), ledger_record(1, 3, 5, 2, {})], [5] * 4)
+    check_chain(found, "p", [ledger_record(0, 0, 3, 1, {}), ledger_record(1, 3, 5, 2, {})], [5] * 4)
     assert found.holds
 
 
@@ -116,7 +117,7 @@ def test_a_ledger_that_is_one_chain_to_the_end_holds():
 )
 def test_a_broken_chain_is_found(ledger: list[tuple[int, int, int, int]], ends: int, promise: str):
     found = Findings()
-    _one_chain(found, "p", [ledger_record(*record, {}) for record in ledger], [ends] * 4)
+    check_chain(found, "p", [ledger_record(*record, {}) for record in ledger], [ends] * 4)
     assert set(found.how_many) == {promise}
 
 
@@ -128,7 +129,7 @@ def judged(
 ) -> tuple[Findings, list[LoggedTransaction]]:
     found, seen = Findings(), np.zeros(11, dtype=np.bool_)
     seen[visible] = True
-    return found, _whole_batches(found, COPY_PIPELINE, ledger, logged, {2: seen})
+    return found, check_batches(found, COPY_PIPELINE, ledger, logged, {2: seen})
 
 
 def test_what_the_log_shows_must_be_what_the_ledger_tells():
