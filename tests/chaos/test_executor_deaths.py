@@ -61,6 +61,8 @@ def test_an_executor_that_runs_out_of_memory_while_it_sends_costs_one_attempt(
     life = pipeline.run()
     assert life.status == 0, life.log_tail()
     fired("code 52" in life.log_tail(1_000_000), "no executor died for want of memory")
+    why = life.steps("send", "failed")[0].error
+    assert why == "EpochPoisoned", "the sequencer is to stop the tasks, and no timeout"
     must_have_run_twice(pipeline, life)
 
 
@@ -75,6 +77,8 @@ def test_a_task_that_raises_once_something_is_sent_costs_one_attempt(
     life = pipeline.run()
     assert life.status == 0, life.log_tail()
     fired("this record hurts, once" in life.log_tail(1_000_000), "no task raised anything")
+    why = life.steps("send", "failed")[0].error
+    assert why == "EpochPoisoned", "the sequencer is to stop the tasks, and no timeout"
     must_have_run_twice(pipeline, life)
 
 
