@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -285,6 +287,24 @@ def test_a_broker_that_is_not_there_is_no_verdict(handmade: HandmadePipeline):
     answer = verify(handmade, "--patience", "2")
     assert answer["verdict"] == "inconclusive"
     assert "no broker answers" in answer["facts"]["not_covered"][0]
+
+
+def test_the_command_answers_people_in_a_sentence(handmade: HandmadePipeline):
+    def ask() -> subprocess.CompletedProcess[str]:
+        arguments = ["--bootstrap-servers", handmade.servers, "--pipeline-id", handmade.pipeline_id]
+        command = [sys.executable, "-c", "from onceward.cli import app; app()", "verify", *arguments]
+        return subprocess.run(
+            [*command, "--ledger-topic", handmade.ledger], capture_output=True, text=True, check=False
+        )
+
+    good = ask()
+    assert good.returncode == 0, good.stderr
+    assert good.stdout.startswith(f"EXACTLY ONCE: pipeline {handmade.pipeline_id}: 10 records in 1 batches")
+    assert "10 aborted records hidden" in good.stdout
+    write_plainly(handmade, b"from somebody else")
+    bad = ask()
+    assert bad.returncode == 1, bad.stderr
+    assert "unaccounted-write (I2) at" in bad.stdout
 
 
 # ── with the brokers' files ──
