@@ -80,7 +80,7 @@ class Ran:
 STORES = ("HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider")
 
 
-@pytest.fixture(scope="module", params=["no state", STORES[0], pytest.param(STORES[1], marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["no state", *(pytest.param(store, marks=pytest.mark.slow) for store in STORES)])
 def ran(
     request: pytest.FixtureRequest,
     kafka: LocalKafka,

@@ -1,0 +1,192 @@
+"""The broker forgets who has been idle for too long: producer ids (per partition), then whole transactional ids."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kafka.protocol.admin import DescribeProducersRequest
+from pyspark.sql.streaming.query import StreamingQuery
+from streaming_pipeline import Pipeline
+from topic_operations import until
+
+import onceward
+from onceward.engine.spark_query import RunningBatch
+from onceward.errors import BatchFailed, Fenced
+from onceward.ids import BatchId, SourceRange, TopicPartition
+from onceward.ledger.record import LedgerRecord
+from onceward.sinks.kafka.target import KafkaTarget
+from onceward.testing import LocalKafka
+from onceward.wire.client import KafkaClient
+from onceward.wire.conversation import Refused
+from onceward.wire.coordinator import TransactionCoordinator
+from onceward.wire.deadline import Deadline
+
+FORGET_PRODUCERS = {"producer.id.expiration.ms": 1_000, "producer.id.expiration.check.interval.ms": 200}
+FORGET_IDS = {
+    "transactional.id.expiration.ms": 12_000,  # a batch must reach the broker within that, on a busy machine, too
+    "transaction.remove.expired.transaction.cleanup.interval.ms": 200,
+}
+VERSIONS = [pytest.param("4.3.1"), pytest.param("3.9.1", marks=pytest.mark.slow)]
+TRANSACTIONAL_ID_NOT_FOUND = 105
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def forgetful_of_producers(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
+    with LocalKafka(version=request.param, properties=FORGET_PRODUCERS) as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def forgetful_of_ids(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
+    with LocalKafka(version=request.param, properties={**FORGET_PRODUCERS, **FORGET_IDS}) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def client_of() -> Iterator[Callable[[Pipeline], KafkaClient]]:
+    made: list[KafkaClient] = []
+
+    def make(pipeline: Pipeline) -> KafkaClient:
+        made.append(KafkaClient(pipeline.sink().settings.client))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+def forgotten_producer(client: KafkaClient, pipeline: Pipeline) -> bool:
+    """Does no partition of the output know a producer any more?"""
+    partitions = range(3)
+    request = DescribeProducersRequest(
+        topics=[DescribeProducersRequest.TopicRequest(name=pipeline.output, partition_indexes=list(partitions))]
+    )
+    leader = client.leader_of(TopicPartition(pipeline.output, 0))
+    (topic,) = client.call(request, leader).topics
+    assert [p.error_code for p in topic.partitions] == [0 for _ in partitions]
+    return not any(p.active_producers for p in topic.partitions)
+
+
+def forgotten_id(client: KafkaClient, pipeline: Pipeline) -> bool:
+    """Does the coordinator not know the transactional id any more?"""
+    try:
+        TransactionCoordinator(client, pipeline.name).describe(Deadline(30_000))
+    except Refused as refused:
+        return refused.code == TRANSACTIONAL_ID_NOT_FOUND
+    return False
+
+
+def one_batch(pipeline: Pipeline) -> StreamingQuery:
+    """A running query that has written 40 records, and now is idle."""
+    pipeline.feed(40)
+    query = pipeline.start(trigger={"processingTime": "0 seconds"})
+    until(lambda: len(pipeline.visible()) == 40, query, "the first records never came")
+    return query
+
+
+@pytest.mark.fault("producer-id-expired")
+def test_an_idle_pipeline_goes_on_when_the_partitions_have_forgotten_it(
+    forgetful_of_producers: LocalKafka, pipeline_on: Any, client_of: Any
+):
+    pipeline = pipeline_on(forgetful_of_producers)
+    query = one_batch(pipeline)
+    client = client_of(pipeline)
+    until(lambda: forgotten_producer(client, pipeline), query, "INVALID: the producer id never expired")
+    pipeline.feed(80)
+    until(lambda: len(pipeline.visible()) >= 120, query, "nothing more was written")
+    query.stop()
+    pipeline.run()
+    pipeline.assert_exactly_once()
+    assert len({record["producer_id"] for record in pipeline.ledger()}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.fault("transactional-id-expired", "producer-id-expired")
+def test_an_idle_pipeline_goes_on_when_the_coordinator_has_forgotten_it(
+    forgetful_of_ids: LocalKafka, pipeline_on: Any, client_of: Any
+):
+    pipeline = pipeline_on(forgetful_of_ids)
+    query = one_batch(pipeline)
+    client = client_of(pipeline)
+    until(lambda: forgotten_id(client, pipeline), query, "INVALID: the transactional id never expired")
+    pipeline.feed(40)
+    until(lambda: len(pipeline.visible()) >= 80, query, "nothing more was written")
+    query.stop()
+    until_forgotten = time.monotonic() + 60
+    while not forgotten_id(client, pipeline):
+        assert time.monotonic() < until_forgotten, "INVALID: the transactional id never expired"
+    pipeline.feed(40)
+    pipeline.run()  # and so does a start after a long time without any
+    pipeline.assert_exactly_once(ledger_records=3)
+    assert len({record["producer_id"] for record in pipeline.ledger()}) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.fault("transactional-id-expired", "zombie-driver")
+def test_a_zombie_whose_id_expired_along_with_its_heirs_writes_nothing(
+    forgetful_of_ids: LocalKafka, pipeline_on: Any, client_of: Any
+):
+    """The coordinator knows neither of the two, and so it fences nobody; the ledger knows the heir, who goes on."""
+    pipeline = pipeline_on(forgetful_of_ids)
+    zombie = one_batch(pipeline)
+    heir = Heir(pipeline)
+    heir.write([f"heir-{n}" for n in range(20)])
+    client = client_of(pipeline)
+    until(lambda: forgotten_id(client, pipeline), zombie, "INVALID: the transactional id never expired")
+    pipeline.feed(40)
+    pipeline.failed(zombie)
+    error = onceward.error_of(zombie)
+    assert type(error) is Fenced
+    assert "leave this copy stopped" in error.next_step
+    try:
+        heir.write([f"heir-{n}" for n in range(20, 30)])
+    except BatchFailed:  # the coordinator has forgotten the heir, too; the engine runs such a batch again
+        heir.write([f"heir-{n}" for n in range(20, 30)])
+    heir.target.close()
+    written = [message.value() for message in pipeline.visible()]
+    assert len(written) == 70
+    assert {value for value in written if value.startswith(b"heir-")} == {b"heir-%d" % n for n in range(30)}
+    assert [record["sequence"] for record in pipeline.ledger()] == [0, 1, 2]
+    assert pipeline.open_transactions() == []
+
+
+class Heir:
+    """A newer process of the pipeline: it takes over, and writes batch after batch."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.target = KafkaTarget(pipeline.sink().settings)
+        newest = self.target.open(self.batch(1))
+        assert newest is not None
+        self.newest: LedgerRecord = newest
+
+    def batch(self, number: int) -> RunningBatch:
+        first = self.pipeline.ledger()[0]
+        end = first["sources"][0]["end"]
+        return RunningBatch(
+            batch=BatchId(first["query_id"], number),
+            run_id="heir",
+            name="",
+            sources=(SourceRange(end, end),),
+            kafka_sources=(),
+            stateful=False,
+            input_records=None,
+        )
+
+    def write(self, values: list[str]) -> None:
+        running = self.batch(self.newest.sequence + 1)
+        rows = self.pipeline.spark.createDataFrame([(value,) for value in values], "value string")
+        try:
+            identity = self.target.begin()
+            manifest = self.target.write(rows, running)
+            sequence = self.newest.sequence + 1
+            record = LedgerRecord(self.newest.pipeline, sequence, running.batch, running.sources, manifest, identity, 0)
+            self.target.stage(record, running)
+        except BatchFailed:
+            self.target.abort()
+            raise
+        self.target.commit()
+        self.newest = record
