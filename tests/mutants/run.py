@@ -233,9 +233,11 @@ def _say(verdict: Verdict, seconds: float) -> None:
         _tell(f"          {level}: {how} {' '.join(trial.noise)}".rstrip())
 
 
-def _cell(trial: Trial | None) -> str:
-    if trial is None or trial.killer is None:
+def _cell(trial: Trial | None, tests: Sequence[str]) -> str:
+    if not tests:
         return "–"
+    if trial is None or trial.killer is None:
+        return "not tried" if trial is None else "not noticed"
     path, _, test = trial.killer.removeprefix("tests/").partition("::")
     return f"`{path}` `{test}`" + (" (hangs)" if trial.hung else "")
 
@@ -267,7 +269,7 @@ def table(verdicts: Sequence[Verdict]) -> str:
     """``docs/mutants.md``, the same for the same outcome."""
     demanded = [v for v in verdicts if v.mutant.demanded]
     others = [v for v in verdicts if not v.mutant.demanded]
-    fakes = [f"* `{v.mutant.name}`" for v in verdicts if not v.trials.get("broker", Trial()).killer]
+    fakes = [f"* `{v.mutant.name}`" for v in verdicts if not v.mutant.tests["broker"]]
     killed = f"{sum(v.killed for v in verdicts)} of {len(verdicts)} killed."
     parts = [
         _PREFACE, "## The mutants that the promises name\n", _rows(demanded), "## More of them\n", _rows(others),
@@ -284,7 +286,7 @@ def _rows(verdicts: Sequence[Verdict]) -> str:
     for verdict in verdicts:
         mutant = verdict.mutant
         name = f"`{mutant.name}`" + (f": {mutant.demanded}" if mutant.demanded else "")
-        cells = [_cell(verdict.trials.get(level)) for level in LEVELS]
+        cells = [_cell(verdict.trials.get(level), mutant.tests[level]) for level in LEVELS]
         lines.append(f"| {name} | {mutant.breaks} | {cells[0]} | {cells[1]} |")
     return "\n".join(lines) + "\n"
 
