@@ -125,17 +125,10 @@ class Job:
             self.say(f"### explain {mode}", frame._sc._jvm.PythonSQLUtils.explainString(execution, mode))
         client, producer = settings_from_options(self.given["servers"], self.given["options"], client_id="shown")
         with_token = self._with_token(self.given["token"])
-        for thing in (
-            frame,
-            sink,
-            sink.settings,
-            client,
-            producer,
-            KafkaClient(client),
-            with_token,
-            with_token.settings,
-        ):
+        connected = KafkaClient(client)
+        for thing in (frame, sink, sink.settings, client, producer, connected, with_token, with_token.settings):
             self.say("### value", repr(thing), str(thing))
+        connected.close()
         self._fails(lambda: frame.selectExpr("no_such_column"))
         self._fails(lambda: frame.sort("value").writeStream.format("noop").start())
         self._fails(frame.collect)
