@@ -1,0 +1,43 @@
+"""The mutants of ``make mutants`` must not rot: each still applies, and the tests that kill it are there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mutants.mutant import CONTROLS, DEMANDED, LEVELS, ROOT, Mutant, mutants
+
+TABLE = ROOT / "docs" / "mutants.md"
+
+
+@pytest.mark.parametrize("mutant", mutants(), ids=lambda mutant: mutant.name)
+def test_it_applies_and_is_still_python(mutant: Mutant, tmp_path: Path):
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for file in mutant.apply(tmp_path):
+        compile(file.read_text(), str(file), "exec")
+
+
+def test_every_killer_is_a_test_that_can_be_run():
+    """Asked of pytest itself, so that a parameter that was renamed is noticed, too."""
+    nodes = sorted({node for mutant in mutants() for level in LEVELS for node in mutant.tests[level]} | {*CONTROLS})
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *nodes],
+        cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+
+
+def test_the_mutants_that_the_promises_name_are_all_there():
+    assert [mutant.demanded for mutant in mutants() if mutant.demanded] == list(DEMANDED)
+    assert all(any(mutant.tests.values()) for mutant in mutants())
+    assert all(mutant.breaks for mutant in mutants())
+
+
+def test_the_table_speaks_of_every_mutant_and_of_no_other():
+    named = {line.split("`")[1] for line in TABLE.read_text().splitlines() if line.startswith("| `")}
+    assert named == {mutant.name for mutant in mutants()}
