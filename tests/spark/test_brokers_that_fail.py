@@ -112,8 +112,8 @@ def coordinator_of(cluster: LocalKafka, pipeline: Pipeline) -> KafkaNode:
 @pytest.mark.parametrize(
     "api",
     [
-        pytest.param("InitProducerId", marks=pytest.mark.fault("coordinator-dies-init")),
-        pytest.param("Produce", marks=pytest.mark.fault("coordinator-dies-send")),
+        pytest.param("InitProducerId", marks=[pytest.mark.fault("coordinator-dies-init"), pytest.mark.slow]),
+        pytest.param("Produce", marks=[pytest.mark.fault("coordinator-dies-send"), pytest.mark.slow]),
         pytest.param("EndTxn", marks=pytest.mark.fault("coordinator-dies-end")),
     ],
 )
@@ -138,6 +138,7 @@ def test_the_coordinator_dies(
     assert set(attempts(steps)) == {1, 2}
 
 
+@pytest.mark.slow
 @pytest.mark.fault("leader-moves")
 def test_the_leader_of_a_partition_moves_in_the_middle_of_a_transaction(
     cluster: LocalKafka, proxy: KafkaProxy, pipeline_on: Callable[..., Pipeline], steps: list[events.Event]
@@ -186,6 +187,7 @@ def three_needed(cluster: LocalKafka, topic: str) -> Iterator[None]:
         need(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("starved", "asked"),
     [
@@ -225,6 +227,7 @@ def test_a_topic_has_too_few_replicas_for_a_while(
     assert pipeline.ledger()[-1]["producer_epoch"] - untroubled[-1] == takeover
 
 
+@pytest.mark.slow
 @pytest.mark.fault("rolling-restart", "all-brokers-restart", "broker-restart")
 def test_brokers_restart_one_after_the_other_and_all_at_once(
     cluster: LocalKafka, proxy: KafkaProxy, pipeline: Pipeline
