@@ -27,7 +27,7 @@ READ_TIMEOUT_SECONDS = 60
 MARKERS_SECONDS = 3
 LEADER_TIMEOUT_SECONDS = 60
 
-BROKER_FIXTURES = {"kafka", "kafka39", "any_kafka", "three_nodes", "three_nodes39", "topic", "local_kafka"}
+BROKER_FIXTURES = {"kafka", "kafka39", "any_kafka", "three_nodes", "three_nodes39", "topic", "local_kafka", "secured"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -95,6 +95,7 @@ def test_settings_that_cannot_both_hold_are_refused(options: dict[str, Any]) -> 
         {"security.protocol": "SSL", "ssl.keystore.type": "PKCS12", "ssl.keystore.location": "/k.p12"},
         {"security.protocol": "SSL", "ssl.ca.location": "/no/such/file.pem"},
         {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": CANARY},
+        {"security.protocol": "SSL", "ssl.key.location": f"-----BEGIN PRIVATE KEY-----\n{CANARY}"},
     ],
     ids=str,
 )

@@ -198,8 +198,9 @@ def _tls(options: Mapping[str, str]) -> dict[str, Any]:
     }
     for name, path in parts.items():
         if name.endswith("_file") and path is not None and not os.path.isfile(path):
+            is_text = "-----BEGIN" in path  # a key, it may be: it is not repeated
             raise ConfigurationError(
-                f"the file {path!r} named by an ssl option does not exist",
+                f"the file {'(its name is PEM text)' if is_text else repr(path)} named by an ssl option does not exist",
                 next_step="give a PEM file that the driver and every executor can read at this path",
             )
     return {**parts, "check_host_name": algorithm == "https"}
