@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import traceback
 import urllib.error
@@ -45,6 +46,7 @@ class Job:
         self.folder = Path(given["folder"])
         logging.basicConfig(level=logging.DEBUG, filename=self.folder / "python.log")
         logging.getLogger("kafka").setLevel(logging.DEBUG)
+        os.environ["PYSPARK_PYTHON"] = sys.executable
         self.said = (self.folder / "said.txt").open("w", encoding="utf-8")
         builder = SparkSession.builder.master("local-cluster[1,1,1024]").appName("secrets")
         self.spark = builder.config(map=self._conf()).getOrCreate()
@@ -54,7 +56,6 @@ class Job:
         (self.folder / "events").mkdir()
         return {
             **onceward.spark_conf(),
-            "spark.pyspark.python": sys.executable,
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.memory": "1g",
@@ -156,7 +157,7 @@ class Job:
     def run(self) -> None:
         wrong = {"sasl.password": self.given["options"]["sasl.password"] + "-not"}
         wrong_key = {"ssl.key.password": self.given["options"]["ssl.key.password"] + "-not"}
-        failing = self.frame().selectExpr("raise_error('a task that fails') AS value")
+        failing = self.frame().selectExpr("CAST(raise_error('a task that fails') AS STRING) AS value")
         self.shows_values()
         self.feed(30)
         attempts: dict[str, tuple[DataFrame, onceward.KafkaSink]] = {
