@@ -155,7 +155,8 @@ def test_the_leader_of_a_partition_moves_in_the_middle_of_a_transaction(
     on_its_way = proxy.on("Produce", client_id=f"onceward-{pipeline.name}").hold()
     query = pipeline.start()
     fired(on_its_way.wait(FIRE_SECONDS), "no Produce")
-    admin(cluster).elect_leaders(ElectionType.PREFERRED, [Position(pipeline.output, 0)]).result(60)
+    electing = admin(cluster)  # kept: what it was asked for ends with it
+    electing.elect_leaders(ElectionType.PREFERRED, [Position(pipeline.output, 0)]).result(60)
     until(lambda: leader(cluster, pipeline.output) == preferred, "an election")
     on_its_way.release()
     (late,) = on_its_way.held
@@ -174,11 +175,12 @@ def leader(cluster: LocalKafka, topic: str) -> int:
 @contextmanager
 def three_needed(cluster: LocalKafka, topic: str) -> Iterator[None]:
     """``topic`` takes nothing unless all of its three replicas are in sync."""
+    changing = admin(cluster)
 
     def need(replicas: int) -> None:
         entry = ConfigEntry("min.insync.replicas", str(replicas), incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-        admin(cluster).incremental_alter_configs([resource])[resource].result(60)
+        changing.incremental_alter_configs([resource])[resource].result(60)
 
     need(3)
     try:
