@@ -1,7 +1,8 @@
 """A job with secrets that goes wrong in every way, and shows all that it can be made to show; for the test beside it.
 
 A process of its own: ``secret_job.py settings.json``. Driver and executors log at DEBUG, the UI and the event log are
-on. What is printed or fetched lands in files of ``folder``. It judges nothing.
+on. What is printed or fetched lands in files of ``folder``; ``tokens`` names a file elsewhere, for the tokens that the
+sequencer invents. It judges nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import sys
 import traceback
 import urllib.error
@@ -17,10 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 import onceward
+from onceward import events
 from onceward.wire.client import KafkaClient
 from onceward.wire.settings import settings_from_options
 from onceward.wire.transaction import Transaction
@@ -48,6 +52,8 @@ class Job:
         logging.getLogger("kafka").setLevel(logging.DEBUG)
         os.environ["PYSPARK_PYTHON"] = sys.executable
         self.said = (self.folder / "said.txt").open("w", encoding="utf-8")
+        self._notes_tokens()
+        events.subscribe(lambda event: self.say("### event", event))
         builder = SparkSession.builder.master("local-cluster[1,1,1024]").appName("secrets")
         self.spark = builder.config(map=self._conf()).getOrCreate()
 
@@ -69,6 +75,17 @@ class Job:
             "spark.local.dir": str(self.folder / "local"),
             "spark.sql.shuffle.partitions": "1",
         }
+
+    def _notes_tokens(self) -> None:
+        invent = secrets.token_bytes
+
+        def noted(size: int | None = None) -> bytes:
+            token = invent(size)
+            with open(self.given["tokens"], "a", encoding="ascii") as notes:
+                notes.write(f"{token.hex()}\n")
+            return token
+
+        secrets.token_bytes = noted
 
     def say(self, *things: object) -> None:
         print(*things, file=self.said, flush=True)
@@ -146,11 +163,18 @@ class Job:
         application = f"/api/v1/applications/{self.spark.sparkContext.applicationId}"
         paths = ["/jobs/", "/stages/", "/storage/", "/environment/", "/executors/", "/SQL/", "/StreamingQuery/"]
         paths += [f"/SQL/execution/?id={number}" for number in range(40)]
+        paths += ["/metrics/json/", "/executors/threadDump/?executorId=driver"]
         rest = ("jobs", "stages", "executors", "environment", "sql?details=true&planDescription=true&length=1000")
         paths += [f"{application}/{name}" for name in rest]
         with (self.folder / "pages.txt").open("w", encoding="utf-8") as pages:
             for path in paths:
                 pages.write(f"### {path}\n{_fetched(base + path)}\n")
+
+    def shows_processes(self) -> None:
+        """What ``ps`` tells everybody on the machine, and the environment that children inherit."""
+        with (self.folder / "processes.txt").open("w", encoding="utf-8") as processes:
+            for process in psutil.Process().children(recursive=True):
+                print(_described(process), file=processes)
 
     # ── how it goes wrong ──
 
@@ -174,6 +198,7 @@ class Job:
         self.feed(10)
         self.shows_itself("good", self.start(self.frame(), self.sink()))
         self.shows_pages()
+        self.shows_processes()
         self.spark.stop()
 
     def _with_token(self, token: str) -> onceward.KafkaSink:
@@ -195,6 +220,13 @@ class Job:
         client.close()
         self.feed(10)
         self.shows_itself("fenced", query)
+
+
+def _described(process: psutil.Process) -> str:
+    try:
+        return f"{process.cmdline()} {process.environ()}"
+    except psutil.Error as gone:
+        return str(gone)
 
 
 def _fetched(url: str) -> str:

@@ -53,10 +53,15 @@ ENDINGS = {
 }
 
 
-def disguises(secret: str) -> dict[str, bytes]:
+def disguises(raw: bytes) -> dict[str, bytes]:
     """The secret as it is, and as bytes are printed: base64 wherever it may begin, hexadecimal, lists of numbers."""
-    raw = secret.encode()
-    forms = {"plain": raw, "hex": raw.hex().encode(), "numbers": ", ".join(map(str, raw)).encode()}
+    forms = {
+        "plain": raw,
+        "Python's": repr(raw)[2:-1].encode(),
+        "hex": raw.hex().encode(),
+        "numbers": ", ".join(map(str, raw)).encode(),
+        "Java's": ", ".join(str(byte - 256 if byte > 127 else byte) for byte in raw).encode(),
+    }
     for shift in range(3):
         text = base64.b64encode(b"\0" * shift + raw)
         forms[f"base64+{shift}"] = text[4 if shift else 0 : -4]
@@ -74,12 +79,13 @@ def a_token() -> str:
     return ".".join([encoded({"alg": "none"}), encoded(claims), ""])
 
 
+@pytest.mark.timeout(JOB_SECONDS + 100)
 @pytest.mark.fault("wrong-password")
 @pytest.mark.fault("acl-denied")
 def test_no_secret_is_anywhere(secured: SecuredKafka, new_topic: Any, tmp_path: Path, read_uncommitted: Any) -> None:
     folder, settings = tmp_path / "job", tmp_path / "settings.json"
     folder.mkdir()
-    given = job_settings(secured, new_topic, folder)
+    given = job_settings(secured, new_topic, folder) | {"tokens": str(tmp_path / "tokens")}
     settings.write_text(json.dumps(given))
     (folder / "log4j2.properties").write_text(LOG4J)
     with (folder / "console.log").open("w") as console:
@@ -99,10 +105,11 @@ def test_no_secret_is_anywhere(secured: SecuredKafka, new_topic: Any, tmp_path: 
         (folder / f"topic-{topic}").write_bytes(b"\n".join((m.key() or b"") + (m.value() or b"") for m in records))
     texts = dict(everything(folder))
     assert_all_was_seen(texts)
-    secrets = [PASSWORD, KEY_PASSWORD, given["token"].split(".")[1], key_of(given)]
+    sequencers = [bytes.fromhex(line) for line in Path(given["tokens"]).read_text().split()]
+    secrets = [text.encode() for text in (PASSWORD, KEY_PASSWORD, given["token"].split(".")[1], key_of(given))]
     found = [
-        f"{secret[:12]}… as {form} in {file.relative_to(folder)}"
-        for secret in secrets
+        f"{secret[:12]!r}… as {form} in {file.relative_to(folder)}"
+        for secret in [*secrets, *sequencers]
         for form, looked_for in disguises(secret).items()
         for file, text in texts.items()
         if looked_for in text
@@ -120,6 +127,7 @@ def assert_all_was_seen(texts: dict[Path, bytes]) -> None:
         "stderr": b" DEBUG org.apache.kafka",
         "events": b"SparkListenerSQLExecutionStart",
         "checkpoint": b"batchWatermarkMs",
+        "processes.txt": b"worker_daemon",
     }
     for place, sign in wanted.items():
         seen = [text for file, text in texts.items() if place in file.parts or file.name == place]
@@ -173,7 +181,7 @@ def spark_home(folder: Path) -> Path:
 
 def test_a_secret_would_be_found() -> None:
     text = f"password={PASSWORD}!".encode()
-    for form, looked_for in disguises(PASSWORD).items():
+    for form, looked_for in disguises(PASSWORD.encode()).items():
         ways = (
             text,
             text.hex().encode(),
