@@ -1,4 +1,4 @@
-"""Which jars make up a Kafka version, and which class is behind each of its command-line tools.
+"""Which jars make up a Kafka version, how its JVMs are started, and which class is behind each command-line tool.
 
 Called by :mod:`onceward.testing.local_kafka` and ``onceward jars``. Runs wherever tests run; no broker needed.
 """
@@ -44,6 +44,14 @@ _TOOLS = {  # newest home of each class first: 4.x moved several of them out of 
     "kafka-transactions": ("org.apache.kafka.tools.TransactionsCommand",),
 }
 _OFFLINE_TOOLS = frozenset({"kafka-dump-log", "kafka-storage"})
+_BROKER_JVM = (
+    "-XX:+UseSerialGC",
+    "-XX:+ExitOnOutOfMemoryError",
+    "-Djava.awt.headless=true",
+    "-Djava.net.preferIPv4Stack=true",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+)
 _TOOL_JVM = (
     "-Xmx256m",
     "-XX:+UseSerialGC",
@@ -59,6 +67,11 @@ def coordinates(version: str) -> tuple[str, ...]:
         f"org.apache.kafka:kafka_2.13:{version}",
         f"org.apache.kafka:kafka-tools:{version}",
     )
+
+
+def broker_jvm(heap_mb: int, log_level: str) -> tuple[str, ...]:
+    """Options of a broker's JVM: small, dead when its memory is out, its log on stderr with the time of day."""
+    return (f"-Xmx{heap_mb}m", *_BROKER_JVM, f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}")
 
 
 def class_path(version: str) -> str:

@@ -29,17 +29,20 @@ class KeptCluster:
         unfinished.write_text(json.dumps(asdict(self)))
         unfinished.replace(folder / _FILE)
 
-    @staticmethod
-    def read(folder: Path, version: str, nodes: int) -> KeptCluster | None:
-        """None for a folder without a cluster. :raises ConfigurationError: it holds another kind than is asked for."""
+    def or_what_is_in(self, folder: Path) -> KeptCluster:
+        """The cluster whose data ``folder`` holds, otherwise this new one.
+
+        :raises ConfigurationError: it holds another kind than is asked for.
+        """
         path = folder / _FILE
         if not path.exists():
-            return None
+            return self
         told = json.loads(path.read_text())
         kept = KeptCluster(told["cluster_id"], told["version"], [NodePorts(**ports) for ports in told["ports"]])
-        if (kept.version, len(kept.ports)) != (version, nodes):
+        if (kept.version, len(kept.ports)) != (self.version, len(self.ports)):
             raise ConfigurationError(
-                f"{folder} holds {len(kept.ports)} node(s) of Kafka {kept.version}, not {nodes} of {version}",
+                f"{folder} holds {len(kept.ports)} node(s) of Kafka {kept.version}, "
+                f"not {len(self.ports)} of {self.version}",
                 next_step="start LocalKafka with these, or name another folder",
             )
         return kept

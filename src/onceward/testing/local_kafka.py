@@ -26,21 +26,13 @@ from onceward.engine.java import java_executable
 from onceward.errors import ConfigurationError, ResourceError
 from onceward.testing.broker_settings import NodePorts, broker_properties, new_cluster_id
 from onceward.testing.free_ports import free_ports
-from onceward.testing.kafka_distribution import NEWEST_VERSION, class_path, run_tool
+from onceward.testing.kafka_distribution import NEWEST_VERSION, broker_jvm, class_path, run_tool
 from onceward.testing.kafka_node import KafkaNode
 from onceward.testing.kept_cluster import KeptCluster
 from onceward.testing.proxy import KafkaProxy
 
 _PORT_ATTEMPTS = 3
 _PROXIED = "PROXIED"
-_JVM = (
-    "-XX:+UseSerialGC",
-    "-XX:+ExitOnOutOfMemoryError",
-    "-Djava.awt.headless=true",
-    "-Djava.net.preferIPv4Stack=true",
-    "-Dorg.slf4j.simpleLogger.showDateTime=true",
-    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
-)
 
 
 class LocalKafka:
@@ -95,12 +87,7 @@ class LocalKafka:
         self._extra_listeners = {**(extra_listeners or {}), **({_PROXIED: "PLAINTEXT"} if proxied else {})}
         self._format_arguments = tuple(format_arguments)
         self._wanted_ports = ports
-        self._jvm_options = (
-            f"-Xmx{heap_mb}m",
-            *_JVM,
-            f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}",
-            *jvm_options,
-        )
+        self._jvm_options = (*broker_jvm(heap_mb, log_level), *jvm_options)
         self._kept_folder = Path(folder).absolute() if folder is not None else None
         self._log_dir = Path(log_dir) if log_dir is not None else None
         self._start_timeout_s = start_timeout_s
@@ -208,7 +195,9 @@ class LocalKafka:
         self._folder = self._kept_folder or Path(tempfile.mkdtemp(prefix="onceward-kafka-"))
         self._ports = self._choose_ports()
         if self._kept_folder is not None:
-            self._go_on_with(self._kept_folder)
+            kept = KeptCluster(self.cluster_id, self.version, self._ports).or_what_is_in(self._kept_folder)
+            self.cluster_id, self._ports = kept.cluster_id, kept.ports if self._kept_ports else self._ports
+            KeptCluster(self.cluster_id, self.version, self._ports).write(self._kept_folder)
         if _PROXIED in self._extra_listeners:
             brokers = {node: f"127.0.0.1:{ports.extra[_PROXIED]}" for node, ports in enumerate(self._ports, start=1)}
             self._proxy = KafkaProxy(brokers).start()
@@ -219,13 +208,6 @@ class LocalKafka:
         for node in self._nodes:
             node.start(wait=False)
         self.wait_until_serving()
-
-    def _go_on_with(self, folder: Path) -> None:
-        kept = KeptCluster.read(folder, self.version, self._node_count)
-        if kept is not None:
-            self.cluster_id = kept.cluster_id
-            self._ports = kept.ports if self._kept_ports else self._ports
-        KeptCluster(self.cluster_id, self.version, self._ports).write(folder)
 
     def _make_node(self, node_id: int, java_command: Sequence[str]) -> KafkaNode:
         assert self._folder is not None  # noqa: S101  made by the caller
