@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from streaming_pipeline import Pipeline
 from topic_operations import until
 
+import fault_table
 import onceward
 from onceward.engine.spark_query import RunningBatch
 from onceward.errors import BatchFailed, Fenced
@@ -23,6 +24,7 @@ from onceward.wire.client import KafkaClient
 from onceward.wire.conversation import Refused
 from onceward.wire.coordinator import TransactionCoordinator
 from onceward.wire.deadline import Deadline
+from wire_fixtures import Writer, settings
 
 FORGET_PRODUCERS = {"producer.id.expiration.ms": 1_000, "producer.id.expiration.check.interval.ms": 200}
 FORGET_IDS = {
@@ -70,10 +72,10 @@ def forgotten_producer(client: KafkaClient, pipeline: Pipeline) -> bool:
     return not any(p.active_producers for p in topic.partitions)
 
 
-def forgotten_id(client: KafkaClient, pipeline: Pipeline) -> bool:
+def forgotten_id(client: KafkaClient, transactional_id: str) -> bool:
     """Does the coordinator not know the transactional id any more?"""
     try:
-        TransactionCoordinator(client, pipeline.name).describe(Deadline(30_000))
+        TransactionCoordinator(client, transactional_id).describe(Deadline(30_000))
     except Refused as refused:
         return refused.code == TRANSACTIONAL_ID_NOT_FOUND
     return False
@@ -111,17 +113,38 @@ def test_an_idle_pipeline_goes_on_when_the_coordinator_has_forgotten_it(
     pipeline = pipeline_on(forgetful_of_ids)
     query = one_batch(pipeline)
     client = client_of(pipeline)
-    until(lambda: forgotten_id(client, pipeline), query, "INVALID: the transactional id never expired")
+    until(lambda: forgotten_id(client, pipeline.name), query, "INVALID: the transactional id never expired")
     pipeline.feed(40)
     until(lambda: len(pipeline.visible()) >= 80, query, "nothing more was written")
     query.stop()
     until_forgotten = time.monotonic() + 60
-    while not forgotten_id(client, pipeline):
-        assert time.monotonic() < until_forgotten, "INVALID: the transactional id never expired"
+    while not forgotten_id(client, pipeline.name):
+        fault_table.fired(time.monotonic() < until_forgotten, "the transactional id never expired")
+        time.sleep(0.2)
     pipeline.feed(40)
     pipeline.run()  # and so does a start after a long time without any
     pipeline.assert_exactly_once()
     assert len({record["producer_id"] for record in pipeline.ledger()}) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.fault("transactional-id-expired")
+def test_a_forgotten_id_is_noticed_before_an_attempt_is_spent_on_it(forgetful_of_ids: LocalKafka, new_topic: Any):
+    """So that a pipeline with ``batch_attempts=1`` does not stop after a long time without records."""
+    topic = new_topic(forgetful_of_ids.bootstrap_servers)
+    client = KafkaClient(settings(forgetful_of_ids.bootstrap_servers)[0])
+    try:
+        writer = Writer(client, f"idle-{topic}")
+        before = writer.transaction.take_over()
+        writer.commit({TopicPartition(topic, 0): [b"before"]})
+        until_forgotten = time.monotonic() + 60
+        while not forgotten_id(client, writer.transaction.transactional_id):
+            fault_table.fired(time.monotonic() < until_forgotten, "the transactional id never expired")
+            time.sleep(0.2)
+        writer.commit({TopicPartition(topic, 0): [b"after"]})
+        assert writer.transaction.identity.producer_id != before.producer_id
+    finally:
+        client.close()
 
 
 @pytest.mark.slow
@@ -135,7 +158,7 @@ def test_a_zombie_whose_id_expired_along_with_its_heirs_writes_nothing(
     heir = Heir(pipeline)
     heir.write([f"heir-{n}" for n in range(20)])
     client = client_of(pipeline)
-    until(lambda: forgotten_id(client, pipeline), zombie, "INVALID: the transactional id never expired")
+    until(lambda: forgotten_id(client, pipeline.name), zombie, "INVALID: the transactional id never expired")
     pipeline.feed(40)
     pipeline.failed(zombie)
     error = onceward.error_of(zombie)

@@ -39,6 +39,7 @@ from onceward.wire.fencing import Fencing, judge
 from onceward.wire.transaction_states import TRANSITIONS, State, Step
 
 _GRACE_MS = 10_000
+_IDLE_MS = 10_000  # after a pause of that length one more request is not felt
 _TAKEOVER_MS = 5_000  # a takeover that has aborted our transaction asks again every 0.1 s until it has the id
 _TAKEOVER_POLL_SECONDS = 0.2
 _INVALID_TXN_STATE = 48
@@ -79,6 +80,7 @@ class Transaction:
         self._coordinator = TransactionCoordinator(client, transactional_id)
         self._lock = threading.RLock()
         self._epoch_used = False
+        self._given_at = Instant.now()
         self._added: set[TopicPartition] = set()
         self._groups: set[str] = set()
         self._opened_at = Instant.now()
@@ -105,12 +107,12 @@ class Transaction:
         """Open a transaction, under an epoch that no transaction had before; the identity for its writers.
 
         Version 2: the epoch came with the answer to the last ``EndTxn``. Version 1: ``InitProducerId`` with our own
-        identity raises it.
+        identity raises it. So it does when the coordinator has forgotten us meanwhile; then under a new producer id.
 
         :raises Fenced: a newer owner. :raises BrokerUnreachable: no answer; may be called again.
         """
         with self._step(Step.BEGIN):
-            if self._epoch_used:
+            if self._epoch_used or self._forgotten():
                 self._leave_a_newer_owner_alone()
                 self._claim_next_epoch(self.identity)
             self._added.clear()
@@ -283,6 +285,7 @@ class Transaction:
 
     def _go_on_as(self, identity: ProducerIdentity) -> None:
         self.identity = identity
+        self._given_at = Instant.now()
         self._epoch_used = False
         self.state = State.READY
 
@@ -295,6 +298,21 @@ class Transaction:
             self._raise_init_refusal(refused)
         except Unanswered as unanswered:
             raise_as_error(unanswered)
+
+    def _forgotten(self) -> bool:
+        """After a pause: has the id expired (``transactional.id.expiration.ms``), and our next epoch with it?
+
+        The first ``Produce`` would find out, too, but at the price of an attempt.
+        """
+        if self._given_at.age_ms() < _IDLE_MS:
+            return False
+        try:
+            self._describe()
+        except Refused as refused:
+            return refused.code == _TRANSACTIONAL_ID_NOT_FOUND
+        except (Unanswered, ResourceError):
+            return False  # nobody answers: the transaction's own requests will be answered, or not
+        return False
 
     def _recover(self) -> None:
         version = self._client.transaction_version()
