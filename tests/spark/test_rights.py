@@ -76,18 +76,17 @@ def test_without_any_one_of_them_it_fails_closed_and_says_which(
 
 
 WITHDRAWN = [
-    ("plan", "Read", "topic", "source"),
-    ("plan", "Write", "topic", "output"),
-    ("offsets", "Read", "group", "name"),
-    ("ledger", "Write", "topic", "ledger_topic"),
-    ("send", "Write", "transactional-id", "name"),
-    ("commit", "Write", "transactional-id", "name"),
+    pytest.param("plan", "Read", "topic", "source", id="source-plan", marks=pytest.mark.slow),
+    pytest.param("plan", "Write", "topic", "output", id="output-plan", marks=pytest.mark.slow),
+    pytest.param("offsets", "Read", "group", "name", id="group-offsets", marks=pytest.mark.slow),
+    pytest.param("ledger", "Write", "topic", "ledger_topic", id="ledger-ledger", marks=pytest.mark.slow),
+    pytest.param("send", "Write", "transactional-id", "name", id="transactional-id-send", marks=pytest.mark.slow),
+    pytest.param("commit", "Write", "transactional-id", "name", id="transactional-id-commit"),
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.fault("acl-denied")
-@pytest.mark.parametrize(("step", "operation", "kind", "named"), WITHDRAWN, ids=[f"{w[2]}-{w[0]}" for w in WITHDRAWN])
+@pytest.mark.parametrize(("step", "operation", "kind", "named"), WITHDRAWN)
 def test_a_right_that_is_withdrawn_in_the_middle_stops_the_batch_whole(
     secured: SecuredKafka,
     secured_pipeline: SecuredPipeline,

@@ -20,8 +20,6 @@ from test_logins import encoded
 import fault_table
 from onceward.wire.acls import minimal_acls
 
-pytestmark = pytest.mark.slow
-
 JOB = Path(__file__).with_name("secret_job.py")
 JOB_SECONDS = 400
 LOG4J = """
@@ -79,6 +77,7 @@ def a_token() -> str:
     return ".".join([encoded({"alg": "none"}), encoded(claims), ""])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(JOB_SECONDS + 100)
 @pytest.mark.fault("wrong-password")
 @pytest.mark.fault("acl-denied")
