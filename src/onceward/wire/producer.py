@@ -294,6 +294,8 @@ class _Send:
                     f"topic {lane.partition.topic} has no partition {lane.partition.partition}",
                     next_step="correct the `partition` column, or add partitions to the topic",
                 )
+        else:
+            lane.unheard_of = None
         node = leaders.get(lane.partition.partition, NO_LEADER)
         if node == NO_LEADER:
             lane.last_reason = "no leader"

@@ -30,6 +30,7 @@ class HomeSources:
         self._pipeline = pipeline
         self._ledger_topic = ledger_topic
         self._topic_ids: dict[str, str] = {}
+        self._at_home: set[frozenset[str]] = set()
 
     def begin(self, running: RunningBatch, newest: LedgerRecord | None, resume: Resume) -> None:
         """At the start of a run, when nobody else can commit any more: do group and topics fit the ledger?
@@ -37,7 +38,7 @@ class HomeSources:
         :raises LedgerBehind: the group has been committed further than the ledger goes.
         :raises SourceTopicReplaced: …
         """
-        home = self._home(running)
+        home = self._home_by_index(running)
         if not home:
             return
         self._refuse_a_ledger_that_forgot(home, newest, resume)
@@ -76,21 +77,30 @@ class HomeSources:
         return found
 
     def _home(self, running: RunningBatch) -> list[SourceRange]:
-        return [
-            running.sources[source.index]
-            for source in running.kafka_sources
-            if self._client.is_served_by(source.bootstrap_servers)
-        ]
+        return list(self._home_by_index(running).values())
+
+    def _home_by_index(self, running: RunningBatch) -> dict[int, SourceRange]:
+        kafka = running.kafka_sources
+        return {s.index: running.sources[s.index] for s in kafka if self._is_at_home(s.bootstrap_servers)}
+
+    def _is_at_home(self, servers: frozenset[str]) -> bool:
+        """Once known it stays so: a broker that is down is not among the cluster's addresses."""
+        if servers not in self._at_home and self._client.is_served_by(servers):
+            self._at_home.add(servers)
+        return servers in self._at_home
 
     def _refuse_a_ledger_that_forgot(
-        self, home: list[SourceRange], newest: LedgerRecord | None, resume: Resume
+        self, home: Mapping[int, SourceRange], newest: LedgerRecord | None, resume: Resume
     ) -> None:
-        """Offsets and ledger record commit together, so that the group never is ahead of the ledger."""
+        """Offsets and ledger record commit together, so that the group never is ahead of the ledger.
+
+        Of the ledger's sources only those at home count: another cluster may have topics of the same names.
+        """
         committed = committed_offsets(self._client, self._pipeline, note=_NOTE)
         if newest is not None:
-            known = _least(source.end for source in newest.sources)
+            known = _least(source.end for index, source in enumerate(newest.sources) if index in home)
         elif resume == "adopt":
-            known = _least(source.start for source in home)
+            known = _least(source.start for source in home.values())
         else:
             known = dict.fromkeys(committed, -1)  # no chain has begun, so nothing can be committed
         ahead = {p: offset for p, offset in committed.items() if p in known and offset > known[p]}

@@ -79,8 +79,10 @@ class KafkaTarget(AtomicTarget):
         return newest
 
     def _outdated(self) -> bool:
+        """Is there a record that is neither known nor, after a commit in doubt, of our own attempt?"""
         glimpsed = self._ledger.glance()
-        return glimpsed is not None and glimpsed.sequence > self._committed
+        ours = glimpsed is not None and glimpsed.producer == self._transaction.identity
+        return glimpsed is not None and glimpsed.sequence > self._committed and not ours
 
     # 2 to 6. One Spark job
 

@@ -1,0 +1,34 @@
+"""Before a forgotten id is claimed again: does the ledger hold what somebody newer has written?"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from onceward.ids import BatchId, PipelineId, ProducerIdentity
+from onceward.ledger.record import LedgerRecord
+from onceward.sinks.kafka.target import KafkaTarget
+
+OURS, AN_HEIRS = ProducerIdentity(1, 5), ProducerIdentity(2, 0)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "producer", "outdated"),
+    [
+        (7, OURS, False),  # the last one that is known
+        (8, OURS, False),  # a commit in doubt was carried out after all
+        (8, AN_HEIRS, True),
+        (9, AN_HEIRS, True),
+    ],
+)
+def test_only_what_somebody_else_wrote_makes_a_copy_outdated(
+    sequence: int, producer: ProducerIdentity, outdated: bool
+) -> None:
+    newest = LedgerRecord(PipelineId("p"), sequence, BatchId("q", sequence), (), {}, producer, 0)
+    target: Any = KafkaTarget.__new__(KafkaTarget)
+    target._ledger = SimpleNamespace(glance=lambda: newest)
+    target._transaction = SimpleNamespace(identity=OURS)
+    target._committed = 7
+    assert target._outdated() is outdated
