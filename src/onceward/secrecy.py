@@ -11,21 +11,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _PY4J_LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
+_unlogged = threading.local()
+
+
+def _is_not_unlogged(record: logging.LogRecord) -> bool:
+    """A filter is asked in the thread that logs."""
+    return not getattr(_unlogged, "depth", 0)
 
 
 @contextmanager
 def unlogged_calls() -> Iterator[None]:
-    """Inside, this thread's calls into the JVM are not logged: at DEBUG py4j writes each with all its arguments."""
-    here = threading.get_ident()
+    """Inside, this thread's calls into the JVM are not logged: at DEBUG py4j writes each with all its arguments.
 
-    def elsewhere(record: logging.LogRecord) -> bool:
-        return record.thread != here
-
-    loggers = [logging.getLogger(name) for name in _PY4J_LOGGERS]
-    for logger in loggers:
-        logger.addFilter(elsewhere)
+    The filter stays for good. Were it taken away again, a thread that goes through the list of filters just then would
+    skip one, perhaps the one that it needs.
+    """
+    for name in _PY4J_LOGGERS:
+        logging.getLogger(name).addFilter(_is_not_unlogged)  # the same one is added once only
+    _unlogged.depth = getattr(_unlogged, "depth", 0) + 1
     try:
         yield
     finally:
-        for logger in loggers:
-            logger.removeFilter(elsewhere)
+        _unlogged.depth -= 1

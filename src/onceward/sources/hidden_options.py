@@ -26,11 +26,29 @@ _MANY = 10_000  # fields to print: all of them
 # Spark's default pattern (spark.redaction.regex) knows a secret by such a word, in its name or in itself. A key has
 # neither. Kafka's PEM reader, like others, passes over what stands before a BEGIN line.
 _PEM_HEADING = "The secret key of a client:\n"
+# Nor has a login without a password (Kerberos, a cloud's own). Kafka's JaasConfig passes over comments.
+_JAAS_HEADING = "/* secret */ "
+_KNOWN_WORD = re.compile(r"secret|password|token", re.IGNORECASE)
+_REDACTED = "*********(redacted)"
 
 
 def is_secret(name: str) -> bool:
     """Whether an option of Spark's Kafka source is one that nobody may read."""
     return bool(_SECRET.search(name))
+
+
+def with_heading(name: str, value: str) -> str:
+    """``value`` so that Spark knows it for a secret, and Kafka reads the same from it."""
+    if "-----BEGIN" in value:
+        return f"{_PEM_HEADING}{value}"
+    if "jaas" in name.lower() and not _KNOWN_WORD.search(value):
+        return f"{_JAAS_HEADING}{value}"
+    return value
+
+
+def is_shown(name: str, value: str, printed: str) -> bool:
+    """Whether ``printed`` shows the secret. A short one may be part of some other text, such as an option's name."""
+    return value in printed and f"{name}={_REDACTED}" not in printed
 
 
 def with_hidden_options(spark: SparkSession, frame: DataFrame, secrets: Mapping[str, str]) -> DataFrame:
@@ -55,11 +73,12 @@ def with_hidden_options(spark: SparkSession, frame: DataFrame, secrets: Mapping[
         }
         options = jvm.java.util.HashMap(arguments["extraOptions"].asCaseSensitiveMap())
         for name, value in secrets.items():
-            options.put(name, f"{_PEM_HEADING}{value}" if "-----BEGIN" in value else value)
+            options.put(name, with_heading(name, value))
         arguments["extraOptions"] = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(options)
         arguments["v1Relation"] = getattr(jvm.scala, "Option$").__getattr__("MODULE$").empty()
         hiding = relation.copy(*arguments.values())
-        shown = [name for name, value in secrets.items() if value in str(hiding.argString(_MANY))]
+        printed = str(hiding.argString(_MANY))
+    shown = [name for name, value in secrets.items() if is_shown(name, value, printed)]
     if shown:
         raise ConfigurationError(
             f"Spark would show {', '.join(shown)} in its query plans, web pages and event log: neither "
