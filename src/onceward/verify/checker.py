@@ -145,7 +145,10 @@ def _ranges(
     for where in high:
         if stable[where] < high[where] and question.expect_caught_up:
             detail = f"the last stable offset is {stable[where]}, the high watermark {high[where]}"
-            findings.anomaly("open-transaction", "I8", place(*where, stable[where], high[where] - 1), detail)
+            if question.shared_topic:
+                findings.cannot_judge(f"{place(*where)}: {detail}, for a transaction that may be of others")
+            else:
+                findings.anomaly("open-transaction", "I8", place(*where, stable[where], high[where] - 1), detail)
         covered = [part.first for part in parts.get(where, ()) if part.sequence >= first_sequence]
         accounted_from = starts[where] if chain.from_the_beginning else min(covered, default=None)
         end = min(stable[where], high[where] if question.expect_caught_up else wanted[where])
@@ -161,7 +164,7 @@ def _readings(
     high: Mapping[Where, int],
     findings: Findings,
 ) -> dict[Where, Reading]:
-    compacted = {topic: cluster.is_compacted(topic) or False for topic in {where[0] for where in ranges}}
+    compacted = {topic: cluster.is_compacted(topic) for topic in {where[0] for where in ranges}}
     decided: dict[Where, list[Part]] = {where: [] for where in parts}
     for where, part in ((where, part) for where, told in parts.items() for part in told):
         if _decided(part, ranges[where], high[where]):

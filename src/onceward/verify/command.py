@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
@@ -32,6 +33,10 @@ def run(ask: Callable[[], Question], output: str, stream: TextIO = sys.stdout) -
         findings.cannot_judge(reason.message)
         findings.facts["next_step"] = reason.next_step
         sys.stderr.write(f"{reason.message}. Next: {reason.next_step}.\n")
+    except Exception as error:  # noqa: BLE001 — Python's own exit status would be 1, which accuses the pipeline
+        findings = Findings()
+        findings.cannot_judge(f"the checker itself failed: {type(error).__name__}: {error}")
+        traceback.print_exc()
     if output == "json":
         stream.write(json.dumps(findings.as_json(), indent=1) + "\n")
     else:

@@ -57,12 +57,16 @@ def judge_output(where: Where, reading: Reading, folder: Path, epochs: Epochs, f
     """Every record batch of one output partition."""
     unended: dict[int, list[RecordBatch]] = {}
     for batch in record_batches(folder):
-        if not reading.looked_at.start <= batch.first < reading.looked_at.end:
+        # Behind the end nothing is asked for but the markers of what lies before it.
+        behind = batch.first >= reading.looked_at.end
+        if batch.first < reading.looked_at.start or (behind and batch.producer_id not in unended):
             continue
         if batch.marker is not None:
             written = unended.pop(batch.producer_id, [])
             epochs.repeated_markers += not written
             _transaction(where, written, batch.marker, reading, epochs, findings)
+            continue
+        if behind:
             continue
         epochs.record_batches += 1
         if batch.transactional:

@@ -35,7 +35,8 @@ class Reading:
 
     log: PartitionLog
     looked_at: OutputRange
-    compacted: bool
+    compacted: bool | None
+    """None: the broker does not say."""
     shared: bool
     """Others write here, too."""
     written: Offsets = field(default_factory=Offsets)
@@ -52,7 +53,7 @@ def read_outputs(
     cluster: Cluster,
     parts: Mapping[Where, Sequence[Part]],
     ranges: Mapping[Where, OutputRange],
-    compacted: Mapping[str, bool],
+    compacted: Mapping[str, bool | None],
     *,
     shared: bool,
 ) -> dict[Where, Reading]:
@@ -84,8 +85,8 @@ def judge(readings: Mapping[Where, Reading], findings: Findings) -> None:
             if part.first < reading.looked_at.start:
                 findings.gone(f"{part.place} (sequence {part.sequence}): deleted by retention")
             elif tally.count < part.count:
-                if reading.compacted:
-                    findings.cannot_judge(f"{part.place} (sequence {part.sequence}): the topic is compacted")
+                if reading.compacted is not False:
+                    _cannot_ask_for_all(part, reading, findings)
                     continue
                 _lost(part, reading, tally.count, findings)
                 torn[part.sequence].append(part.place)
@@ -96,12 +97,20 @@ def judge(readings: Mapping[Where, Reading], findings: Findings) -> None:
                 whole.add(part.sequence)
             else:
                 whole.add(part.sequence)
+                if reading.shared and reading.compacted is not False and tally.hexdigest() != part.checksum:
+                    _cannot_ask_for_all(part, reading, findings)  # as many as before, and some are of others
+                    continue
                 _same_content(part, reading, tally.hexdigest(), findings)
                 if not reading.shared and not reading.compacted:
                     _one_transaction(part, reading, findings)
     for sequence in sorted(torn.keys() & whole):
         detail = f"of batch sequence {sequence} only a part is visible"
         findings.anomaly("fractured-batch", "I4", torn[sequence][0], detail)
+
+
+def _cannot_ask_for_all(part: Part, reading: Reading, findings: Findings) -> None:
+    why = "the topic is compacted" if reading.compacted else "DESCRIBE_CONFIGS is not granted, it may be compacted"
+    findings.cannot_judge(f"{part.place} (sequence {part.sequence}): {why}")
 
 
 def _lost(part: Part, reading: Reading, seen: int, findings: Findings) -> None:
@@ -143,7 +152,7 @@ def _one_transaction(part: Part, reading: Reading, findings: Findings) -> None:
 def _nothing_unwritten_is_read(where: Where, reading: Reading, findings: Findings) -> None:
     """Committed records are some of all records: a broker that shows more contradicts itself."""
     for first, last in reading.log.visible.intervals:
-        if reading.written.missing(first, last) and not reading.compacted:
+        if reading.written.missing(first, last) and reading.compacted is False:
             detail = "given to a reader of committed records, and not to one of uncommitted records"
             findings.anomaly("aborted-read", "I5", place(*where, first, last), detail)
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Any
 
 from onceward.verify.chain import Chain
-from onceward.verify.cluster import Cluster, Where
+from onceward.verify.cluster import COMMITTED, Cluster, Where
 from onceward.verify.findings import Findings, place
 from onceward.verify.ledger import kafka_position
 
@@ -48,19 +48,23 @@ def _look_at(
             findings.cannot_judge(f"source topic {topic}: not on this cluster")
         return {"position": reached, "on_this_cluster": False}
     starts, ends = cluster.starts(partitions), cluster.ends(partitions)
+    stable = cluster.ends(partitions, COMMITTED)  # nobody can read behind a source's own open transaction
     behind = group_behind = 0
     for where in partitions:
-        end, position = ends[where], reached.get(where[1], starts[where])
+        end, position = stable[where], reached.get(where[1], starts[where])
         of_group = end if group is None else group.get(where, starts[where])
         behind += max(0, end - position)
         group_behind += max(0, end - of_group)
-        if position > end:
+        if position > ends[where]:
             findings.cannot_judge(
-                f"source {place(*where)}: read up to {position}, but it ends at {end}: made anew, or truncated"
+                f"source {place(*where)}: read up to {position}, but it ends at {ends[where]}: made anew, or truncated"
             )
         if expect_caught_up and position < end:
             detail = f"the ledger ends {end - position} records before the source does"
             findings.anomaly("lag", "I8", place(*where, position, end - 1), detail)
+        elif expect_caught_up and of_group < end and group is not None and where not in group:
+            # Offsets of a group that nobody is a member of expire (offsets.retention.minutes).
+            findings.cannot_judge(f"the lag of consumer group {cluster.group}: it has no offset of {place(*where)}")
         elif expect_caught_up and of_group < end:
             detail = f"the group's offset is {of_group}, the source ends at {end}"
             findings.anomaly("lag", "I8", place(*where, of_group, end - 1), detail)

@@ -1,0 +1,117 @@
+"""Healthy topics that look odd: a pipeline that runs on, compaction, others' transactions, expired offsets."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onceward.verify import fencing
+from onceward.verify.command import run
+from onceward.verify.fencing import Epochs, judge_output
+from onceward.verify.findings import Findings
+from onceward.verify.ledger import Batch, Part
+from onceward.verify.manifests import OutputRange, Reading, judge
+from onceward.verify.partition_log import PartitionLog
+from onceward.verify.positions import _look_at
+from onceward.verify.segments import Marker, RecordBatch
+
+WHERE = ("out", 0)
+
+
+def reading_of(
+    part: Part, seen: list[int], end: int, *, compacted: bool | None = False, shared: bool = False
+) -> Reading:
+    looked_at = OutputRange(0, end, 0, end)
+    log = PartitionLog([part], 0, end)
+    offsets = np.array(seen, np.int64)
+    log.visible.add(offsets)
+    log.tallies[0].count = len(seen)
+    reading = Reading(log, looked_at, compacted, shared)
+    reading.written.add(offsets)
+    return reading
+
+
+def written(first: int, last: int, producer: int, marker: Marker | None = None) -> RecordBatch:
+    return RecordBatch(first, last, last - first + 1, producer, 3, True, marker)
+
+
+def judged(log: list[RecordBatch], end: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(fencing, "record_batches", lambda folder: log)
+    part = Part(0, *WHERE, count=2, first=0, last=1, checksum="")
+    told = Batch(0, "q", 0, (), (part,), (7, 3), "ledger", 0, 0)
+    findings = Findings()
+    epochs = Epochs({0: told}, frozenset({7}), {(7, 3): 0})
+    judge_output(WHERE, reading_of(part, [0, 1], end), Path(), epochs, findings)
+    return [anomaly.name for anomaly in findings.anomalies]
+
+
+def test_a_marker_behind_what_is_looked_at_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    more = [written(3, 3, 7), written(4, 4, 7, "abort"), written(5, 5, 9)]
+    assert judged([written(0, 1, 7), written(2, 2, 7, "commit"), *more], 2, monkeypatch) == []
+
+
+def test_what_no_marker_follows_is_told_of_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judged([written(0, 1, 7), written(2, 2, 8, "commit")], 2, monkeypatch) == ["aborted-read"]
+
+
+@pytest.mark.parametrize(
+    ("compacted", "verdict"), [(False, "violated"), (True, "inconclusive"), (None, "inconclusive")]
+)
+def test_a_topic_that_may_be_compacted_may_lack_records(compacted: bool | None, verdict: str) -> None:
+    part = Part(0, *WHERE, count=3, first=0, last=2, checksum="")
+    findings = Findings()
+    judge({WHERE: reading_of(part, [0, 2], 3, compacted=compacted)}, findings)
+    assert findings.verdict == verdict
+
+
+def test_a_compacted_topic_of_several_may_hold_as_many_records_as_the_batch_had() -> None:
+    part = Part(0, *WHERE, count=2, first=0, last=2, checksum="of the batch's own two")
+    findings = Findings()
+    judge({WHERE: reading_of(part, [1, 2], 3, compacted=True, shared=True)}, findings)
+    assert findings.verdict == "inconclusive"
+
+
+class Cluster:
+    """A source partition with ten records, of which a transaction that is open hides the last two."""
+
+    group = "p"
+
+    def partitions(self, topic: str) -> list[tuple[str, int]]:
+        return [(topic, 0)]
+
+    def starts(self, partitions: Any) -> Any:
+        return dict.fromkeys(partitions, 0)
+
+    def ends(self, partitions: Any, isolation: str = "read_uncommitted") -> Any:
+        return dict.fromkeys(partitions, 8 if isolation == "read_committed" else 10)
+
+
+@pytest.mark.parametrize(
+    ("position", "group", "verdict"),
+    [
+        (8, {("in", 0): 8}, "exactly_once"),
+        (7, {("in", 0): 7}, "violated"),
+        (8, {("in", 0): 7}, "violated"),
+        (8, {}, "inconclusive"),  # offsets.retention.minutes
+        (11, {("in", 0): 11}, "inconclusive"),
+    ],
+)
+def test_lag_is_what_could_have_been_read_and_was_not(position: int, group: Any, verdict: str) -> None:
+    findings, cluster = Findings(), Cluster()
+    _look_at(cluster, "in", {0: position}, group, findings, True)  # type: ignore[arg-type]
+    assert findings.verdict == verdict
+
+
+def test_a_checker_that_fails_accuses_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    def ask() -> Any:
+        raise FileNotFoundError("a segment that retention has just deleted")
+
+    stream = io.StringIO()
+    assert run(ask, "json", stream) == 2
+    assert json.loads(stream.getvalue())["verdict"] == "inconclusive"
+    assert "Traceback" in capsys.readouterr().err
