@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from onceward.verify import fencing
+from onceward.verify.checker import Question, _undecided
 from onceward.verify.command import run
 from onceward.verify.fencing import Epochs, judge_output
 from onceward.verify.findings import Findings
 from onceward.verify.ledger import Batch, Part
+from onceward.verify.ledger_reader import read_ledger
 from onceward.verify.manifests import OutputRange, Reading, judge
 from onceward.verify.partition_log import PartitionLog
 from onceward.verify.positions import _look_at
@@ -104,6 +106,44 @@ class Cluster:
 def test_lag_is_what_could_have_been_read_and_was_not(position: int, group: Any, verdict: str) -> None:
     findings, cluster = Findings(), Cluster()
     _look_at(cluster, "in", {0: position}, group, findings, True)  # type: ignore[arg-type]
+    assert findings.verdict == verdict
+
+
+class Message:
+    def __init__(self, key: bytes, offset: int) -> None:
+        self._key, self._offset = key, offset
+
+    def key(self) -> bytes:
+        return self._key
+
+    def offset(self) -> int:
+        return self._offset
+
+
+class SharedLedger(Cluster):
+    """Two records, neither decided."""
+
+    def __init__(self, *keys: bytes) -> None:
+        self.records = [Message(key, offset) for offset, key in enumerate(keys)]
+
+    def ends(self, partitions: Any, isolation: str = "read_uncommitted") -> Any:
+        return dict.fromkeys(partitions, 0 if isolation == "read_committed" else len(self.records))
+
+    def read(self, ranges: Any, isolation: str = "read_committed") -> Any:
+        for where, (start, end) in ranges.items():
+            for message in self.records[start:end]:
+                yield where, [message], np.array([message.offset()])
+
+
+@pytest.mark.parametrize(
+    ("keys", "verdict"),
+    [((b"p", b"q"), "violated"), ((b"q", b"p"), "inconclusive"), ((b"q", b"q"), "exactly_once")],
+)
+def test_the_transaction_that_never_ends_may_be_another_pipelines(keys: tuple[bytes, ...], verdict: str) -> None:
+    cluster: Any = SharedLedger(*keys)
+    findings = Findings()
+    question = Question(bootstrap_servers="", pipeline_id="p", expect_caught_up=True)
+    _undecided(read_ledger(cluster, "ledger", "p", settle_s=0), question, findings)
     assert findings.verdict == verdict
 
 

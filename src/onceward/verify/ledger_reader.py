@@ -25,6 +25,8 @@ class LedgerReading:
     """In the order of partitions and offsets."""
     undecided: list[str]
     """Places of the pipeline's records that are in, or behind, a transaction that has not ended."""
+    behind_others: list[str]
+    """Those of them for which another pipeline's transaction is to blame, as far as can be seen."""
     tombstones: list[str]
     """Places where the pipeline's key was deleted."""
 
@@ -42,7 +44,7 @@ def read_ledger(cluster: Cluster, topic: str, pipeline_id: str, settle_s: float)
 
 
 def _read(cluster: Cluster, partitions: list[Where], key: bytes, settle_s: float) -> LedgerReading:
-    decided_to, undecided = _settled(cluster, partitions, key, settle_s)
+    decided_to, undecided, behind_others = _settled(cluster, partitions, key, settle_s)
     starts = cluster.starts(partitions)
     found: dict[Where, list[Batch]] = {where: [] for where in partitions}
     tombstones = []
@@ -54,26 +56,30 @@ def _read(cluster: Cluster, partitions: list[Where], key: bytes, settle_s: float
                     tombstones.append(place(*where, message.offset()))
                 else:
                     found[where].append(batch_of(value, *where, message.offset()))
-    return LedgerReading(list(itertools.chain(*found.values())), undecided, tombstones)
+    return LedgerReading(list(itertools.chain(*found.values())), undecided, behind_others, tombstones)
 
 
 def _settled(
     cluster: Cluster, partitions: list[Where], key: bytes, settle_s: float
-) -> tuple[dict[Where, int], list[str]]:
-    """Up to where each partition is decided, and where records of ``key`` are that were there before and are not."""
+) -> tuple[dict[Where, int], list[str], list[str]]:
+    """Up to where each partition is decided, and where records of ``key`` are that were there before and are not.
+
+    What is not decided begins with the first record of a transaction that is open, and its key says whose that is.
+    """
     deadline = time.monotonic() + settle_s
     high = cluster.ends(partitions)
     while True:
         stable = cluster.ends(partitions, COMMITTED)
         decided_to = {where: min(stable[where], high[where]) for where in partitions}
-        undecided = [
-            place(*where, message.offset())
-            for where, messages, _ in cluster.read({w: (decided_to[w], high[w]) for w in partitions}, UNCOMMITTED)
-            for message in messages
-            if message.key() == key
-        ]
+        undecided, behind_others = [], []
+        first_keys: dict[Where, bytes | None] = {}
+        for where, messages, _ in cluster.read({w: (decided_to[w], high[w]) for w in partitions}, UNCOMMITTED):
+            begun_by = first_keys.setdefault(where, messages[0].key())
+            ours = [place(*where, message.offset()) for message in messages if message.key() == key]
+            undecided += ours
+            behind_others += ours if begun_by != key else []
         if not undecided or time.monotonic() > deadline:
-            return decided_to, undecided
+            return decided_to, undecided, behind_others
         time.sleep(_LOOK_SECONDS)
 
 
