@@ -79,3 +79,19 @@ def test_a_source_stays_at_home_while_its_brokers_are_down() -> None:
     assert known.offsets(reading) == {TopicPartition("orders", 0): 100}
     client.up = False
     assert known.offsets(reading) == {TopicPartition("orders", 0): 100}
+
+
+def test_a_topic_that_a_query_no_longer_reads_may_come_back_as_another_one():
+    client: Any = Client()
+    known = HomeSources(client, P, "ledger")
+    client.topic_ids = lambda topics: {topic: f"{topic} of before" for topic in topics}
+    both = RunningBatch(
+        BatchId("q", 0), "r", "", (SourceRange({}, {"orders": {"0": 9}, "gone": {"0": 9}}),), HOME, False, None
+    )
+    known.topic_ids(both)
+    known.topic_ids(batch(1, HERE, start=9, end=10))
+    client.topic_ids = lambda topics: {"orders": "orders of before", "gone": "another"}
+    assert known.topic_ids(both)["gone"] == "another"
+
+
+HOME = (KafkaSource(0, HERE),)

@@ -73,7 +73,8 @@ class HomeSources:
                 'new pipeline_id on this checkpoint, once with resume="adopt"',
                 details={"topics": replaced},
             )
-        self._topic_ids |= found
+        # Only what the batch reads: a topic that a pattern no longer finds may come back as another one.
+        self._topic_ids = {name: known for name, known in self._topic_ids.items() if name in topics} | found
         return found
 
     def _home(self, running: RunningBatch) -> list[SourceRange]:
