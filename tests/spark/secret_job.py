@@ -106,21 +106,19 @@ class Job:
             options=self.given["options"] | changed,
         ).selectExpr("value")
 
-    def sink(self, topic: str | None = None, **changed: str) -> onceward.KafkaSink:
+    def sink(self, topic: str | None = None, delivery: Any = "exactly_once", **changed: str) -> onceward.KafkaSink:
         return onceward.KafkaSink(
             bootstrap_servers=self.given["servers"],
             pipeline_id=self.given["pipeline"],
             topic=topic or self.given["output"],
             ledger_topic=self.given["ledger"],
+            delivery=delivery,
             options=self.given["options"] | changed,
         )
 
-    def start(self, frame: DataFrame, sink: onceward.KafkaSink, **trigger: Any) -> Any:
-        checkpoint = str(self.folder / "checkpoint")
-        writer = frame.writeStream.option("checkpointLocation", checkpoint).trigger(
-            **(trigger or {"availableNow": True})
-        )
-        return writer.foreachBatch(sink).start()
+    def start(self, frame: DataFrame, sink: onceward.KafkaSink, checkpoint: str = "checkpoint", **trigger: Any) -> Any:
+        writer = frame.writeStream.option("checkpointLocation", str(self.folder / checkpoint))
+        return writer.trigger(**(trigger or {"availableNow": True})).foreachBatch(sink).start()
 
     # ── what it shows ──
 
@@ -197,6 +195,8 @@ class Job:
         self._is_fenced()
         self.feed(10)
         self.shows_itself("good", self.start(self.frame(), self.sink()))
+        plain = self.start(self.frame(), self.sink(delivery="at_least_once"), "another-checkpoint")
+        self.shows_itself("at least once", plain)
         self.shows_pages()
         self.shows_processes()
         self.spark.stop()
