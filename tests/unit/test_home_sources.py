@@ -15,6 +15,7 @@ from onceward.sinks.kafka.home_sources import HomeSources
 
 HERE, ELSEWHERE = frozenset({"here:9092"}), frozenset({"elsewhere:9092"})
 P = PipelineId("p")
+HOME = (KafkaSource(0, HERE),)
 
 
 class Client:
@@ -92,6 +93,3 @@ def test_a_topic_that_a_query_no_longer_reads_may_come_back_as_another_one():
     known.topic_ids(batch(1, HERE, start=9, end=10))
     client.topic_ids = lambda topics: {"orders": "orders of before", "gone": "another"}
     assert known.topic_ids(both)["gone"] == "another"
-
-
-HOME = (KafkaSource(0, HERE),)

@@ -74,8 +74,8 @@ def naming_lost_input() -> Iterator[None]:
         raise SourceDataLost(
             f"records of this batch are gone from the source before they were read: {where}",
             next_step="lengthen the source topic's retention (retention.ms, retention.bytes); nothing of the batch was "
-            "written; if the topic was deleted and created again, begin anew with another pipeline_id and checkpoint, or "
-            "its records below the old offsets are skipped; to go on without the lost records, start once with "
+            "written; if the topic was deleted and created again, begin anew with another pipeline_id and checkpoint, "
+            "or its records below the old offsets are skipped; to go on without the lost records, start once with "
             'kafka_source(spark_options={"failOnDataLoss": False})',
         ) from error
 
