@@ -30,7 +30,8 @@ from witness import REPORT, SOURCE
 
 TABLE = ROOT / "docs" / "mutants.md"
 TEST_LIMIT_SECONDS = {"unit": 60, "broker": 150}
-"""How long one test may take. The slowest takes a tenth of it; whoever takes longer hangs."""
+"""How long one test may take, once its brokers and Spark are there. The slowest takes a tenth of it; whoever takes
+longer hangs."""
 RUN_LIMIT_SECONDS = {"unit": 300, "broker": 600}
 """How long a whole run may take, should a test hang in a way that pytest cannot end."""
 
@@ -151,7 +152,7 @@ class Workshop:
         folder.mkdir(exist_ok=True)
         command = [
             sys.executable, "-m", "pytest", "-q", "-p", "witness", "-p", "no:cacheprovider", "-W", "ignore",
-            f"--timeout={TEST_LIMIT_SECONDS[level]}", f"--basetemp={folder / name}",
+            f"--timeout={TEST_LIMIT_SECONDS[level]}", "-o", "timeout_func_only=true", f"--basetemp={folder / name}",
             *(["-x"] if stop_at_first else []), *nodes,
         ]  # fmt: skip
         environment = {
