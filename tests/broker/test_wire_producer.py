@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from wire_fixtures import LosingClient, Writer, appends_to, first, fragments, one_by_one, settings
 
 from onceward.errors import (
     EpochPoisoned,
@@ -25,6 +24,7 @@ from onceward.testing import LocalKafka
 from onceward.wire.client import KafkaClient
 from onceward.wire.producer import Append, PartitionProducer, idempotent_identity
 from onceward.wire.settings import ProducerSettings
+from wire_fixtures import LosingClient, Writer, appends_to, first, fragments, one_by_one, settings
 
 pytestmark = pytest.mark.broker
 

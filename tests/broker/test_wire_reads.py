@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
-from wire_fixtures import Writer, appends_to, fragments, settings
 
 from onceward.errors import LedgerUnreadable, TopicMissing
 from onceward.ids import TopicPartition
@@ -15,6 +14,7 @@ from onceward.testing import LocalKafka
 from onceward.wire.client import KafkaClient
 from onceward.wire.offsets import EARLIEST, LATEST, committed_offsets, list_offsets
 from onceward.wire.reads import newest_committed
+from wire_fixtures import Writer, appends_to, fragments, settings
 
 pytestmark = pytest.mark.broker
 
