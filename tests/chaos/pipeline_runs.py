@@ -20,10 +20,11 @@ import pyspark
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka.admin import AdminClient
-from pipeline_job import JobSettings
+from pipeline_job import FAILED_OTHERWISE, STOPPED_BY_US, JobSettings
 from pipeline_models import RECORD_MS, record
 from pipeline_workloads import WORKLOADS
 
+from fault_table import invalid
 from onceward.testing import LocalKafka
 from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, FiredFault, fired_faults
 from onceward.testing.topic_reader import end_offsets
@@ -209,18 +210,35 @@ class JobLife:
         """A fault that was armed and never happened proves nothing: the test is invalid then."""
         fired = [fault.fault for fault in self.fired]
         missing = [fault for fault in self.armed if fault not in fired]
-        assert not missing, f"INVALID: never fired: {missing}; {self._last_steps()}\n{self.log_tail()}"
+        if missing:
+            self._must_not_have_stopped(f"before {missing}")
+            invalid(f"never fired: {missing}; {self._last_steps()}\n{self.log_tail()}")
+
+    def _must_not_have_stopped(self, when: str) -> None:
+        """An error of the product is a failure, whatever fault was still to come."""
+        stopped = self.status in (STOPPED_BY_US, FAILED_OTHERWISE)
+        assert not stopped, f"the query stopped ({self.error}) {when}\n{self.log_tail()}"
 
     def must_have_been_killed(self) -> None:
         self.must_have_fired()
         assert self.status == -signal.SIGKILL, f"INVALID: status {self.status}\n{self.log_tail()}"
 
     def until(self, happened: Callable[[], Any], what: str) -> Any:
-        """What ``happened`` returns as soon as it is true. Fails when the job ends before, or nothing comes."""
+        """What ``happened`` returns as soon as it is true.
+
+        Fails when the query ends before with an error. INVALID when it ends well before, or nothing comes while a
+        fault is still to fire.
+        """
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (found := happened()):
-            assert self.status is None, f"INVALID: ended ({self.status}) before: {what}\n{self.log_tail()}"
-            assert time.monotonic() < deadline, f"INVALID: never: {what}; {self._last_steps()}\n{self.log_tail()}"
+            if self.status is not None and not (found := happened()):  # it may have come right before the end
+                self._must_not_have_stopped(f"before: {what}")
+                invalid(f"ended ({self.status}) before: {what}\n{self.log_tail()}")
+            if found:
+                break
+            if time.monotonic() > deadline:
+                armed = len(self.fired) < len(self.armed)
+                (invalid if armed else pytest.fail)(f"never: {what}; {self._last_steps()}\n{self.log_tail()}")
             time.sleep(0.05)
         return found
 
