@@ -10,7 +10,8 @@ import pytest
 
 from onceward.testing import LocalKafka
 
-pytest.register_assert_rewrite("pipeline_audit", "pipeline_runs")  # their assertions shall show values, too
+# Their assertions shall show values, too.
+pytest.register_assert_rewrite("pipeline_audit", "pipeline_lives", "pipeline_runs")
 
 from pipeline_runs import Pipeline  # noqa: E402
 

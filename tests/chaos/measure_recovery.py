@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from confluent_kafka.admin import AdminClient, NewTopic
 from pipeline_audit import audit
-from pipeline_runs import JobLife, Pipeline
+from pipeline_lives import JobLife
+from pipeline_runs import Pipeline
 
 from onceward.ids import TopicPartition
 from onceward.testing import LocalKafka

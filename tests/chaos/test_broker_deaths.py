@@ -8,7 +8,8 @@ from threading import Event, Thread
 
 import pytest
 from pipeline_audit import audit
-from pipeline_runs import JobLife, Pipeline
+from pipeline_lives import JobLife
+from pipeline_runs import Pipeline
 
 from onceward.testing import KafkaNode, LocalKafka
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import psutil
 import pytest
 from pipeline_audit import audit
-from pipeline_runs import JobLife, Pipeline, send
+from pipeline_lives import JobLife, send
+from pipeline_runs import Pipeline
 
 from fault_table import fired
 from onceward.testing import LocalKafka
