@@ -8,11 +8,10 @@ the client id is never compact), an answer with the correlation id.
 from __future__ import annotations
 
 import asyncio
+import functools
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-
-from kafka.protocol.api_key import ApiKey
 
 PREFIX_BYTES = 64 << 10
 """How much of a frame is read before anything is decided; the longest header has 8 + 2 + 32,767 bytes."""
@@ -22,7 +21,6 @@ LARGEST_FRAME_BYTES = 256 << 20  # a TLS hello, read as a size, is above it
 
 _HEADER = struct.Struct(">hhih")
 _SIZE = struct.Struct(">i")
-_API_NAMES: dict[int, str] = {int(key): key.name for key in ApiKey}
 
 
 class NotKafka(ValueError):
@@ -54,12 +52,20 @@ class RequestHead:
 
 def api_name(key: int) -> str:
     """Kafka's name of an api key; ``Api68`` for one that kafka-python does not know."""
-    return _API_NAMES.get(key, f"Api{key}")
+    return _api_names().get(key, f"Api{key}")
 
 
 def known_apis() -> frozenset[str]:
     """Every name that :func:`api_name` may give, but for those of unknown keys."""
-    return frozenset(_API_NAMES.values())
+    return frozenset(_api_names().values())
+
+
+@functools.cache
+def _api_names() -> dict[int, str]:
+    # Not at the top: pytest loads this package wherever Onceward is installed.
+    from kafka.protocol.api_key import ApiKey
+
+    return {int(key): key.name for key in ApiKey}
 
 
 def correlation_id(prefix: bytes) -> int:

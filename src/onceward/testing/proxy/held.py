@@ -11,8 +11,6 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from kafka.protocol.api_header import RequestHeader, ResponseClassRegistry
-
 from onceward.testing.proxy.frames import RequestHead
 
 _DELIVERY_SECONDS = 30.0
@@ -57,6 +55,8 @@ class HeldRequest:
 
     def decoded_answer(self, timeout_s: float = 30.0) -> Any:
         """The answer as kafka-python reads it: ``fault.held[0].decoded_answer().error_code``."""
+        from kafka.protocol.api_header import RequestHeader, ResponseClassRegistry
+
         (key,) = struct.unpack_from(">h", self.frame, 4)
         header = RequestHeader(key, self.head.version, self.head.correlation_id, self.head.client_id)
         kind = ResponseClassRegistry.get_response_class(header)
