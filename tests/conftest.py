@@ -125,6 +125,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder} -XX:+UseSerialGC",
+        # A test loses a shuffle, for which Spark disowns the one block manager there is. From then on its heartbeats
+        # fail, and after 60 of them, ten minutes, the JVM would exit with status 56 in the middle of another test.
+        "spark.executor.heartbeat.maxFailures": "1000000",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.checkpointLocation": str(folder / "checkpoints"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
