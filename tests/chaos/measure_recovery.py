@@ -30,7 +30,7 @@ from onceward.wire.client import KafkaClient
 from wire_fixtures import Writer, settings
 
 _MID_SEND, _COMMITTED = "mid-send", "committed, not logged"
-_KILLS = {_MID_SEND: "lease:finished:12:kill", _COMMITTED: "commit:finished:3:kill"}
+_KILLS = {_MID_SEND: "lease:finished:12:kill", _COMMITTED: "commit:finished:1:kill"}
 _BATCH = 2_000
 _LONG_MS = 600_000
 
@@ -58,7 +58,7 @@ def _recover_again_and_again(kafka: LocalKafka, folder: Path, lives: int) -> dic
     for number in range(lives + 1):
         pipeline.produce(4 * _BATCH)
         kind = list(_KILLS)[number % len(_KILLS)]
-        fault = f"finish:finished:1>{_KILLS[kind]}" if number < lives else ""
+        fault = f"commit:finished:2>{_KILLS[kind]}" if number < lives else ""  # measured before it dies in turn
         with pipeline.job(fault) as life:
             if number < lives:
                 life.wait()

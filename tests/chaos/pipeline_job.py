@@ -19,12 +19,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from pipeline_traps import trapped
 from pipeline_workloads import WORKLOADS
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import onceward as ow
+from job_process import News
 from onceward import events
 from onceward.engine.jars import spark_connector_coordinates
 from onceward.testing import faults
@@ -65,17 +68,8 @@ class JobSettings:
         return json.dumps(asdict(self))
 
 
-class News:
-    """Appends one JSON line per event; a line that was begun when the process was killed is the last one."""
-
-    def __init__(self, path: str) -> None:
-        self._file = Path(path).open("a", buffering=1)  # noqa: SIM115  open as long as the process lives
-        self._lock = threading.Lock()
-
-    def tell(self, what: str, **more: Any) -> None:
-        line = json.dumps({"what": what, "at": time.time(), **more}, default=str)
-        with self._lock:
-            self._file.write(line + "\n")
+class StepNews(News):
+    """Of each step of the engine, too."""
 
     def tell_step(self, event: events.Event) -> None:
         error = type(event.error).__name__ if event.error else None
@@ -150,7 +144,7 @@ def start(settings: JobSettings, records: DataFrame) -> StreamingQuery:
     return writer.foreachBatch(sink).start()
 
 
-def run(settings: JobSettings, news: News) -> int:
+def run(settings: JobSettings, news: StepNews) -> int:
     spark = session(settings)
     news.tell("session")
     events.subscribe(news.tell_step)  # before the faults: a step is told before it kills us
@@ -192,6 +186,6 @@ def die_with_the_test() -> None:
 if __name__ == "__main__":
     die_with_the_test()
     chosen = JobSettings(**json.loads(sys.argv[1]))
-    status = run(chosen, News(chosen.news))
+    status = run(chosen, StepNews(chosen.news))
     sys.stdout.flush()
     os._exit(status)  # the JVM follows when our end of its pipe closes; a hanging shutdown must not hide the outcome

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyspark
 import pytest
 from pipeline_job import FAILED_OTHERWISE, STOPPED_BY_US, JobSettings
 
 from fault_table import invalid
+from job_process import spark_home
 from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, FiredFault, fired_faults
 
 PATIENCE_SECONDS = 400  # for one life of a job, on a machine with other things to do
@@ -44,7 +44,7 @@ class JobLife:
         self.armed = [fault for fault in faults.split(";") if fault]
         self._fired = folder / "fired.jsonl"
         self._log = folder / "stderr.log"
-        environment = {**os.environ, "SPARK_HOME": str(_spark_home(folder))}
+        environment = {**os.environ, "SPARK_HOME": str(spark_home(folder))}
         environment.pop(FAULTS_VARIABLE, None)
         if faults:
             environment |= {FAULTS_VARIABLE: faults, FIRED_VARIABLE: str(self._fired)}
@@ -183,16 +183,6 @@ class JobLife:
 
     def _last_steps(self) -> str:
         return f"last news: {self.news[-8:]}"
-
-
-def _spark_home(folder: Path) -> Path:
-    """PySpark's own folder under another name: a local cluster writes its executors' files below SPARK_HOME."""
-    home = folder / "spark-home"
-    home.mkdir()
-    for entry in Path(pyspark.__file__).parent.iterdir():
-        if entry.name in ("bin", "jars", "python", "sbin"):
-            (home / entry.name).symlink_to(entry)
-    return home
 
 
 def _session_members(session: int) -> list[psutil.Process]:

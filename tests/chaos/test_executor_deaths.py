@@ -56,13 +56,7 @@ def test_an_executor_that_runs_out_of_memory_while_it_sends_costs_one_attempt(
 ):
     """Its JVM ends itself when its heap is full (exit status 52), and takes the task's half-sent batch with it."""
     pipeline = new_pipeline(any_kafka, master=SEPARATE_EXECUTORS, **HURT_LATE, trap="heap:1:150")
-    pipeline.produce(800, value_bytes=LONG_VALUES)
-    life = pipeline.run()
-    assert life.status == 0, life.log_tail()
-    fired("code 52" in life.log_tail(1_000_000), "no executor died for want of memory")
-    why = life.steps("send", "failed")[0].error
-    assert why == "EpochPoisoned", "the sequencer is to stop the tasks, and no timeout"
-    must_have_run_twice(pipeline, life)
+    one_task_is_hurt_and_the_others_are_stopped(pipeline, "code 52")
 
 
 @pytest.mark.slow
@@ -72,13 +66,7 @@ def test_a_task_that_raises_once_something_is_sent_costs_one_attempt(
 ):
     """Spark would try the task again and again by itself: its second attempt must not send, since the first one has."""
     pipeline = new_pipeline(any_kafka, master="local[2,4]", **HURT_LATE, trap="raise:1:150")
-    pipeline.produce(800, value_bytes=LONG_VALUES)
-    life = pipeline.run()
-    assert life.status == 0, life.log_tail()
-    fired("this record hurts, once" in life.log_tail(1_000_000), "no task raised anything")
-    why = life.steps("send", "failed")[0].error
-    assert why == "EpochPoisoned", "the sequencer is to stop the tasks, and no timeout"
-    must_have_run_twice(pipeline, life)
+    one_task_is_hurt_and_the_others_are_stopped(pipeline, "this record hurts, once")
 
 
 @pytest.mark.slow
@@ -122,6 +110,17 @@ def test_what_an_executor_still_sends_after_it_was_frozen_is_refused(
             pipeline.produce(2_000)  # and the next batch is clean
             life.until(lambda: pipeline.lag() == 0, "lag 0")
         must_have_run_twice(pipeline, life)
+
+
+def one_task_is_hurt_and_the_others_are_stopped(pipeline: Pipeline, trace: str) -> None:
+    """``trace``: what the log says when the trap has caught a task."""
+    pipeline.produce(800, value_bytes=LONG_VALUES)
+    life = pipeline.run()
+    assert life.status == 0, life.log_tail()
+    fired(trace in life.log_tail(1_000_000), "no task was hurt")
+    why = life.steps("send", "failed")[0].error
+    assert why == "EpochPoisoned", "the sequencer is to stop the tasks, and no timeout"
+    must_have_run_twice(pipeline, life)
 
 
 def produce_codes(held: HeldRequest) -> list[int]:

@@ -12,16 +12,15 @@ import os
 import signal
 import sys
 import threading
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.streaming import StreamingQuery
 
 import onceward as ow
+from job_process import News
 from onceward import events
 from onceward.testing import faults
 
@@ -54,17 +53,8 @@ class JobSettings:
         return json.dumps(asdict(self))
 
 
-class News:
-    """Appends one JSON line per event; a line that was begun when the process was killed is the last one."""
-
-    def __init__(self, path: str) -> None:
-        self._file = Path(path).open("a", buffering=1)  # noqa: SIM115  open as long as the process lives
-        self._lock = threading.Lock()
-
-    def tell(self, what: str, **more: Any) -> None:
-        line = json.dumps({"what": what, "at": time.time(), **more}, default=str)
-        with self._lock:
-            self._file.write(line + "\n")
+class StepNews(News):
+    """Of the ends of some steps of the engine, too."""
 
     def tell_step(self, event: events.Event) -> None:
         if (event.step, event.phase) in _TOLD:
@@ -140,7 +130,7 @@ def start(spark: SparkSession, settings: JobSettings, pipeline: str) -> Streamin
     return writer.trigger(processingTime=f"{settings.trigger_seconds} seconds").foreachBatch(sink).start()
 
 
-def run(settings: JobSettings, news: News) -> int:
+def run(settings: JobSettings, news: StepNews) -> int:
     stop = threading.Event()
     calm = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -166,6 +156,6 @@ def run(settings: JobSettings, news: News) -> int:
 
 if __name__ == "__main__":
     chosen = JobSettings(**json.loads(sys.argv[1]))
-    status = run(chosen, News(chosen.news))
+    status = run(chosen, StepNews(chosen.news))
     sys.stdout.flush()
     os._exit(status)  # what is left of the session goes with us, and a hanging shutdown hides nothing

@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyspark
-
+from job_process import spark_home
 from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE
 
 from .job import JobSettings
@@ -89,7 +88,7 @@ class Supervisor:
             single_task_records=0 if number % 2 else 10_000,  # every other life writes also small batches in parallel
         )
         environment = {
-            "SPARK_HOME": str(_spark_home(life)),
+            "SPARK_HOME": str(spark_home(life)),
             "TMPDIR": str(life / "tmp"),
             "PYTHONPATH": str(Path(__file__).parents[1]),
             FAULTS_VARIABLE: ";".join(step_errors(self._state.seed, number)) if with_errors else "",
@@ -143,12 +142,3 @@ class Supervisor:
 
 def _is_commit(told: dict[str, Any]) -> bool:
     return told["what"] == "step" and (told["step"], told["phase"]) == ("commit", "finished")
-
-
-def _spark_home(life: Path) -> Path:
-    """PySpark's own folder under another name: a local cluster writes its executors' files below SPARK_HOME."""
-    home = life / "spark-home"
-    home.mkdir()
-    for name in ("bin", "jars", "python", "sbin"):
-        (home / name).symlink_to(Path(pyspark.__file__).parent / name)
-    return home

@@ -81,6 +81,13 @@ def forgotten_id(client: KafkaClient, transactional_id: str) -> bool:
     return False
 
 
+def wait_until_forgotten(client: KafkaClient, transactional_id: str) -> None:
+    deadline = time.monotonic() + 60
+    while not forgotten_id(client, transactional_id):
+        fault_table.fired(time.monotonic() < deadline, "the transactional id never expired")
+        time.sleep(0.2)
+
+
 def one_batch(pipeline: Pipeline) -> StreamingQuery:
     """A running query that has written 40 records, and now is idle."""
     pipeline.feed(40)
@@ -117,10 +124,7 @@ def test_an_idle_pipeline_goes_on_when_the_coordinator_has_forgotten_it(
     pipeline.feed(40)
     until(lambda: len(pipeline.visible()) >= 80, query, "nothing more was written")
     query.stop()
-    until_forgotten = time.monotonic() + 60
-    while not forgotten_id(client, pipeline.name):
-        fault_table.fired(time.monotonic() < until_forgotten, "the transactional id never expired")
-        time.sleep(0.2)
+    wait_until_forgotten(client, pipeline.name)
     pipeline.feed(40)
     pipeline.run()  # and so does a start after a long time without any
     pipeline.assert_exactly_once()
@@ -137,10 +141,7 @@ def test_a_forgotten_id_is_noticed_before_an_attempt_is_spent_on_it(forgetful_of
         writer = Writer(client, f"idle-{topic}")
         before = writer.transaction.take_over()
         writer.commit({TopicPartition(topic, 0): [b"before"]})
-        until_forgotten = time.monotonic() + 60
-        while not forgotten_id(client, writer.transaction.transactional_id):
-            fault_table.fired(time.monotonic() < until_forgotten, "the transactional id never expired")
-            time.sleep(0.2)
+        wait_until_forgotten(client, writer.transaction.transactional_id)
         writer.commit({TopicPartition(topic, 0): [b"after"]})
         assert writer.transaction.identity.producer_id != before.producer_id
     finally:

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from secured_cluster import KEY_PASSWORD, PASSWORD, SecuredKafka
 from test_logins import encoded
 
 import fault_table
+from job_process import spark_home
 from onceward.wire.acls import minimal_acls
 
 JOB = Path(__file__).with_name("secret_job.py")
@@ -168,16 +168,6 @@ def key_of(given: dict[str, Any]) -> str:
     """A line out of the middle of the client's key."""
     lines: list[str] = given["options"]["ssl.keystore.key"].splitlines()
     return lines[len(lines) // 2]
-
-
-def spark_home(folder: Path) -> Path:
-    """PySpark's own folder under another name: executors of a local cluster write their logs below it."""
-    home = folder / "spark-home"
-    home.mkdir()
-    for entry in Path(pyspark.__file__).parent.iterdir():
-        if entry.name in ("bin", "jars", "python", "sbin"):
-            (home / entry.name).symlink_to(entry)
-    return home
 
 
 def test_a_secret_would_be_found() -> None:

@@ -44,27 +44,26 @@ def partitions_of(pipeline: Pipeline, topic: str) -> list[int]:
 def add_partitions(pipeline: Pipeline, topic: str, total: int) -> None:
     client = admin(pipeline)
     client.create_partitions([NewPartitions(topic, total)])[topic].result(30)
-    deadline = time.monotonic() + WAIT_SECONDS
-    while len(partitions_of(pipeline, topic)) < total:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    _until_all_know(pipeline, topic, total)
 
 
 def delete(pipeline: Pipeline, topic: str) -> None:
     client = admin(pipeline)
     client.delete_topics([topic], operation_timeout=30)[topic].result(30)
-    deadline = time.monotonic() + WAIT_SECONDS
-    while partitions_of(pipeline, topic):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    _until_all_know(pipeline, topic, 0)
 
 
 def create(pipeline: Pipeline, topic: str, partitions: int) -> None:
     client = admin(pipeline)
     client.create_topics([NewTopic(topic, partitions)])[topic].result(30)
+    _until_all_know(pipeline, topic, partitions)
+
+
+def _until_all_know(pipeline: Pipeline, topic: str, partitions: int) -> None:
+    """As many partitions, and 0 of a topic that is gone."""
     deadline = time.monotonic() + WAIT_SECONDS
-    while len(partitions_of(pipeline, topic)) < partitions:
-        assert time.monotonic() < deadline
+    while len(partitions_of(pipeline, topic)) != partitions:
+        assert time.monotonic() < deadline, f"{topic} has {partitions_of(pipeline, topic)}, not {partitions}"
         time.sleep(0.05)
 
 

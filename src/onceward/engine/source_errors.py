@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from onceward.engine.spark_query import kafka_options
 from onceward.errors import AccessDenied, AuthenticationFailed, OncewardError
 
 _DEPTH = 20
@@ -58,11 +59,7 @@ def _read_by(execution: Any) -> tuple[str, str]:
     """Topics and servers of the query's Kafka relations."""
     topics: list[str] = []
     servers: list[str] = []
-    leaves = execution.analyzedPlan().collectLeaves()
-    for index in range(leaves.size()):
-        leaf = leaves.apply(index)
-        if leaf.getClass().getSimpleName() == "StreamingRelationV2" and leaf.sourceName() == "kafka":
-            options = leaf.extraOptions()
-            topics += [str(options.get(key)) for key in ("subscribe", "subscribePattern", "assign") if options.get(key)]
-            servers.append(str(options.get("kafka.bootstrap.servers")))
+    for options in kafka_options(execution):
+        topics += [str(options.get(key)) for key in ("subscribe", "subscribePattern", "assign") if options.get(key)]
+        servers.append(str(options.get("kafka.bootstrap.servers")))
     return ", ".join(topics), ",".join(dict.fromkeys(servers))

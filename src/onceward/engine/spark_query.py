@@ -11,6 +11,7 @@ sessions' running queries by id; a batch's frame belongs to a cloned session tha
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,15 +55,14 @@ def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
     :raises UnsupportedQuery: not called by Spark inside ``foreachBatch``, or by a mode of Spark under which the
         promise cannot be kept.
     """
-    session = getattr(frame.sparkSession, "_jsparkSession", None)
-    if session is None:
+    if getattr(frame.sparkSession, "_jsparkSession", None) is None:
         raise UnsupportedQuery(
             "the sink was called with a Spark Connect DataFrame",
             next_step="start the query from a classic Spark session; Connect runs foreachBatch on the server",
         )
     context = frame.sparkSession.sparkContext
     query_id: str = context.getLocalProperty("sql.streaming.queryId") or ""
-    execution = _execution(frame, session, query_id)
+    execution = _execution(frame, query_id)
     # Not context.getConf(): it copies every setting through py4j, 25 ms for each batch.
     refuse_unsupported(context._conf.get("spark.speculation", "false") or "false", execution)
     return _describe(execution, BatchId(query_id, int(batch_id)))
@@ -80,23 +80,25 @@ def current_run_id(frame: DataFrame) -> str:
 
 def is_running(frame: DataFrame, query_id: str) -> bool:
     """Whether Spark lists the query ``query_id`` as running, in whatever session of this driver."""
+    return _active_query(frame, query_id) is not None
+
+
+def _active_query(frame: DataFrame, query_id: str) -> Any:
+    """Spark's ``StreamExecution`` of a running query of this driver, or None."""
     gateway = frame.sparkSession.sparkContext._gateway
     assert gateway is not None  # noqa: S101 — a classic session has one
     running = frame.sparkSession._jsparkSession.sharedState().activeStreamingQueries()
-    return running.get(gateway.jvm.java.util.UUID.fromString(query_id)) is not None
+    return running.get(gateway.jvm.java.util.UUID.fromString(query_id))
 
 
-def _execution(frame: DataFrame, session: Any, query_id: str) -> Any:
+def _execution(frame: DataFrame, query_id: str) -> Any:
     if not query_id:
         raise UnsupportedQuery(
             "the sink was called outside a streaming query",
             next_step="hand it to Spark: frame.writeStream.foreachBatch(sink).start(); a batch job has no checkpoint "
             "to be exactly-once with",
         )
-    gateway = frame.sparkSession.sparkContext._gateway
-    assert gateway is not None  # noqa: S101 — a classic session has one
-    uuid = gateway.jvm.java.util.UUID.fromString(query_id)
-    execution = session.sharedState().activeStreamingQueries().get(uuid)
+    execution = _active_query(frame, query_id)
     if execution is None:
         raise UnsupportedQuery(
             f"Spark does not list query {query_id} as running",
@@ -145,8 +147,8 @@ def _describe(execution: Any, batch: BatchId) -> RunningBatch:
             start = _initial_offset(stream)
         end = _offset(available.get(stream))
         sources.append(SourceRange(start, start if end is None else end))  # no end: nothing has come yet
-    bootstraps = _kafka_bootstraps(execution)
-    kafka = tuple(KafkaSource(i, servers) for i, servers in zip(kafka_indices, bootstraps, strict=False))
+    relations = zip(kafka_indices, kafka_options(execution), strict=False)
+    kafka = tuple(KafkaSource(index, _servers(options)) for index, options in relations)
     return RunningBatch(
         batch=batch,
         run_id=str(execution.runId().toString()),
@@ -181,17 +183,19 @@ def _initial_offset(stream: Any) -> Any:
         return None
 
 
-def _kafka_bootstraps(execution: Any) -> list[frozenset[str]]:
-    """``kafka.bootstrap.servers`` of the query's Kafka relations, in plan order, as sets of ``host:port``."""
+def kafka_options(execution: Any) -> Iterator[Any]:
+    """The options (a Java map) of each Kafka relation that the query reads, in plan order."""
     leaves = execution.analyzedPlan().collectLeaves()
-    found = []
     for index in range(leaves.size()):
         leaf = leaves.apply(index)
-        if leaf.getClass().getSimpleName() != "StreamingRelationV2" or leaf.sourceName() != "kafka":
-            continue
-        servers = leaf.extraOptions().get("kafka.bootstrap.servers") or ""
-        found.append(frozenset(server.strip() for server in servers.split(",") if server.strip()))
-    return found
+        if leaf.getClass().getSimpleName() == "StreamingRelationV2" and leaf.sourceName() == "kafka":
+            yield leaf.extraOptions()
+
+
+def _servers(options: Any) -> frozenset[str]:
+    """``kafka.bootstrap.servers`` as a set of ``host:port``."""
+    servers = options.get("kafka.bootstrap.servers") or ""
+    return frozenset(server.strip() for server in servers.split(",") if server.strip())
 
 
 def _input_records(sources: list[SourceRange]) -> int | None:
