@@ -21,7 +21,7 @@ help: ## list the targets
 
 setup: jars ## environment, package and jars (every target below does it by itself)
 
-demo: jars ## kill -9 a pipeline on a real broker three times and count: nothing lost, nothing twice
+demo: jars ## kill -9 a pipeline on a real broker again and again and count: nothing lost, nothing twice
 	$(BIN)/onceward demo $(ARGS)
 
 bench: jars ## encoder speed, and the sink beside Spark's own (ARGS="…" passes options on)

@@ -3,12 +3,12 @@
 ::
 
     OncewardError
-    ├── ConfigurationError            the job's settings are wrong; nothing was sent
+    ├── ConfigurationError            the job's settings are wrong; nothing of the batch is visible
     │   ├── UnknownOption             an option nobody knows
     │   ├── ContradictoryOptions      two settings that cannot both hold
     │   ├── UnsupportedQuery          a Spark mode under which the promise cannot be kept
     │   └── TransactionTimeoutTooLarge
-    ├── InputError                    the data cannot be written as it is; nothing of the batch is visible
+    ├── InputError                    the data cannot be written as they are; nothing of the batch is visible
     │   ├── BadColumn                 missing, or of the wrong type
     │   ├── InvalidTopicName
     │   └── RecordTooLarge
@@ -36,6 +36,8 @@
     │   └── BatchTimedOut
     ├── CommitInDoubt                 EndTxn(commit) has no answer yet; the ledger decides
     └── Fenced                        a newer copy of this pipeline has taken over; this one is finished
+
+What is said here of visibility holds for ``delivery="exactly_once"``; the weaker deliveries may have written a part.
 
 ``retry_batch`` says whether the engine may run the same batch again by itself. Errors pickle, and cross from an
 executor to the driver as JSON (:func:`to_json`, :func:`from_json`): a driver never unpickles what a socket says.
@@ -71,7 +73,7 @@ class OncewardError(Exception):
 
 
 class ConfigurationError(OncewardError):
-    """The job's settings are wrong; nothing was sent."""
+    """The job's settings are wrong; nothing of the batch is visible."""
 
 
 class UnknownOption(ConfigurationError):
@@ -91,7 +93,7 @@ class TransactionTimeoutTooLarge(ConfigurationError):
 
 
 class InputError(OncewardError):
-    """The data cannot be written as it is; nothing of the batch is visible."""
+    """The data cannot be written as they are; nothing of the batch is visible."""
 
 
 class BadColumn(InputError):
@@ -103,7 +105,7 @@ class InvalidTopicName(InputError):
 
 
 class RecordTooLarge(InputError):
-    """One record is larger than the topic takes."""
+    """A record, or a batch of records, is larger than the topic takes."""
 
 
 class ResourceError(OncewardError):
@@ -197,7 +199,7 @@ class TransactionTimedOut(BatchFailed):
 
 
 class BatchTimedOut(BatchFailed):
-    """The batch ran longer than ``batch_timeout``."""
+    """The batch ran longer than ``batch_timeout_s``."""
 
 
 class CommitInDoubt(OncewardError):

@@ -57,8 +57,8 @@ def kafka_source(
     :param max_offsets_per_trigger: Spark's ``maxOffsetsPerTrigger``: at most so many offsets a batch.
     :param options: Kafka client settings by Kafka's own names, as for the sink; producer settings are ignored here.
         Passwords and keys appear in no query plan, page or log of Spark (:mod:`onceward.sources.hidden_options`).
-    :param spark_options: further options of Spark's Kafka source, such as ``failOnDataLoss`` or ``minPartitions``;
-        secrets among them are hidden just so.
+    :param spark_options: further options of Spark's Kafka source, such as ``failOnDataLoss`` or ``minPartitions``
+        (which gives up the order within a source partition); secrets among them are hidden just so.
     :param oauth_token_provider: as for the sink; only for looking up positions, Spark's own reader takes its login
         from ``sasl.jaas.config``.
     :raises ConfigurationError: a position or option that cannot be.

@@ -2,7 +2,7 @@
 
 Called by :mod:`sink` instead of the engine. There is no ledger and no admission: what Spark runs again is written
 again, as with Spark's own sink. ``at_least_once`` uses an idempotent producer of its own in every task, so that
-resends within a task add nothing; ``none`` sends with ``acks=1`` and no producer id.
+resends within a task add nothing; ``none`` sends without a producer id.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PlainWriter:
         self._checked = False
 
     def write(self, frame: DataFrame, running: RunningBatch) -> None:
-        """Write one batch; when it returns, every record is acknowledged (by the leader alone for ``none``).
+        """Write one batch; when it returns, every record is acknowledged (with ``acks=1`` by the leader alone).
 
         :raises OncewardError: what a task ran into; part of the batch may be visible.
         """

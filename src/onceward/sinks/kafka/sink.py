@@ -36,7 +36,8 @@ class KafkaSink(ForeachBatchSink):
     :param pipeline_id: the stable name of this query: its transactional id, its consumer group (source offsets are
         committed there for lag monitoring) and its ledger key. One running query per id; a second one takes over.
     :param delivery: ``"exactly_once"``; ``"at_least_once"``: idempotent producing without a transaction, duplicates
-        after a crash; ``"none"``: ``acks=1``, loss and duplicates possible.
+        after a crash; ``"none"``: no producer id either, so that resends may repeat and reorder records; only here
+        ``acks=1`` is allowed, which may lose them.
     :param resume: ``"checkpoint"``: the query's checkpoint and the ledger must tell the same story. ``"ledger"``: a
         query with a new checkpoint may continue where the ledger ends (for queries without state, with
         ``kafka_source(starting="ledger")``). ``"adopt"``: begin a chain on a checkpoint that has run before (migration
