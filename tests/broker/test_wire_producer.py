@@ -6,7 +6,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -30,13 +30,6 @@ pytestmark = pytest.mark.broker
 
 Read = Callable[[str, str], list[Any]]
 MAX_SEQUENCE = 2**31 - 1
-
-
-@pytest.fixture
-def losing(any_kafka: LocalKafka) -> Iterator[LosingClient]:
-    client = LosingClient(settings(any_kafka.bootstrap_servers)[0])
-    yield client
-    client.close()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -14,16 +14,9 @@ from onceward.testing import LocalKafka
 from onceward.wire.client import KafkaClient
 from onceward.wire.offsets import EARLIEST, LATEST, committed_offsets, list_offsets
 from onceward.wire.reads import newest_committed
-from wire_fixtures import Writer, appends_to, fragments, settings
+from wire_fixtures import Writer, appends_to, fragments
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture
-def client(any_kafka: LocalKafka) -> Iterator[KafkaClient]:
-    client = KafkaClient(settings(any_kafka.bootstrap_servers)[0])
-    yield client
-    client.close()
 
 
 @pytest.fixture

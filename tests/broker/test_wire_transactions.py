@@ -41,20 +41,6 @@ Read = Callable[[str, str], list[Any]]
 
 
 @pytest.fixture
-def client(any_kafka: LocalKafka) -> Iterator[KafkaClient]:
-    client = KafkaClient(settings(any_kafka.bootstrap_servers)[0])
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def losing(any_kafka: LocalKafka) -> Iterator[LosingClient]:
-    client = LosingClient(settings(any_kafka.bootstrap_servers)[0])
-    yield client
-    client.close()
-
-
-@pytest.fixture
 def topic(any_kafka: LocalKafka, new_topic: Callable[..., str]) -> str:
     return new_topic(any_kafka.bootstrap_servers, 4)
 
