@@ -37,7 +37,7 @@ test-all: jars ## every test
 	$(BIN)/python -m pytest $(ARGS)
 
 chaos: jars ## every fault of tests/fault_table.py on real brokers of both versions, with a table at the end (40 min)
-	$(BIN)/python -m pytest -m fault $(ARGS)
+	$(BIN)/python -m pytest -m fault -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: jars ## random faults on three brokers, and a verdict: SEED=1 MINUTES=60 DIR=folder REPORT=file.md
 	PYTHONPATH=tests $(BIN)/python -m soak $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \

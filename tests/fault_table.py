@@ -84,6 +84,7 @@ FAULTS = {
 
 INVALID = "INVALID"
 _NEWEST = "4.3.1"
+_SHOWN = "faults shown"  # the property under which a report carries them from the worker that ran the test
 
 
 def invalid(why: str) -> NoReturn:
@@ -125,9 +126,16 @@ class _Table:
         marks = list(item.iter_markers("fault"))
         if not marks or not (report.when == "call" or report.failed or report.skipped):
             return
-        outcome = INVALID if is_invalid(report) else report.outcome
-        for fault in [name for mark in marks for name in mark.args]:
-            self._outcomes[fault][_broker_version(item)].append(outcome)
+        shown = [name for mark in marks for name in mark.args]
+        report.user_properties.append((_SHOWN, {"faults": shown, "version": _broker_version(item)}))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """In the process that prints the table, wherever the test ran."""
+        for name, shown in report.user_properties:
+            if name == _SHOWN:
+                outcome = INVALID if is_invalid(report) else report.outcome
+                for fault in shown["faults"]:
+                    self._outcomes[fault][shown["version"]].append(outcome)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         named = {name for item in items for mark in item.iter_markers("fault") for name in mark.args}
