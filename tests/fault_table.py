@@ -39,7 +39,7 @@ FAULTS = {
     "sequencer-token-wrong": "wrong or old token at the sequencer",
     "sequencer-garbage": "garbage frames at the sequencer",
     "sequencer-unreachable": "sequencer unreachable from the executors",
-    "executor-frozen": "executor stopped, batch aborted and rerun, executor resumed: its Produce comes late",
+    "executor-frozen": "executor frozen; its Produce comes when the batch has run again",
     "produce-response-lost": "Produce response lost",
     "leader-moves": "partition leader moves mid-transaction",
     "coordinator-dies-init": "coordinator dies during init",
@@ -77,7 +77,7 @@ FAULTS = {
     "wrong-password": "wrong password",
     "untrusted-certificate": "untrusted certificate, or for another host",
     "token-expiring": "token expiring",
-    "brokers-upgraded": "brokers upgraded from transaction version 1 to 2 under load",
+    "brokers-upgraded": "feature transaction.version raised from 1 to 2 under load",
     "sparks-own-sink": "Spark's own sink under the same kills is reported as duplicating",
 }
 """Every fault that a test may show, and must: ``tests/tidy`` looks for one without a test."""
