@@ -26,6 +26,7 @@ from onceward.sinks.kafka.sequencer import Sequencer, TaskAttempt
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
 from onceward.sinks.kafka.tasks import TaskSpec
 from onceward.testing import LocalKafka
+from onceward.verify.checksum import RunningChecksum
 from onceward.wire.client import KafkaClient
 from onceward.wire.connections import ConnectionLost
 from wire_fixtures import Writer, settings
@@ -278,10 +279,14 @@ def test_what_the_report_names_is_what_is_in_the_log(work: Work, read_committed:
     report = work.run(work.spec(ticket, held_bytes=500), task(0), values("x", 500))
     manifest = work.commit([report])
     part = manifest[TopicPartition(work.topic, 0)]
-    offsets = [message.offset() for message in read_committed(work.bootstrap, work.topic)]
+    found = read_committed(work.bootstrap, work.topic)
+    offsets = [message.offset() for message in found]
+    content = RunningChecksum()  # the checker's own
+    content.feed([m.key() for m in found], [m.value() for m in found], [m.headers() for m in found])
     assert len(report.segments[TopicPartition(work.topic, 0)]) > 3
     assert (part.count, part.first_offset, part.last_offset) == (500, min(offsets), max(offsets))
     assert len(offsets) == 500
+    assert part.checksum == content.hexdigest()
 
 
 def test_a_task_that_finds_its_epoch_refused_tells_the_driver_what_it_met(work: Work) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql.functions import window
 from streaming_pipeline import Pipeline
 
 import onceward
@@ -97,6 +98,33 @@ def test_counts_go_on_right_after_a_replay(
         found[message.key()].append(int(message.value()))
     assert found == emitted
     assert len(pipeline.ledger()) == 3
+
+
+def windows(rows: DataFrame) -> DataFrame:
+    """Counts per ten seconds of event time, which is the value, in seconds; late by no more than ten."""
+    timed = rows.selectExpr("CAST(CAST(CAST(value AS STRING) AS LONG) AS TIMESTAMP) AS time")
+    counts = timed.withWatermark("time", "10 seconds").groupBy(window("time", "10 seconds")).count()
+    return counts.selectExpr("CAST(CAST(window.start AS LONG) AS STRING) AS key", "CAST(count AS STRING) AS value")
+
+
+@pytest.mark.fault("driver-killed-after-commit")
+def test_a_watermark_goes_on_right_after_a_replay(pipeline: Pipeline, at_step: Any):
+    """Spark learns how far event time has come by running the plan: a replay that did not would let late records in."""
+
+    def feed(second: int) -> None:
+        pipeline.feed([(b"", b"%d" % second)])
+
+    feed(100)
+    pipeline.run(windows, mode="update")
+    feed(200)  # the watermark is 190 from here on
+    at_step(events.FINISH, "started", RuntimeError("the driver dies here"))
+    pipeline.failing_run(windows, mode="update")
+    pipeline.run(windows, mode="update")
+    feed(105)  # too late
+    feed(205)
+    pipeline.run(windows, mode="update")
+    found = sorted((message.key(), message.value()) for message in pipeline.visible())
+    assert found == [(b"100", b"1"), (b"200", b"1"), (b"200", b"2")]
 
 
 def test_a_replay_in_which_the_plan_itself_fails_is_tried_again_at_the_next_start(pipeline: Pipeline, at_step: Any):
