@@ -1,7 +1,8 @@
 """A broker before 2.5: what it cannot do is said by name, before anything is written.
 
 Such a broker does not run beside the others of the tests. A socket stands in for it, which says what Kafka 2.4 says:
-the versions that it speaks (``ApiVersions`` v0), itself (``Metadata`` v2) and that it is the coordinator.
+the versions that it speaks (``ApiVersions`` v0), itself (``Metadata`` v7) and that it is the coordinator
+(``FindCoordinator`` v1). Of these two a real one speaks newer versions as well.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from onceward.wire.client import KafkaClient
 from wire_fixtures import Writer, settings
 
 API_VERSIONS, METADATA, FIND_COORDINATOR, INIT_PRODUCER_ID = 18, 3, 10, 22
-SPOKEN = {0: (0, 8), METADATA: (0, 2), FIND_COORDINATOR: (0, 0), API_VERSIONS: (0, 0), INIT_PRODUCER_ID: (0, 2)}
+SPOKEN = {0: (0, 8), METADATA: (7, 7), FIND_COORDINATOR: (1, 1), API_VERSIONS: (0, 0), INIT_PRODUCER_ID: (0, 2)}
 UNSUPPORTED_VERSION = 35
 
 
@@ -41,10 +42,10 @@ class OldBroker(socketserver.ThreadingTCPServer):
             spoken = b"".join(struct.pack(">hhh", key, *versions) for key, versions in SPOKEN.items())
             return struct.pack(">hi", UNSUPPORTED_VERSION if version else 0, len(SPOKEN)) + spoken
         if api == METADATA:
-            broker = struct.pack(">ii", 1, 0) + text(str(host)) + struct.pack(">ih", port, -1)
-            return broker + text("old-cluster") + struct.pack(">ii", 0, 0)
+            broker = struct.pack(">ii", 1, 1) + text(str(host)) + struct.pack(">ih", port, -1)
+            return struct.pack(">i", 0) + broker + text("old-cluster") + struct.pack(">ii", 1, 0)
         assert api == FIND_COORDINATOR, api
-        return struct.pack(">hi", 0, 0) + text(str(host)) + struct.pack(">i", port)
+        return struct.pack(">ihhi", 0, 0, -1, 1) + text(str(host)) + struct.pack(">i", port)
 
 
 class Conversation(socketserver.StreamRequestHandler):
@@ -75,5 +76,6 @@ def test_a_broker_that_cannot_tell_a_takeover_by_epoch_is_refused_by_name(old_br
             Writer(client, "pipeline").transaction.take_over()
     finally:
         client.close()
+    assert "InitProducerId" in refused.value.message
     assert "2.5" in refused.value.next_step
     assert INIT_PRODUCER_ID not in old_broker.asked
