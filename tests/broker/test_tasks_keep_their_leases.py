@@ -21,7 +21,7 @@ from onceward.errors import EpochPoisoned, Fenced
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.ledger.record import Manifest
 from onceward.sinks.kafka import tasks
-from onceward.sinks.kafka.report import TaskReport, check
+from onceward.sinks.kafka.report import TaskReport, check, manifest_of
 from onceward.sinks.kafka.sequencer import Sequencer, TaskAttempt
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
 from onceward.sinks.kafka.tasks import TaskSpec
@@ -94,7 +94,7 @@ class Work:
         book = self.sequencer.close_epoch()
         assert book is not None
         assert book.poisoned is None
-        manifest = check(reports, book.turns, len(reports))
+        manifest = manifest_of(check(reports, book.turns, len(reports)))
         self.driver.transaction.commit()
         return manifest
 

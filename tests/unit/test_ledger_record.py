@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from onceward.errors import LedgerUnreadable
 from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange, TopicPartition
-from onceward.ledger.record import VERSION, LedgerRecord, PartitionManifest, decode, encode
+from onceward.ledger.record import VERSION, FrameWritten, LedgerRecord, PartitionManifest, decode, encode
 
-OPTIONAL = {"ledger_partitions", "topic_ids"}
+OPTIONAL = {"ledger_partitions", "topic_ids", "run_id", "supplement"}
 
 numbers = st.integers(0, 2**62)
 json_values = st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner))
@@ -30,6 +30,9 @@ records = st.builds(
     committed_at_ms=numbers,
     ledger_partitions=st.integers(0, 99),
     topic_ids=st.dictionaries(st.sampled_from(["a", "b.c"]), st.text()),
+    run_id=st.text(),
+    frames=st.none() | st.lists(st.builds(FrameWritten, st.none() | st.text(), numbers), max_size=3).map(tuple),
+    supplement=st.booleans(),
 )
 
 
@@ -39,6 +42,7 @@ def test_a_record_survives_the_ledger(record: LedgerRecord) -> None:
     assert decoded == record
     assert decoded.ledger_partitions == record.ledger_partitions
     assert decoded.topic_ids == record.topic_ids
+    assert (decoded.run_id, decoded.frames, decoded.supplement) == (record.run_id, record.frames, record.supplement)
 
 
 @given(records)

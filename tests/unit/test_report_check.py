@@ -9,7 +9,7 @@ import pytest
 from onceward.errors import ReportMismatch
 from onceward.ids import TopicPartition
 from onceward.records.checksum import ContentChecksum
-from onceward.sinks.kafka.report import Segment, TaskReport, check
+from onceward.sinks.kafka.report import Segment, TaskReport, check, joined, manifest_of
 from onceward.sinks.kafka.sequencer.book import LeaseTurn, TaskAttempt
 
 P0, P1 = TopicPartition("out", 0), TopicPartition("out", 1)
@@ -47,7 +47,7 @@ def test_what_adds_up_becomes_the_manifest() -> None:
     manifest = check(REPORTS, TURNS, task_count=2)
     assert manifest[P0].count == 5
     assert (manifest[P0].first_offset, manifest[P0].last_offset) == (10, 15)
-    assert manifest[P0].checksum == records([b"a", b"b", b"c", b"d", b"e"]).hexdigest()
+    assert manifest[P0].checksum == records([b"a", b"b", b"c", b"d", b"e"])
     assert manifest[P1].count == 1
 
 
@@ -63,6 +63,21 @@ def test_an_empty_batch_has_an_empty_manifest() -> None:
 
 def test_a_lease_that_sent_nothing_leaves_no_trace() -> None:
     assert check([TaskReport(0, 100, {})], [LeaseTurn(P0, attempt(0), 0, 0)], task_count=1) == {}
+
+
+def test_a_second_job_goes_on_where_the_first_ended() -> None:
+    first = check(REPORTS, TURNS, task_count=2)
+    more = TaskReport(0, 200, {P0: [segment(5, 20, [b"f"])]})
+    turn = LeaseTurn(P0, TaskAttempt(0, 0, 200), 5, 6)
+    second = check([more], [turn], 1, {P0: 5, P1: 1})
+    whole = manifest_of(joined(first, second))
+    assert (whole[P0].count, whole[P0].first_offset, whole[P0].last_offset) == (6, 10, 20)
+    assert whole[P0].checksum == records([b"a", b"b", b"c", b"d", b"e", b"f"]).hexdigest()
+    assert whole[P1] == manifest_of(first)[P1]
+    with pytest.raises(ReportMismatch):
+        check([more], [turn], 1)  # the second job may not begin at 0
+    with pytest.raises(ReportMismatch):
+        joined(second, first)
 
 
 def with_segments(task: int, segments: dict[TopicPartition, list[Segment]]) -> list[TaskReport]:

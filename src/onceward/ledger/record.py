@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from onceward.errors import LedgerUnreadable
 from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange, TopicPartition
@@ -37,6 +37,13 @@ class PartitionManifest:
 Manifest = Mapping[TopicPartition, PartitionManifest]
 
 
+class FrameWritten(NamedTuple):
+    """One frame of a batch: where it was sent (None: where the sink's settings or the rows say), and its records."""
+
+    where: str | None
+    records: int
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
     """One committed batch of one pipeline.
@@ -45,6 +52,10 @@ class LedgerRecord:
     is the driver's clock (milliseconds since the epoch) just before ``EndTxn``; nothing depends on it.
     ``ledger_partitions`` is how many partitions the ledger topic had when the record was written; 0 is unknown.
     ``topic_ids`` are Kafka's ids of the source topics that lie on the sink's cluster; those not named are unknown.
+    ``run_id`` is Spark's id of the run that wrote it (empty: unknown): what a run finds of its own is no replay.
+    ``frames`` are the frames of the batch in the order in which they were handed over, None where that is unknown.
+    A ``supplement`` adds frames to the batch of the record before it; its manifest holds what it added alone, its
+    ``frames`` are all of the batch.
     """
 
     pipeline: PipelineId
@@ -56,6 +67,9 @@ class LedgerRecord:
     committed_at_ms: int
     ledger_partitions: int = field(default=0, compare=False)  # where it lies, not what it says
     topic_ids: Mapping[str, str] = field(default_factory=dict, compare=False)  # the same of its sources
+    run_id: str = field(default="", compare=False)
+    frames: tuple[FrameWritten, ...] | None = field(default=None, compare=False)
+    supplement: bool = field(default=False, compare=False)
 
     @property
     def records(self) -> int:
@@ -69,7 +83,7 @@ def encode(record: LedgerRecord) -> bytes:
     for partition, part in sorted(record.manifest.items()):
         entry = [part.count, part.first_offset, part.last_offset, part.checksum]
         manifest.setdefault(partition.topic, {})[str(partition.partition)] = entry
-    document = {
+    document: dict[str, Any] = {
         "version": VERSION,
         "pipeline": record.pipeline,
         "sequence": record.sequence,
@@ -83,7 +97,11 @@ def encode(record: LedgerRecord) -> bytes:
         "committed_at_ms": record.committed_at_ms,
         "ledger_partitions": record.ledger_partitions,
         "topic_ids": dict(sorted(record.topic_ids.items())),
+        "run_id": record.run_id,
+        "supplement": record.supplement,
     }
+    if record.frames is not None:
+        document["writes"] = [list(frame) for frame in record.frames]
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -120,7 +138,16 @@ def _from_document(document: Mapping[str, Any]) -> LedgerRecord:
         committed_at_ms=int(document["committed_at_ms"]),
         ledger_partitions=int(document.get("ledger_partitions", 0)),
         topic_ids={str(topic): str(topic_id) for topic, topic_id in document.get("topic_ids", {}).items()},
+        run_id=str(document.get("run_id", "")),
+        frames=_frames(document.get("writes")),
+        supplement=bool(document.get("supplement", False)),
     )
+
+
+def _frames(document: Sequence[Sequence[Any]] | None) -> tuple[FrameWritten, ...] | None:
+    if document is None:
+        return None
+    return tuple(FrameWritten(None if where is None else str(where), int(records)) for where, records in document)
 
 
 def _manifest(document: Mapping[str, Mapping[str, Sequence[Any]]]) -> Manifest:

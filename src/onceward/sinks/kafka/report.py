@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from onceward.errors import ReportMismatch
 from onceward.ids import TopicPartition
@@ -64,12 +65,30 @@ class TaskReport:
         )
 
 
-def check(reports: Sequence[TaskReport], turns: Iterable[LeaseTurn], task_count: int) -> Manifest:
-    """The manifest of the batch, if ``reports`` and the book agree.
+@dataclass(frozen=True, slots=True)
+class PartitionOutput:
+    """What one job, or several one after the other, put into one partition; offsets inclusive."""
 
-    Checked: every task reported once; every partition's turns form one chain from sequence 0; each turn is filled
-    exactly by the segments of the task that held it; offsets go up and never overlap; nothing was written outside a
-    turn.
+    count: int
+    first_offset: int
+    last_offset: int
+    checksum: ContentChecksum
+
+
+Output = Mapping[TopicPartition, PartitionOutput]
+
+
+def check(
+    reports: Sequence[TaskReport],
+    turns: Iterable[LeaseTurn],
+    task_count: int,
+    first_sequences: Mapping[TopicPartition, int] = MappingProxyType({}),
+) -> Output:
+    """What the job wrote, if ``reports`` and the book agree.
+
+    Checked: every task reported once; every partition's turns form one chain from sequence 0, or from where the
+    epoch's job before left it (``first_sequences``); each turn is filled exactly by the segments of the task that held
+    it; offsets go up and never overlap; nothing was written outside a turn.
 
     :raises ReportMismatch: naming the task or partition; the batch is aborted and runs again.
     """
@@ -82,7 +101,8 @@ def check(reports: Sequence[TaskReport], turns: Iterable[LeaseTurn], task_count:
     chains: dict[TopicPartition, list[Segment]] = {}
     for turn in turns:
         chain = chains.setdefault(turn.partition, [])
-        _fill(turn, chain, written.get((turn.partition, turn.task.task_attempt_id), []))
+        segments = written.get((turn.partition, turn.task.task_attempt_id), [])
+        _fill(turn, chain, segments, first_sequences.get(turn.partition, 0))
     left_over = [key for key, segments in written.items() if segments]
     if left_over:
         raise _mismatch(f"records were written to {left_over[0][0]} outside any lease")
@@ -95,9 +115,9 @@ def _each_task_once(reports: Sequence[TaskReport], task_count: int) -> None:
         raise _mismatch(f"{task_count} tasks were run, but reports came from {seen}")
 
 
-def _fill(turn: LeaseTurn, chain: list[Segment], segments: list[Segment]) -> None:
+def _fill(turn: LeaseTurn, chain: list[Segment], segments: list[Segment], first_sequence: int) -> None:
     """Move the segments of ``turn`` from its task's ``segments`` to the partition's ``chain``."""
-    sequence = next_sequence(chain[-1].base_sequence, chain[-1].count) if chain else 0
+    sequence = next_sequence(chain[-1].base_sequence, chain[-1].count) if chain else first_sequence
     if turn.base_sequence != sequence:
         raise _mismatch(f"{turn.partition}: a lease began at sequence {turn.base_sequence}, not at {sequence}")
     while sequence != turn.next_sequence:
@@ -108,7 +128,33 @@ def _fill(turn: LeaseTurn, chain: list[Segment], segments: list[Segment]) -> Non
         sequence = next_sequence(sequence, segment.count)
 
 
-def _summary(partition: TopicPartition, chain: Sequence[Segment]) -> PartitionManifest:
+def joined(first: Output, then: Output) -> dict[TopicPartition, PartitionOutput]:
+    """What two jobs of one transaction wrote, one after the other.
+
+    :raises ReportMismatch: the second claims offsets that the first has.
+    """
+    both = dict(first)
+    for partition, added in then.items():
+        before = first.get(partition)
+        if before is None:
+            both[partition] = added
+            continue
+        if added.first_offset <= before.last_offset:
+            raise _mismatch(f"{partition}: offset {added.first_offset} was written after {before.last_offset}")
+        checksum = ContentChecksum.combine(before.checksum, added.checksum)
+        both[partition] = PartitionOutput(before.count + added.count, before.first_offset, added.last_offset, checksum)
+    return both
+
+
+def manifest_of(output: Output) -> Manifest:
+    """``output`` as the ledger keeps it."""
+    return {
+        partition: PartitionManifest(part.count, part.first_offset, part.last_offset, part.checksum.hexdigest())
+        for partition, part in output.items()
+    }
+
+
+def _summary(partition: TopicPartition, chain: Sequence[Segment]) -> PartitionOutput:
     checksum = ContentChecksum.EMPTY
     highest = -1
     for segment in chain:
@@ -121,7 +167,7 @@ def _summary(partition: TopicPartition, chain: Sequence[Segment]) -> PartitionMa
         highest = segment.last_offset
         checksum = ContentChecksum.combine(checksum, segment.checksum)
     count = sum(segment.count for segment in chain)
-    return PartitionManifest(count, chain[0].base_offset, highest, checksum.hexdigest())
+    return PartitionOutput(count, chain[0].base_offset, highest, checksum)
 
 
 def _mismatch(what: str) -> ReportMismatch:

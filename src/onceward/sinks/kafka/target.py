@@ -24,7 +24,7 @@ from onceward.secrecy import unlogged_calls
 from onceward.sinks.kafka import preflight
 from onceward.sinks.kafka.columns import prepare
 from onceward.sinks.kafka.home_sources import HomeSources
-from onceward.sinks.kafka.report import TaskReport, check
+from onceward.sinks.kafka.report import TaskReport, check, manifest_of
 from onceward.sinks.kafka.sequencer.book import EpochBook
 from onceward.sinks.kafka.sequencer.server import Sequencer
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
@@ -93,7 +93,7 @@ class KafkaTarget(AtomicTarget):
         with events.step(events.SEND, **ids), job.naming_lost_input():
             rows, book = self._run(job_frame)
         with events.step(events.CHECK, **ids):
-            return check([_report(row) for row in rows], book.turns, task_count)
+            return manifest_of(check([_report(row) for row in rows], book.turns, task_count))
 
     def _plan(self, frame: DataFrame, running: RunningBatch) -> tuple[DataFrame, int]:
         prepared = prepare(frame, self._settings.topic)

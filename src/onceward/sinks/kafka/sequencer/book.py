@@ -23,8 +23,9 @@ An attempt's way, and what ends the epoch instead::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NoReturn
 
 from onceward.errors import AttemptSuperseded, EpochPoisoned, OncewardError
@@ -95,9 +96,16 @@ class EpochBook:
     """The truth of one epoch. Methods change it or raise; once poisoned or closed it grants nothing any more.
 
     :param lease_limit_seconds: a lease held for longer than this poisons the epoch (:meth:`overdue`).
+    :param first_sequences: where partitions go on that this epoch has written to already, in an earlier job: one
+        transaction may have several jobs, each with a book of its own. All others begin at 0.
     """
 
-    def __init__(self, identity: ProducerIdentity, lease_limit_seconds: float) -> None:
+    def __init__(
+        self,
+        identity: ProducerIdentity,
+        lease_limit_seconds: float,
+        first_sequences: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> None:
         self.identity = identity
         self.lease_limit_seconds = lease_limit_seconds
         self.poisoned: str | None = None
@@ -107,7 +115,7 @@ class EpochBook:
         self.closed = False
         self.turns: list[LeaseTurn] = []
         """Finished turns in the order in which they were given back, hence in sequence order per partition."""
-        self.next_sequences: dict[TopicPartition, int] = {}
+        self.next_sequences: dict[TopicPartition, int] = dict(first_sequences)
         """Where each partition goes on; a partition is in here from its first grant on (new epochs begin at 0)."""
         self.held: dict[TopicPartition, HeldLease] = {}
         self._current: dict[int, TaskAttempt] = {}  # the one attempt of each task that may lease

@@ -22,7 +22,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onceward import events
@@ -43,11 +43,17 @@ _CLOSE_LIMIT_SECONDS = 60.0
 class Epoch:
     """Serves the tasks of one epoch. Thread safe."""
 
-    def __init__(self, ticket: EpochTicket, lease_limit_seconds: float, on_first_lease: OnFirstLease | None) -> None:
+    def __init__(
+        self,
+        ticket: EpochTicket,
+        lease_limit_seconds: float,
+        on_first_lease: OnFirstLease | None,
+        first_sequences: Mapping[TopicPartition, int],
+    ) -> None:
         self.ticket = ticket
         self._on_first_lease = on_first_lease
         self._lock = threading.Lock()
-        self._book = EpochBook(ticket.identity, lease_limit_seconds)
+        self._book = EpochBook(ticket.identity, lease_limit_seconds, first_sequences)
         self._live: dict[Connection, threading.Thread] = {}
         self._of_task: dict[TaskAttempt, Connection] = {}
         self._told = False

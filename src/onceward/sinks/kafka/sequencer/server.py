@@ -14,9 +14,11 @@ import hmac
 import secrets
 import socket
 import threading
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from onceward.errors import OncewardError
-from onceward.ids import ProducerIdentity
+from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.sinks.kafka.sequencer.book import EpochBook, TaskAttempt
 from onceward.sinks.kafka.sequencer.door import Door
 from onceward.sinks.kafka.sequencer.epoch import Epoch, OnFirstLease
@@ -46,10 +48,12 @@ class Sequencer:
         *,
         lease_limit_seconds: float,
         on_first_lease: OnFirstLease | None = None,
+        first_sequences: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> EpochTicket:
-        """A new epoch with a new token; one that is still open is closed first.
+        """A new epoch with a new token, for one job; one that is still open is closed first.
 
         :param identity: under which the tasks send; the broker wants every sequence of a new epoch to begin at 0.
+        :param first_sequences: where an earlier job under the same identity left off, by partition.
         :param lease_limit_seconds: a lease held for longer poisons the epoch. Choose it above the time a task may
             take to send what it has at hand (``delivery.timeout.ms``); what ``on_first_lease`` takes counts, too.
         :param on_first_lease: called with the partitions that are leased for the first time in this epoch, each
@@ -58,12 +62,11 @@ class Sequencer:
         """
         self.close_epoch()
         host, port = self.address
-        epoch = Epoch(
-            EpochTicket(host, port, secrets.token_bytes(TOKEN_BYTES), identity), lease_limit_seconds, on_first_lease
-        )
+        ticket = EpochTicket(host, port, secrets.token_bytes(TOKEN_BYTES), identity)
+        epoch = Epoch(ticket, lease_limit_seconds, on_first_lease, first_sequences)
         with self._lock:
             self._epoch = self._last = epoch
-        return epoch.ticket
+        return ticket
 
     def close_epoch(self) -> EpochBook | None:
         """End the open epoch and return its book for the report check; None when no epoch is open.
