@@ -26,6 +26,8 @@
     │   ├── LedgerUnreadable
     │   ├── CheckpointReplaced
     │   ├── CheckpointRewound
+    │   ├── BatchChanged              a committed batch has other rows now
+    │   ├── BatchNotWritten           a batch failed, and Spark was not told
     │   └── SourceTopicReplaced
     ├── BatchFailed                   this attempt is aborted; the same batch may run again under a new epoch
     │   ├── SendFailed
@@ -166,6 +168,14 @@ class CheckpointReplaced(AdmissionRefused):
 
 class CheckpointRewound(AdmissionRefused):
     """The checkpoint is older than the ledger, or names other offsets for a batch that is committed."""
+
+
+class BatchChanged(AdmissionRefused):
+    """A batch that is committed has rows now that it did not have then; going on would drop them."""
+
+
+class BatchNotWritten(AdmissionRefused):
+    """An earlier batch could not be written, the user's function kept the error to itself, and Spark went on."""
 
 
 class SourceTopicReplaced(AdmissionRefused):

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from target_kit import TargetKit
 
 from onceward.engine.spark_query import RunningBatch
+from onceward.engine.target import Write
 from onceward.errors import CommitInDoubt, Fenced, OncewardError
 from onceward.ids import BatchId, ProducerIdentity, SourceRange
 from onceward.ledger.record import LedgerRecord, Manifest
@@ -51,7 +52,7 @@ class Run:
     def write(self, values: Sequence[str]) -> tuple[ProducerIdentity, Manifest]:
         """Steps up to 6; nothing staged."""
         identity = self.target.begin()
-        return identity, self.target.write(self.kit.frame(values), self.next_batch())
+        return identity, self.target.write([Write(self.kit.frame(values))], self.next_batch()).manifest
 
     def stage(self, values: Sequence[str]) -> LedgerRecord:
         """Everything but the commit."""
@@ -112,6 +113,31 @@ def test_the_manifest_counts_every_row(kit: TargetKit):
     assert kit.visible() == Counter(FIRST * 10)
 
 
+def test_several_frames_are_one_attempt(kit: TargetKit):
+    run = Run(kit).open()
+    identity = run.target.begin()
+    written = run.target.write([Write(kit.frame(part)) for part in (FIRST, [], FIRST, SECOND)], run.next_batch())
+    assert written.records == (7, 0, 7, 3)
+    assert sum(part.count for part in written.manifest.values()) == 17
+    running = run.next_batch()
+    record = LedgerRecord(kit.pipeline, 0, running.batch, running.sources, written.manifest, identity, 0)
+    run.target.stage(record, running)
+    assert_holds(kit, [], None)
+    run.target.commit()
+    assert_holds(kit, FIRST + FIRST + SECOND, 0)
+
+
+def test_a_frame_that_fails_takes_the_others_along(kit: TargetKit):
+    run = Run(kit).open()
+    run.target.begin()
+    with pytest.raises(Exception, match="this plan hurts"):
+        run.target.write([Write(kit.frame(FIRST)), Write(failing(kit.frame(SECOND)))], run.next_batch())
+    run.target.abort()
+    assert_holds(kit, [], None)
+    run.commit(FIRST)
+    assert_holds(kit, FIRST, 0)
+
+
 def test_batch_follows_batch_and_each_has_an_identity_of_its_own(kit: TargetKit):
     run = Run(kit).open()
     records = [run.commit([f"{number}-{value}" for value in SECOND]) for number in range(4)]
@@ -153,7 +179,7 @@ def test_a_plan_that_fails_leaves_nothing(kit: TargetKit):
     run = Run(kit).open()
     run.target.begin()
     with pytest.raises(Exception, match="this plan hurts"):
-        run.target.write(failing(kit.frame(FIRST)), run.next_batch())
+        run.target.write([Write(failing(kit.frame(FIRST)))], run.next_batch())
     run.target.abort()
     assert_holds(kit, [], None)
     run.commit(SECOND)
@@ -235,9 +261,9 @@ def test_a_zombie_is_fenced_at_whatever_it_does_next_and_leaves_its_heir_alone(
         if step == "begin":
             # Beginning may be silent where it costs no round trip; writing must not be.
             zombie.target.begin()
-            zombie.target.write(kit.frame(["zombie"]), zombie.next_batch())
+            zombie.target.write([Write(kit.frame(["zombie"]))], zombie.next_batch())
         elif step == "write":
-            zombie.target.write(kit.frame(["zombie"]), zombie.next_batch())
+            zombie.target.write([Write(kit.frame(["zombie"]))], zombie.next_batch())
         elif step == "stage":
             running = zombie.next_batch()
             record = LedgerRecord(kit.pipeline, 1, running.batch, running.sources, manifest, identity, 0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from onceward.errors import AdmissionRefused, CheckpointReplaced, CheckpointRewound, LedgerBehind
+from onceward.errors import AdmissionRefused, BatchNotWritten, CheckpointReplaced, CheckpointRewound, LedgerBehind
 from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange
-from onceward.ledger.admission import RESUME_CHOICES, Admission, admit, hopeless, is_kafka_offset, refusal
+from onceward.ledger.admission import RESUME_CHOICES, Admission, Skipped, admit, hopeless, is_kafka_offset, refusal
 from onceward.ledger.record import LedgerRecord
 
 QUERY, OTHER = "query-a", "query-b"
@@ -81,8 +82,56 @@ def test_state_matters_only_where_it_was_lost() -> None:
             assert admit(BatchId(query, batch_id), sources, newest, resume, stateful=True) is outcome
 
 
-def test_the_table_has_every_outcome() -> None:
-    assert {row[-1] for row in TABLE} == set(Admission) - {Admission.STATE_LOST}
+def logged(end: object, *, same_run: bool = False, lost: bool = False) -> Skipped:
+    """What Spark's log says of batch 4, and whether batch 5 was lost."""
+    return Skipped(None if end is None else (end,), same_run, ((5, "SendFailed: late"),) if lost else (), "/cp")
+
+
+GAPS = [
+    # ledger, batch id, source span, what Spark knows, outcome
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), logged(TEN), Admission.AFTER_SKIPPED),
+    (ledger(4, TEN), 7, span(TEN, TEN), logged(TEN), Admission.AFTER_SKIPPED),
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), logged(TWENTY), Admission.OFFSETS_DIFFER),
+    (ledger(4, TWENTY), 7, span(TEN, THIRTY), logged(TWENTY), Admission.OFFSETS_DIFFER),
+    (ledger(4, TEN), 7, (), logged(TEN), Admission.OFFSETS_DIFFER),
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), logged(None), Admission.LEDGER_BEHIND),
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), logged(None, same_run=True), Admission.AFTER_SKIPPED),
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), logged(TEN, same_run=True, lost=True), Admission.NOT_WRITTEN),
+    (ledger(4, "a"), 7, span("b", "c"), logged("a"), Admission.AFTER_SKIPPED),
+    (ledger(4, "a"), 7, span("b", "c"), Skipped((None,), False), Admission.AFTER_SKIPPED),
+    (None, 7, span(TEN, TWENTY), logged(None), Admission.LEDGER_BEHIND),
+    (None, 7, span(TEN, TWENTY), logged(None, same_run=True), Admission.AFTER_SKIPPED),
+    (None, 7, span(TEN, TWENTY), logged(None, same_run=True, lost=True), Admission.NOT_WRITTEN),
+]
+
+
+@pytest.mark.parametrize(("newest", "batch_id", "sources", "skipped", "outcome"), GAPS)
+def test_batches_that_were_skipped(newest, batch_id, sources, skipped, outcome) -> None:
+    assert admit(BatchId(QUERY, batch_id), sources, newest, "checkpoint", skipped=skipped) is outcome
+
+
+def test_a_run_does_not_replay_itself() -> None:
+    newest = replace(ledger(4, TEN), run_id="r")
+    offer = (BatchId(QUERY, 4), span(None, TEN), newest, "checkpoint")
+    assert admit(*offer, run_id="r") is Admission.SECOND_CALL
+    assert admit(*offer, run_id="another") is Admission.REPLAY
+    assert admit(*offer) is Admission.REPLAY
+    assert admit(BatchId(QUERY, 4), span(None, TEN), ledger(4, TEN), "checkpoint", run_id="") is Admission.REPLAY
+
+
+def test_the_tables_have_every_outcome() -> None:
+    shown = {row[-1] for row in (*TABLE, *GAPS)}
+    assert shown == set(Admission) - {Admission.STATE_LOST, Admission.SECOND_CALL}
+
+
+def test_what_was_not_written_says_how_to_go_back() -> None:
+    gap = logged(TEN, lost=True)
+    error = refusal(Admission.NOT_WRITTEN, BatchId(QUERY, 7), span(TEN, TEN), ledger(4, TEN), gap)
+    assert type(error) is BatchNotWritten
+    assert "batch 5" in error.message
+    assert "SendFailed: late" in error.message
+    assert "commits/5" in error.next_step
+    assert "offsets/6" in error.next_step
 
 
 def test_a_batch_is_written_at_most_once_over_all_cases() -> None:

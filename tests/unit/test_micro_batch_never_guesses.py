@@ -6,7 +6,9 @@ after every story the output must hold each batch once at most, and exactly if t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,10 +16,12 @@ import pytest
 from onceward import events
 from onceward.engine import micro_batch
 from onceward.engine.micro_batch import BatchPolicy, MicroBatches
-from onceward.engine.spark_query import RunningBatch
-from onceward.engine.target import AtomicTarget
+from onceward.engine.spark_query import History, RunningBatch
+from onceward.engine.target import AtomicTarget, Write, Written
 from onceward.errors import (
+    BatchChanged,
     BatchFailed,
+    BatchNotWritten,
     BrokerUnreachable,
     CheckpointReplaced,
     CommitInDoubt,
@@ -26,11 +30,13 @@ from onceward.errors import (
     OncewardError,
     RecordTooLarge,
     SendFailed,
+    SourceDataLost,
     TransactionTimedOut,
     UnsupportedQuery,
 )
 from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange
-from onceward.ledger.record import LedgerRecord, Manifest
+from onceward.ledger.admission import Resume
+from onceward.ledger.record import FrameWritten, LedgerRecord
 
 QUERY = "3b6c0de1-0000-4000-8000-000000000001"
 RETRIABLE = SendFailed("lost", next_step="nothing")
@@ -81,11 +87,11 @@ class MemoryTarget(AtomicTarget):
         self._attempt = ([], [])
         return ProducerIdentity(self.producer_id, self._epoch)
 
-    def write(self, frame: Any, running: RunningBatch) -> Manifest:
+    def write(self, writes: Sequence[Write], running: RunningBatch) -> Written:
         assert self._attempt is not None
         self._attempt[0].append(running.batch.batch_id)
         self._call("write")
-        return {}
+        return Written({}, tuple(write.frame.rows for write in writes))
 
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
         self._call("stage")
@@ -121,45 +127,52 @@ class MemoryTarget(AtomicTarget):
 
 
 class Frame:
-    """A frame that is only ever written to nowhere: what a replay does with it."""
+    """A frame that is only ever counted: what a replay does with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = 1, error: Exception | None = None) -> None:
+        self.rows = rows
+        self.error = error
         self.replayed = 0
 
-    @property
-    def write(self) -> Frame:
-        return self
-
-    def format(self, name: str) -> Frame:
-        assert name == "noop"
-        return self
-
-    def mode(self, name: str) -> Frame:
-        return self
-
-    def save(self) -> None:
+    def count(self) -> int:
         self.replayed += 1
+        if self.error is not None:
+            raise self.error
+        return self.rows
 
 
-def running(number: int, query: str = QUERY) -> RunningBatch:
+_runs = itertools.count()
+
+
+def running(
+    number: int, query: str = QUERY, *, run: str | None = None, history: History | None = None, stateful: bool = False
+) -> RunningBatch:
+    """Batch ``number``; unless it is said which, each in a run of its own."""
     return RunningBatch(
         batch=BatchId(query, number),
-        run_id="run",
+        run_id=run or f"run-{next(_runs)}",
         name="",
         sources=(SourceRange(number * 10, number * 10 + 10),),
         kafka_sources=(),
-        stateful=False,
+        stateful=stateful,
         input_records=None,
+        history=history,
     )
 
 
-def batches(target: AtomicTarget, attempts: int = 3) -> MicroBatches:
-    return MicroBatches(target, BatchPolicy(PipelineId("p"), "checkpoint", attempts))
+def write(*frames: Frame, where: str | None = "out") -> list[Write]:
+    return [Write(frame, where) for frame in frames]  # type: ignore[arg-type]
+
+
+def batches(
+    target: AtomicTarget, attempts: int = 3, resume: Resume = "checkpoint", failed: BatchId | None = None
+) -> MicroBatches:
+    return MicroBatches(target, BatchPolicy(PipelineId("p"), resume, attempts), failed)
 
 
 def process(target: AtomicTarget, number: int = 0, attempts: int = 3) -> None:
     """Batch ``number`` as the first of a new process."""
-    batches(target, attempts).process(Frame(), running(number))  # type: ignore[arg-type]
+    batches(target, attempts).process(write(Frame()), running(number))
 
 
 def assert_once(target: MemoryTarget, *numbers: int) -> None:
@@ -171,7 +184,7 @@ def test_the_steps_come_in_order():
     target = MemoryTarget()
     work = batches(target)
     for number in range(2):
-        work.process(Frame(), running(number))  # type: ignore[arg-type]
+        work.process(write(Frame()), running(number))
     assert target.calls == ["glance", "open", *["begin", "write", "stage", "commit"] * 2]
     assert_once(target, 0, 1)
     assert [record.sequence for record in target.ledger] == [0, 1]
@@ -296,7 +309,7 @@ def test_the_record_of_another_owner_is_not_taken_for_ours():
     stop = events.subscribe(heir)
     try:
         with pytest.raises(OncewardError):
-            work.process(Frame(), running(0))  # type: ignore[arg-type]
+            work.process(write(Frame()), running(0))
     finally:
         stop()
     assert target.output == []
@@ -307,7 +320,7 @@ def test_a_committed_batch_is_replayed_without_an_attempt():
     process(target)
     del target.calls[:]
     frame = Frame()
-    batches(target).process(frame, running(0))  # type: ignore[arg-type]
+    batches(target).process(write(frame), running(0))
     assert frame.replayed == 1
     assert target.calls == ["glance", "open"]
     assert_once(target, 0)
@@ -318,7 +331,7 @@ def test_a_batch_that_will_be_refused_fences_nobody():
     process(target)
     del target.calls[:]
     with pytest.raises(CheckpointReplaced):
-        batches(target).process(Frame(), running(0, query="another"))  # type: ignore[arg-type]
+        batches(target).process(write(Frame()), running(0, query="another"))
     assert target.calls == ["glance"]
 
 
@@ -327,7 +340,7 @@ def test_what_was_committed_between_glance_and_open_counts():
 
     class Overtaken(MemoryTarget):
         def open(self, running: RunningBatch) -> LedgerRecord | None:
-            other.process(Frame(), running)  # type: ignore[arg-type]
+            other.process(write(Frame()), replace(running, run_id="the predecessor's"))
             self.output, self.ledger = predecessor.output, predecessor.ledger
             return super().open(running)
 
@@ -335,7 +348,7 @@ def test_what_was_committed_between_glance_and_open_counts():
     other = batches(predecessor)
     target = Overtaken()
     frame = Frame()
-    batches(target).process(frame, running(0))  # type: ignore[arg-type]
+    batches(target).process(write(frame), running(0))
     assert frame.replayed == 1
     assert target.output == [0]
 
@@ -344,8 +357,8 @@ def test_opening_is_repeated_when_it_failed():
     target = MemoryTarget(open=[BrokerUnreachable("nobody")])
     work = batches(target)
     with pytest.raises(BrokerUnreachable):
-        work.process(Frame(), running(0))  # type: ignore[arg-type]
-    work.process(Frame(), running(0))  # type: ignore[arg-type]
+        work.process(write(Frame()), running(0))
+    work.process(write(Frame()), running(0))
     assert target.calls.count("open") == 2
     assert_once(target, 0)
 
@@ -354,10 +367,10 @@ def test_a_second_call_for_the_same_batch_is_refused_not_dropped():
     """``foreachBatch(lambda df, i: (sink(a, i), sink(b, i)))``: the ledger would call the second one a replay."""
     target = MemoryTarget()
     work = batches(target)
-    work.process(Frame(), running(0))  # type: ignore[arg-type]
+    work.process(write(Frame()), running(0))
     second = Frame()
     with pytest.raises(UnsupportedQuery, match="twice"):
-        work.process(second, running(0))  # type: ignore[arg-type]
+        work.process(write(second), running(0))
     assert second.replayed == 0
     assert_once(target, 0)
 
@@ -367,7 +380,7 @@ def test_a_new_producer_id_goes_on_where_the_ledger_is_ours():
     work = batches(target)
     for number in range(3):
         target.producer_id += 1
-        work.process(Frame(), running(number))  # type: ignore[arg-type]
+        work.process(write(Frame()), running(number))
     assert_once(target, 0, 1, 2)
 
 
@@ -389,12 +402,12 @@ def test_a_new_producer_id_after_an_heir_has_written_is_the_end(began_with: int)
             heir()
 
     if began_with == 1:
-        work.process(Frame(), running(0))  # type: ignore[arg-type]
+        work.process(write(Frame()), running(0))
         heir()
     stop = events.subscribe(while_the_abort_lasts if began_with == 0 else lambda _: None)
     try:
         with pytest.raises(Fenced, match="has written"):
-            work.process(Frame(), running(began_with))  # type: ignore[arg-type]
+            work.process(write(Frame()), running(began_with))
     finally:
         stop()
     assert target.output == list(range(began_with))
@@ -403,11 +416,11 @@ def test_a_new_producer_id_after_an_heir_has_written_is_the_end(began_with: int)
 def test_a_new_producer_id_over_a_ledger_that_has_lost_our_last_record_is_refused():
     target = MemoryTarget()
     work = batches(target)
-    work.process(Frame(), running(0))  # type: ignore[arg-type]
+    work.process(write(Frame()), running(0))
     target.producer_id += 1
     target.ledger.clear()
     with pytest.raises(LedgerBehind):
-        work.process(Frame(), running(1))  # type: ignore[arg-type]
+        work.process(write(Frame()), running(1))
     assert target.output == [0]
 
 
@@ -419,10 +432,160 @@ def test_a_ledger_that_cannot_be_read_under_a_new_producer_id_is_asked_again():
 
     target = Unreadable()
     work = batches(target)
-    work.process(Frame(), running(0))  # type: ignore[arg-type]
+    work.process(write(Frame()), running(0))
     target.producer_id += 1
     target.plan["newest"] = [BrokerUnreachable("nobody")]
     before = target.calls.count("newest")
-    work.process(Frame(), running(1))  # type: ignore[arg-type]
+    work.process(write(Frame()), running(1))
     assert target.calls.count("newest") == before + 2
     assert_once(target, 0, 1)
+
+
+# --- what a user's own function may do -----------------------------------------------------------------------------
+
+
+def test_several_frames_are_one_commit():
+    target = MemoryTarget()
+    batches(target).process(write(Frame(2), Frame(3)), running(0))
+    assert target.calls.count("commit") == 1
+    assert target.ledger[0].frames == (FrameWritten("out", 2), FrameWritten("out", 3))
+
+
+def test_a_second_sink_in_the_same_run_is_refused():
+    """It has a target of its own, and finds in the ledger what the first one committed a moment ago."""
+    target = MemoryTarget()
+    batches(target).process(write(Frame()), running(0, run="r"))
+    with pytest.raises(UnsupportedQuery, match="twice"):
+        batches(target).process(write(Frame()), running(0, run="r"))
+    assert_once(target, 0)
+
+
+def test_a_second_try_after_doubt_is_a_replay():
+    """``CommitInDoubt`` reached the user's function, which tries again: what this run committed is no other call's."""
+    target = MemoryTarget(commit=[CommitInDoubt("no answer")], settle=[BrokerUnreachable("nobody")])
+    target.commit_is_carried_out = True
+    with pytest.raises(CommitInDoubt):
+        batches(target).process(write(Frame()), running(0, run="r"))
+    batches(target, failed=BatchId(QUERY, 0)).process(write(Frame()), running(0, run="r"))
+    assert_once(target, 0)
+
+
+def committed(*frames: Frame) -> MemoryTarget:
+    target = MemoryTarget()
+    batches(target).process(write(*frames), running(0))
+    return target
+
+
+@pytest.mark.parametrize("now", [[Frame(5), Frame(0)], [Frame(4)], [Frame(2), Frame(3)], []], ids=len)
+def test_a_replay_without_new_rows_sends_nothing(now: list[Frame]):
+    target = committed(Frame(5))
+    batches(target).process(write(*now), running(0))
+    assert_once(target, 0)
+
+
+@pytest.mark.parametrize("now", [[Frame(5), Frame(1)], [Frame(6)]], ids=["more frames", "more rows"])
+def test_rows_that_a_committed_batch_lacks_are_named(now: list[Frame], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(micro_batch, "is_deterministic", lambda frame: True)
+    target = committed(Frame(5))
+    with pytest.raises(BatchChanged, match="committed with 5 records for out"):
+        batches(target).process(write(*now), running(0))
+    batches(target, resume="keep").process(write(*now), running(0))
+    assert_once(target, 0)
+
+
+def test_rows_that_differ_by_chance_are_left():
+    target = committed(Frame(5))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(micro_batch, "is_deterministic", lambda frame: False)
+        batches(target).process(write(Frame(6)), running(0))
+    assert_once(target, 0)
+
+
+def test_complete_writes_the_frames_that_are_missing():
+    target = committed(Frame(5))
+    both = write(Frame(5)) + write(Frame(7), where="other")
+    batches(target, resume="complete").process(both, running(0))
+    assert_once(target, 0, 0)
+    assert [record.sequence for record in target.ledger] == [0, 1]
+    assert target.ledger[1].supplement
+    assert target.ledger[1].frames == (FrameWritten("out", 5), FrameWritten("other", 7))
+    batches(target, resume="complete").process(both, running(0))  # and once only
+    work = batches(target)
+    work.process(write(Frame()), running(1))
+    assert_once(target, 0, 0, 1)
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_a_replay_whose_source_has_expired(stateful: bool):
+    """Without state there is nothing to repeat; with state the query cannot go on without it."""
+    target = committed(Frame(5))
+    gone = Frame(5, SourceDataLost("gone"))
+    if stateful:
+        with pytest.raises(SourceDataLost):
+            batches(target).process(write(gone), running(0, stateful=True))
+    else:
+        batches(target).process(write(gone), running(0))
+    assert gone.replayed == 1
+    assert_once(target, 0)
+
+
+class Log:
+    """What Spark's checkpoint says of the batches of :func:`running`."""
+
+    checkpoint = "/checkpoint"
+
+    def __init__(
+        self,
+        *,
+        dropped: bool = False,
+        from_batch_0: bool = False,
+        lost: tuple[tuple[int, str], ...] = (),
+    ) -> None:
+        self._dropped = dropped
+        self._from_batch_0 = from_batch_0
+        self._lost = lost
+
+    def ends(self, batch_id: int) -> tuple[Any, ...] | None:
+        return None if self._dropped else (batch_id * 10 + 10,)
+
+    def began_with_batch_0(self, batch_id: int) -> bool:
+        return self._from_batch_0
+
+    def not_written(self, after: int, before: int) -> tuple[tuple[int, str], ...]:
+        return tuple((number, text) for number, text in self._lost if after < number < before)
+
+
+@pytest.mark.parametrize("new_process", [False, True])
+def test_a_function_may_skip_batches(new_process: bool):
+    target = MemoryTarget()
+    work = batches(target)
+    work.process(write(Frame()), running(0))
+    (batches(target) if new_process else work).process(write(Frame()), running(5, history=Log()))
+    assert_once(target, 0, 5)
+
+
+def test_the_first_batches_may_be_skipped_too():
+    target = MemoryTarget()
+    with pytest.raises(LedgerBehind):
+        batches(target).process(write(Frame()), running(3, history=Log()))
+    batches(target).process(write(Frame()), running(3, history=Log(from_batch_0=True)))
+    assert_once(target, 3)
+
+
+def test_a_gap_that_nothing_vouches_for_is_refused():
+    target = MemoryTarget()
+    batches(target).process(write(Frame()), running(0))
+    with pytest.raises(LedgerBehind):
+        batches(target).process(write(Frame()), running(5, history=Log(dropped=True)))
+    assert_once(target, 0)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_batch_whose_error_was_kept_is_named(first: bool):
+    target = MemoryTarget()
+    if not first:
+        batches(target).process(write(Frame()), running(0))
+    log = Log(from_batch_0=True, lost=((1, "RecordTooLarge: big"),))
+    with pytest.raises(BatchNotWritten, match=r"batch 1 .*RecordTooLarge"):
+        batches(target).process(write(Frame()), running(2, history=log))
+    assert_once(target, *([] if first else [0]))

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from onceward.engine import foreach_batch
+from onceward.engine import foreach_batch, runs
 from onceward.engine.foreach_batch import ForeachBatchSink
 from onceward.engine.micro_batch import BatchPolicy
 from onceward.errors import Fenced, SendFailed, UnsupportedQuery
-from onceward.ids import PipelineId
+from onceward.ids import BatchId, PipelineId
+
+
+class Frame(str):
+    """``run/query``: a frame knows where it belongs."""
+
+    sparkSession = None  # noqa: N815 — Spark's name
 
 
 class Running:
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, batch_id: int) -> None:
         self.run_id = run_id
-        self.batch = type("Batch", (), {"query_id": run_id.split("/")[-1]})()
+        self.batch = BatchId(run_id.split("/")[-1], batch_id)
 
 
 class Target:
@@ -32,18 +40,19 @@ class Batches:
 
     error: Exception | None = None
 
-    def __init__(self, target: Target, policy: BatchPolicy) -> None:
+    def __init__(self, target: Target, policy: BatchPolicy, failed: BatchId | None) -> None:
         self.target = target
+        self.failed = failed
 
-    def process(self, frame: Any, running: Running) -> None:
+    def process(self, writes: Any, running: Running) -> None:
         assert not self.target.closed
         if self.error is not None:
             raise self.error
 
 
 class Sink(ForeachBatchSink):
-    def __init__(self) -> None:
-        super().__init__(BatchPolicy(PipelineId("p"), "checkpoint", 1))
+    def __init__(self, settings: str = "alike") -> None:
+        super().__init__(BatchPolicy(PipelineId("p"), "checkpoint", 1), where="here", settings=settings)
         self.targets: list[Target] = []
 
     def _new_target(self) -> Any:
@@ -51,57 +60,131 @@ class Sink(ForeachBatchSink):
         return self.targets[-1]
 
 
+ended: set[str] = set()
+notes: list[tuple[str, int]] = []
+
+
 @pytest.fixture
-def sink(monkeypatch: pytest.MonkeyPatch) -> Sink:
+def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
     monkeypatch.setattr(foreach_batch, "MicroBatches", Batches)
-    monkeypatch.setattr(foreach_batch, "running_batch", lambda frame, batch_id: Running(frame))
+    monkeypatch.setattr(foreach_batch, "running_batch", lambda frame, batch_id, pipeline: Running(frame, batch_id))
     monkeypatch.setattr(foreach_batch, "current_run_id", lambda frame: frame)
     monkeypatch.setattr(foreach_batch, "is_running", lambda frame, query_id: query_id != "ended")
-    return Sink()
+    monkeypatch.setattr(foreach_batch, "run_is_active", lambda session, query_id, run_id: run_id not in ended)
+    monkeypatch.setattr(foreach_batch, "note_not_written", lambda frame, number, *_: notes.append((frame, number)))
+    monkeypatch.setattr(runs, "_LOOK_SECONDS", 0.01)
+    ended.clear()
+    notes.clear()
+    sink = Sink()
+    yield sink
+    sink.close()
+
+
+def call(sink: Sink, run: str, batch_id: int) -> None:
+    sink(Frame(run), batch_id)  # type: ignore[arg-type]
 
 
 def test_one_target_serves_all_batches_of_a_run(sink: Any) -> None:
-    sink("run-1/q", 0)
-    sink("run-1/q", 1)
+    call(sink, "run-1/q", 0)
+    call(sink, "run-1/q", 1)
     assert len(sink.targets) == 1
 
 
 def test_a_sink_that_was_closed_in_between_opens_again(sink: Any) -> None:
-    sink("run-1/q", 0)
+    call(sink, "run-1/q", 0)
     sink.close()
-    sink("run-1/q", 1)
-    sink("run-1/q", 2)
+    call(sink, "run-1/q", 1)
+    call(sink, "run-1/q", 2)
     assert [target.closed for target in sink.targets] == [True, False]
 
 
 def test_a_new_run_takes_the_sink_over_and_the_old_one_is_fenced(sink: Any) -> None:
-    sink("run-1/q", 0)
-    sink("run-2/q", 1)
+    call(sink, "run-1/q", 0)
+    call(sink, "run-2/q", 1)
     assert [target.closed for target in sink.targets] == [True, False]
     with pytest.raises(Fenced, match="run-1"):
-        sink("run-1/q", 1)
-    sink("run-2/q", 2)
+        call(sink, "run-1/q", 1)
+    call(sink, "run-2/q", 2)
 
 
 def test_another_query_is_refused_while_the_first_one_runs_and_does_not_disturb_it(sink: Any) -> None:
-    sink("run-1/q", 0)
+    call(sink, "run-1/q", 0)
     with pytest.raises(UnsupportedQuery, match="given the sink of query q"):
-        sink("run-2/other", 0)
-    sink("run-1/q", 1)
+        call(sink, "run-2/other", 0)
+    call(sink, "run-1/q", 1)
     assert [target.closed for target in sink.targets] == [False]
 
 
 def test_another_query_may_have_the_sink_of_one_that_has_ended(sink: Any) -> None:
-    sink("run-1/ended", 0)
-    sink("run-2/other", 0)
+    call(sink, "run-1/ended", 0)
+    call(sink, "run-2/other", 0)
     assert [target.closed for target in sink.targets] == [True, False]
 
 
 def test_a_failure_gives_everything_back_and_is_remembered(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Batches, "error", SendFailed("lost"))
     with pytest.raises(SendFailed):
-        sink("run-9", 0)
+        call(sink, "run-9", 0)
     assert sink.targets[0].closed
     query = type("Query", (), {"runId": "run-9"})()
     assert isinstance(foreach_batch.error_of(query), SendFailed)
+    assert notes == [("run-9", 0)]
     assert foreach_batch.error_of(type("Query", (), {"runId": "another"})()) is None
+
+
+def test_a_sink_built_anew_goes_on_for_the_first(sink: Any) -> None:
+    call(sink, "run-1/q", 0)
+    anew = Sink()
+    call(anew, "run-1/q", 1)
+    call(sink, "run-1/q", 2)
+    assert (len(sink.targets), anew.targets) == (1, [])
+    assert not sink.targets[0].closed
+
+
+def test_two_unlike_sinks_of_one_pipeline_are_refused(sink: Any) -> None:
+    call(sink, "run-1/q", 0)
+    with pytest.raises(UnsupportedQuery, match="different settings"):
+        call(Sink("unlike"), "run-1/q", 1)
+    call(sink, "run-1/q", 1)
+    assert len(sink.targets) == 1
+
+
+def test_a_sink_is_closed_when_its_query_ends(sink: Any) -> None:
+    call(sink, "run-1/q", 0)
+    assert not sink.targets[0].closed
+    ended.add("run-1/q")
+    deadline = time.monotonic() + 60
+    while not sink.targets[0].closed:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_second_try_knows_what_failed(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Batches, "error", SendFailed("lost"))
+    with pytest.raises(SendFailed):
+        call(sink, "run-1/q", 3)
+    monkeypatch.setattr(Batches, "error", None)
+    call(sink, "run-1/q", 3)
+    assert runs.find(runs.Place("run-1/q", "here"), "alike").batches.failed == BatchId("q", 3)  # type: ignore[union-attr,attr-defined]
+
+
+def test_what_is_written_outside_the_block_is_refused(sink: Any) -> None:
+    batch = sink.batch(Frame("run-1/q"), 0)
+    with pytest.raises(UnsupportedQuery, match="with block"):
+        batch.write(Frame("run-1/q"))
+    with batch:
+        pass
+    with pytest.raises(UnsupportedQuery, match="with block"):
+        batch.write(Frame("run-1/q"))
+
+
+def test_a_block_left_by_an_error_writes_nothing(sink: Any) -> None:
+    def write() -> None:
+        with sink.batch(Frame("run-1/q"), 0) as batch:
+            batch.write(Frame("run-1/q"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write()
+    assert sink.targets == []
+    assert notes == [("run-1/q", 0)]

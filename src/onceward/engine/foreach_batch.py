@@ -1,28 +1,83 @@
 """The object that users hand to ``foreachBatch``, whatever it writes to; and the way back to its typed errors.
 
-Runs in the driver. Spark calls the sink once per micro-batch on the query's own thread. Sinks subclass
-:class:`ForeachBatchSink` and say how to write; when, and whether, is decided in ``engine.micro_batch``.
+Runs in the driver. Spark calls the sink once per micro-batch on the query's own thread, or a function of the user's
+does. Sinks subclass :class:`ForeachBatchSink` and say how to write; when, and whether, is decided in
+``engine.micro_batch``.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Hashable, Sequence
+from types import TracebackType
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from onceward.engine import runs
 from onceward.engine.micro_batch import BatchPolicy, MicroBatches
 from onceward.engine.source_errors import source_refusal
-from onceward.engine.spark_query import RunningBatch, current_run_id, is_running, running_batch
-from onceward.engine.target import AtomicTarget
+from onceward.engine.spark_query import (
+    RunningBatch,
+    current_run_id,
+    is_running,
+    note_not_written,
+    run_is_active,
+    running_batch,
+)
+from onceward.engine.target import AtomicTarget, Write
 from onceward.errors import Fenced, OncewardError, UnsupportedQuery
+
+log = logging.getLogger(__name__)
 
 _REMEMBERED_RUNS = 1_000
 _failures: OrderedDict[str, OncewardError] = OrderedDict()
 _failures_lock = threading.Lock()
+
+
+class Batch:
+    """The frames of one micro-batch, written and committed together when the ``with`` block ends.
+
+    Made by :meth:`ForeachBatchSink.batch`. Nothing is written when the block is left by an exception; a block without
+    a :meth:`write` commits that the batch has no rows. Each frame is computed on its own, by a Spark job of its own:
+    frames that share out the rows of a batch must do it by the rows' own values, and a frame that is costly to
+    compute twice may be persisted until the block has ended.
+    """
+
+    def __init__(self, sink: ForeachBatchSink, frame: DataFrame, batch_id: int) -> None:
+        self._sink = sink
+        self._frame = frame
+        self._batch_id = batch_id
+        self._writes: list[Write] | None = None
+
+    def write(self, frame: DataFrame, *, topic: str | None = None) -> None:
+        """Hand over a frame; its columns are checked at once, its rows are written when the block ends.
+
+        :param topic: where it goes, instead of the sink's own topic or the column ``topic``.
+        :raises BadColumn, InvalidTopicName: the frame cannot be written as it is.
+        """
+        if self._writes is None:
+            raise UnsupportedQuery(
+                "batch.write() was called outside the with block, where nothing would be written",
+                next_step="write `with sink.batch(frame, batch_id) as batch:` and call batch.write(…) inside",
+            )
+        self._writes.append(self._sink._checked(frame, topic))
+
+    def __enter__(self) -> Batch:
+        self._writes = []
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        writes, self._writes = self._writes, None
+        if error is not None:
+            self._sink._gave_up(self._frame, self._batch_id, error)
+        elif writes is not None:
+            self._sink._write(self._frame, self._batch_id, writes)
 
 
 class ForeachBatchSink(ABC):
@@ -30,44 +85,81 @@ class ForeachBatchSink(ABC):
 
     One sink object belongs to one query; a second one that is given it while the first runs is refused. When a query
     is started again in the same process, the new run takes the sink over and fences what the old one left behind.
+
+    :param where: names the chain of batches that the sink continues, and the ledger that has it: in one run of a query
+        it has one owner.
+    :param settings: what the sink was built with; two sinks at one place must have equal ones.
     """
 
-    def __init__(self, policy: BatchPolicy) -> None:
+    _has_ledger = True
+    """Is there a chain of batches that a lost one would be missing from?"""
+
+    def __init__(self, policy: BatchPolicy, *, where: Hashable, settings: object) -> None:
         self._policy = policy
-        self._target: AtomicTarget | None = None
-        self._run_id: str | None = None
+        self._where = where
+        self._built_with = settings
+        self._place: runs.Place | None = None
         self._query_id: str | None = None
-        self._earlier_runs: set[str | None] = set()
-        self._batches: MicroBatches | None = None
+        self._earlier_runs: set[str] = set()
 
     @abstractmethod
     def _new_target(self) -> AtomicTarget:
         """A fresh target for a new run of the query."""
 
+    def _checked(self, frame: DataFrame, where: str | None) -> Write:
+        """What is to be written, if it can be: called for each frame as it is handed over."""
+        return Write(frame, where)
+
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write one micro-batch exactly once. Called by Spark.
+        """Write one micro-batch of one frame exactly once. Called by Spark, or by your own ``foreachBatch`` function.
 
         :raises OncewardError: the batch is not written; :func:`error_of` finds it behind Spark's own exception.
         """
-        self._remembering(frame, batch_id, lambda running: self._process(frame, running))
+        with self.batch(frame, batch_id) as batch:
+            batch.write(frame)
 
-    def _remembering(self, frame: DataFrame, batch_id: int, write: Callable[[RunningBatch], None]) -> None:
-        """Run ``write``; a typed error is kept for :func:`error_of` on its way through Spark."""
-        run_id = current_run_id(frame)
+    def batch(self, frame: DataFrame, batch_id: int) -> Batch:
+        """For a ``foreachBatch`` function of your own: several frames of one batch in one transaction.
+
+        ::
+
+            def write(frame, batch_id):
+                with sink.batch(frame, batch_id) as batch:
+                    batch.write(frame.where("amount > 0"))
+                    batch.write(frame.where("amount <= 0"), topic="rejected")
+
+        :param frame: the frame that Spark gave to the function; :param batch_id: the number that came with it.
+        """
+        return Batch(self, frame, batch_id)
+
+    def _write(self, frame: DataFrame, batch_id: int, writes: Sequence[Write]) -> None:
+        """Called when the block of a :class:`Batch` ends; a typed error is kept on its way through Spark."""
         try:
-            write(running_batch(frame, batch_id))
-        except OncewardError as error:
-            _remember(run_id, error)
+            self._process(frame, writes, running_batch(frame, batch_id, self._policy.pipeline))
+        except BaseException as error:
+            self._gave_up(frame, batch_id, error)
             raise
 
-    def _process(self, frame: DataFrame, running: RunningBatch) -> None:
-        self._refuse_a_second_query(frame, running)
-        batches = self._batches_of(running)
+    def _gave_up(self, frame: DataFrame, batch_id: int, error: BaseException) -> None:
+        """The batch is not written: remember why, for :func:`error_of`, and for the next batch, should there be one."""
+        if isinstance(error, OncewardError):
+            _remember(current_run_id(frame), error)
+        if not self._has_ledger:
+            return
         try:
-            batches.process(frame, running)
+            note_not_written(frame, batch_id, self._policy.pipeline, error)
+        except Exception as also:  # noqa: BLE001 — the first error is the one to hear of
+            log.warning("%s: no note could be left that batch %s failed: %s", self._policy.pipeline, batch_id, also)
+
+    def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:
+        self._refuse_a_second_query(frame, running)
+        place = runs.Place(running.run_id, self._where)
+        batches = self._batches_at(place, frame, running)
+        try:
+            batches.process(writes, running)
         except BaseException:
-            if batches is self._batches:  # and not those of a newer run, whose query is alive
-                self.close()  # Spark ends the query now; a later start opens everything again
+            # Spark ends the query now; a later start, or the next try of a patient function, opens everything again.
+            runs.leave(place, failed=running.batch)
             raise
 
     def _refuse_a_second_query(self, frame: DataFrame, running: RunningBatch) -> None:
@@ -79,30 +171,42 @@ class ForeachBatchSink(ABC):
                 next_step="give each query a sink and a pipeline_id of its own",
             )
 
-    def _batches_of(self, running: RunningBatch) -> MicroBatches:
+    def _batches_at(self, place: runs.Place, frame: DataFrame, running: RunningBatch) -> MicroBatches:
         if running.run_id in self._earlier_runs:
             raise Fenced(
                 f"run {running.run_id} of query {running.batch.query_id} was replaced by a newer run of this sink",
                 next_step="give each running query a sink and a pipeline_id of its own",
             )
-        if self._batches is None or running.run_id != self._run_id:
-            self.close()
-            if self._run_id not in (None, running.run_id):
-                self._earlier_runs.add(self._run_id)
-            self._run_id, self._query_id = running.run_id, running.batch.query_id
-            self._target = self._new_target()
-            self._batches = MicroBatches(self._target, self._policy)
-        return self._batches
+        if self._place is not None and self._place != place:
+            runs.leave(self._place)
+            self._earlier_runs.add(self._place.run_id)
+        elif self._place is None and runs.find(place, self._built_with) is not None:
+            log.info("%s: a new sink goes on for one of the same query; build it once", self._policy.pipeline)
+        self._place, self._query_id = place, running.batch.query_id
+        run = runs.find(place, self._built_with)
+        if run is None:
+            run = self._new_run(place, frame, running)
+            runs.enter(place, run)
+        return run.batches
+
+    def _new_run(self, place: runs.Place, frame: DataFrame, running: RunningBatch) -> runs.Run:
+        target = self._new_target()
+        session, query_id = frame.sparkSession, running.batch.query_id
+        return runs.Run(
+            query_id=query_id,
+            settings=self._built_with,
+            target=target,
+            batches=MicroBatches(target, self._policy, failed=runs.failed_at(place)),
+            is_running=lambda: run_is_active(session, query_id, place.run_id),
+        )
 
     def close(self) -> None:
         """Give back connections and threads; the next batch opens them again. Nothing is aborted.
 
-        Happens by itself when the query fails. To be called after ``query.stop()`` in a driver that goes on.
+        Happens by itself, within seconds, when the query fails or ends.
         """
-        if self._target is not None:
-            self._target.close()
-        self._target = None
-        self._batches = None
+        if self._place is not None:
+            runs.leave(self._place)
 
 
 def _remember(run_id: str, error: OncewardError) -> None:

@@ -14,7 +14,7 @@ What if the process dies …
 * before 8: the attempt is open. The next start fences it, which aborts it at once, finds the ledger without this
   batch, and runs the batch again over the same offsets. Nothing of the attempt ever was visible.
 * between 8 and 9: the next start finds the batch in the ledger: ``REPLAY``. The plan runs (state and watermark need
-  it) and nothing is sent.
+  it), its rows are counted against those that are committed, and nothing is sent.
 * in 8, the answer lost: never abort, never guess. ``settle`` fences the attempt's own epoch, so that a late request
   finds nothing to end, and the ledger then says which of the two it was.
 """
@@ -23,17 +23,18 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
-
 from onceward import events
-from onceward.engine.spark_query import RunningBatch
-from onceward.engine.target import AtomicTarget
-from onceward.errors import CommitInDoubt, Fenced, OncewardError, TransactionTimedOut, UnsupportedQuery
+from onceward.engine.job import naming_lost_input
+from onceward.engine.spark_query import RunningBatch, is_deterministic
+from onceward.engine.target import AtomicTarget, Write, Written
+from onceward.errors import CommitInDoubt, Fenced, OncewardError, SourceDataLost, TransactionTimedOut
 from onceward.ids import BatchId, PipelineId, ProducerIdentity
-from onceward.ledger.admission import Admission, Resume, admit, hopeless, refusal
-from onceward.ledger.record import LedgerRecord, Manifest
+from onceward.ledger.admission import Admission, Resume, Skipped, admit, hopeless, refusal, second_call
+from onceward.ledger.record import FrameWritten, LedgerRecord
+from onceward.ledger.replayed import Replayed, batch_changed, compare, missing
 
 log = logging.getLogger(__name__)
 
@@ -55,35 +56,32 @@ class BatchPolicy:
 
 
 class MicroBatches:
-    """One run of one query: its batches, one after the other."""
+    """One run of one query: its batches, one after the other.
 
-    def __init__(self, target: AtomicTarget, policy: BatchPolicy) -> None:
+    :param failed: a batch that this run of the query has tried before, with an error; it may be committed all the same.
+    """
+
+    def __init__(self, target: AtomicTarget, policy: BatchPolicy, failed: BatchId | None = None) -> None:
         self._target = target
         self._policy = policy
+        self._failed = failed
         self._opened = False
         self._newest: LedgerRecord | None = None
         self._finished: BatchId | None = None
         self._producer_id: int | None = None
 
-    def process(self, frame: DataFrame, running: RunningBatch) -> None:
-        """Write ``frame`` exactly once, or raise; when it returns, the batch is committed."""
-        self._refuse_a_second_call(running)
-        outcome = self._admit(running)
-        if outcome is Admission.REPLAY:
-            self._replay(frame, running)
+    def process(self, writes: Sequence[Write], running: RunningBatch) -> None:
+        """Write the frames of a batch exactly once, or raise; when it returns, the batch is committed."""
+        if running.batch == self._finished:
+            raise second_call(running.batch)
+        if self._admit(running) is Admission.REPLAY:
+            lacking = self._replay(writes, running)
+            if lacking:
+                self._newest = self._until_committed(lacking, running, self._newest)
         else:
-            self._newest = self._until_committed(frame, running)
+            self._newest = self._until_committed(writes, running)
         with events.step(events.FINISH, **self._ids(running)):
             self._finished = running.batch  # 9. back to Spark; here it is between EndTxn and Spark's commit log
-
-    def _refuse_a_second_call(self, running: RunningBatch) -> None:
-        """A batch has one call. The ledger would take a second one for a replay and drop the second frame's rows."""
-        if running.batch == self._finished:
-            raise UnsupportedQuery(
-                f"the sink was called twice for {running.batch}; one batch is one transaction, written by one call",
-                next_step="union the frames (with a 'topic' column if they go to several topics), or give each frame "
-                "a sink and a pipeline_id of its own",
-            )
 
     # 1. Admit
 
@@ -107,24 +105,91 @@ class MicroBatches:
             self._decide(running, glimpsed)
 
     def _decide(self, running: RunningBatch, newest: LedgerRecord | None) -> Admission:
-        outcome = admit(running.batch, running.sources, newest, self._policy.resume, stateful=running.stateful)
+        skipped = self._skipped(running, newest)
+        outcome = admit(
+            running.batch,
+            running.sources,
+            newest,
+            self._policy.resume,
+            stateful=running.stateful,
+            run_id="" if running.batch == self._failed else running.run_id,
+            skipped=skipped,
+        )
         if not outcome.writes and outcome is not Admission.REPLAY:
-            raise refusal(outcome, running.batch, running.sources, newest)
+            raise refusal(outcome, running.batch, running.sources, newest, skipped)
+        if outcome is Admission.AFTER_SKIPPED:
+            log.info("%s: %s comes after batches that were not handed over", self._policy.pipeline, running.batch)
         return outcome
 
-    def _replay(self, frame: DataFrame, running: RunningBatch) -> None:
-        """Run the whole plan for its state and watermark, and drop the rows: the batch is committed already."""
+    def _skipped(self, running: RunningBatch, newest: LedgerRecord | None) -> Skipped | None:
+        """What Spark knows of the batches before this one that the sink was not called for; None without a gap."""
+        if running.history is None or running.batch.batch_id == 0:
+            return None
+        if newest is None:
+            return Skipped(
+                None,
+                running.history.began_with_batch_0(running.batch.batch_id),
+                running.history.not_written(-1, running.batch.batch_id),
+                running.history.checkpoint,
+            )
+        if newest.batch.query_id != running.batch.query_id or running.batch.batch_id - newest.batch.batch_id < 2:
+            return None
+        return Skipped(
+            running.history.ends(newest.batch.batch_id),
+            newest is self._newest and self._finished is not None,
+            running.history.not_written(newest.batch.batch_id, running.batch.batch_id),
+            running.history.checkpoint,
+        )
+
+    def _replay(self, writes: Sequence[Write], running: RunningBatch) -> Sequence[Write]:
+        """Run the whole plan for its state and watermark, and drop the rows: the batch is committed already.
+
+        Returns the frames that the committed batch lacks, if the user wants them written (``resume="complete"``).
+
+        :raises BatchChanged: there are rows that the committed batch has not.
+        """
         with events.step(events.REPLAY, **self._ids(running)):
-            log.info("%s: %s is committed already; replaying it without output", self._policy.pipeline, running.batch)
-            frame.write.format("noop").mode("overwrite").save()
+            log.info("%s: %s is committed already; running it without output", self._policy.pipeline, running.batch)
+            try:
+                with naming_lost_input():
+                    now = [FrameWritten(write.where, write.frame.count()) for write in writes]
+            except SourceDataLost as lost:
+                if running.stateful:
+                    raise
+                # Without state there is nothing to repeat but the count.
+                log.warning(
+                    "%s: %s is committed and cannot be read again: %s", self._policy.pipeline, running.batch, lost
+                )
+                return ()
+            return self._lacking(writes, now, running)
+
+    def _lacking(self, writes: Sequence[Write], now: Sequence[FrameWritten], running: RunningBatch) -> Sequence[Write]:
+        committed = self._newest.frames if self._newest else None
+        if committed is None:
+            return ()
+        outcome = compare(committed, now)
+        if outcome is Replayed.NOTHING_NEW:
+            return ()
+        changed = batch_changed(running.batch, outcome, committed, now)
+        if outcome is Replayed.MORE_FRAMES and self._policy.resume == "complete":
+            log.warning("%s: writing what is missing: %s", self._policy.pipeline, changed.message)
+            return [writes[index] for index in missing(committed, now)]
+        by_chance = outcome is Replayed.OTHER_ROWS and not all(is_deterministic(write.frame) for write in writes)
+        if self._policy.resume == "keep" or by_chance:
+            log.warning("%s: left as it is: %s", self._policy.pipeline, changed.message)
+            return ()
+        raise changed
 
     # 2 to 8, as often as it takes
 
-    def _until_committed(self, frame: DataFrame, running: RunningBatch) -> LedgerRecord:
+    def _until_committed(
+        self, writes: Sequence[Write], running: RunningBatch, supplemented: LedgerRecord | None = None
+    ) -> LedgerRecord:
+        """:param supplemented: the committed record of this very batch, to which ``writes`` are added."""
         attempt = 1
         while True:
             try:
-                return self._attempt(frame, running)
+                return self._attempt(writes, running, supplemented)
             except OncewardError as error:
                 if attempt >= self._policy.attempts or not error.retry_batch:
                     raise
@@ -138,19 +203,23 @@ class MicroBatches:
             time.sleep(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
             attempt += 1
 
-    def _attempt(self, frame: DataFrame, running: RunningBatch) -> LedgerRecord:
+    def _attempt(
+        self, writes: Sequence[Write], running: RunningBatch, supplemented: LedgerRecord | None
+    ) -> LedgerRecord:
         """One attempt under one epoch: committed when it returns, aborted or fenced when it raises."""
         target = self._target
         ids = self._ids(running)
+        began = time.monotonic()
         try:
             identity = target.begin()
             self._refuse_an_heirs_ledger(running, identity)
-            manifest = target.write(frame, running)  # 2 to 6
-            record = self._record(running, manifest, identity)
+            written = target.write(writes, running)  # 2 to 6
+            record = self._record(running, writes, written, identity, supplemented)
             target.stage(record, running)  # 7
         except BaseException as error:
             self._undo(error, running)
             raise
+        staged = time.monotonic()
         try:
             with events.step(events.COMMIT, **ids, **_identity_ids(identity)):
                 target.commit()  # 8
@@ -158,7 +227,22 @@ class MicroBatches:
             raise
         except BaseException as error:  # noqa: BLE001 — whatever it is, the ledger is the judge, and it is raised again
             return self._ask_the_ledger(record, error)
+        self._say(record, written, (time.monotonic() - began) * 1000, (time.monotonic() - staged) * 1000)
         return record
+
+    def _say(self, record: LedgerRecord, written: Written, took_ms: float, commit_ms: float) -> None:
+        """One line a batch, for whoever runs it with logging at INFO."""
+        log.info(
+            "%s: batch %d committed: %d records, %d bytes in %d partitions, %.0f ms (commit %.0f ms), %s",
+            record.pipeline,
+            record.batch.batch_id,
+            sum(written.records),
+            written.payload_bytes,
+            len(record.manifest),
+            took_ms,
+            commit_ms,
+            record.producer,
+        )
 
     def _refuse_an_heirs_ledger(self, running: RunningBatch, identity: ProducerIdentity) -> None:
         """Under a new producer id, is the ledger still where we left it?
@@ -182,15 +266,27 @@ class MicroBatches:
                 )
         self._producer_id = identity.producer_id
 
-    def _record(self, running: RunningBatch, manifest: Manifest, identity: ProducerIdentity) -> LedgerRecord:
+    def _record(
+        self,
+        running: RunningBatch,
+        writes: Sequence[Write],
+        written: Written,
+        identity: ProducerIdentity,
+        supplemented: LedgerRecord | None,
+    ) -> LedgerRecord:
+        frames = tuple(FrameWritten(write.where, n) for write, n in zip(writes, written.records, strict=True))
+        before = (supplemented.frames if supplemented else None) or ()
         return LedgerRecord(
             pipeline=self._policy.pipeline,
             sequence=self._newest.sequence + 1 if self._newest else 0,
             batch=running.batch,
             sources=running.sources,
-            manifest=manifest,
+            manifest=written.manifest,
             producer=identity,
             committed_at_ms=time.time_ns() // 1_000_000,
+            run_id=running.run_id,
+            frames=(*before, *frames),
+            supplement=supplemented is not None,
         )
 
     def _undo(self, error: BaseException, running: RunningBatch) -> None:

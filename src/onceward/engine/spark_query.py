@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
+from onceward.engine.not_written import NotWritten
 from onceward.errors import UnsupportedQuery
-from onceward.ids import BatchId, SourceRange
+from onceward.ids import BatchId, PipelineId, SourceRange
 
 _PROMISE = "exactly-once output (one micro-batch = one transaction)"
 _STATEFUL = "state info ["  # how every stateful physical operator prints its StatefulOperatorStateInfo
@@ -30,6 +31,23 @@ class KafkaSource:
 
     index: int
     bootstrap_servers: frozenset[str]
+
+
+class History(Protocol):
+    """What Spark's checkpoint and ours beside it say of earlier batches; asked only when batch numbers jump."""
+
+    @property
+    def checkpoint(self) -> str:
+        """Where Spark keeps the query's logs."""
+
+    def ends(self, batch_id: int) -> tuple[Any, ...] | None:
+        """Where that batch ends, one offset a source (None: nothing had come yet); None when the log has dropped it."""
+
+    def began_with_batch_0(self, batch_id: int) -> bool:
+        """Has this run executed every batch before ``batch_id``?"""
+
+    def not_written(self, after: int, before: int) -> tuple[tuple[int, str], ...]:
+        """Batches in between that a sink of this pipeline was given and could not write, and what it said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +65,11 @@ class RunningBatch:
     kafka_sources: tuple[KafkaSource, ...]
     stateful: bool
     input_records: int | None
+    history: History | None = field(default=None, compare=False, repr=False)
 
 
-def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
-    """The batch that ``frame`` belongs to.
+def running_batch(frame: DataFrame, batch_id: int, pipeline: PipelineId) -> RunningBatch:
+    """The batch of the query that ``frame`` belongs to.
 
     :raises UnsupportedQuery: not called by Spark inside ``foreachBatch``, or by a mode of Spark under which the
         promise cannot be kept.
@@ -65,7 +84,67 @@ def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
     execution = _execution(frame, query_id)
     # Not context.getConf(): it copies every setting through py4j, 25 ms for each batch.
     refuse_unsupported(context._conf.get("spark.speculation", "false") or "false", execution)
-    return _describe(execution, BatchId(query_id, int(batch_id)))
+    running = context.getLocalProperty("streaming.sql.batchId")
+    if running is not None and int(running) != int(batch_id):
+        raise UnsupportedQuery(
+            f"the sink was given batch_id={batch_id} while Spark runs batch {running}",
+            next_step="pass on the batch id that Spark gives to the foreachBatch function",
+        )
+    described = _describe(execution, BatchId(query_id, int(batch_id)))
+    return replace(described, history=SparkHistory(frame, execution, pipeline))
+
+
+class SparkHistory:
+    """:class:`History` of a running query. Each answer costs calls into the JVM, and some a look at a file."""
+
+    def __init__(self, frame: DataFrame, execution: Any, pipeline: PipelineId) -> None:
+        self._frame = frame
+        self._execution = execution
+        self._pipeline = pipeline
+
+    @property
+    def checkpoint(self) -> str:
+        """Where the query keeps its logs."""
+        return str(self._execution.resolvedCheckpointRoot())
+
+    def ends(self, batch_id: int) -> tuple[Any, ...] | None:
+        """``OffsetSeqLog``: written before each batch, kept for ``minBatchesToRetain`` batches."""
+        found = self._execution.offsetLog().get(batch_id)
+        if found.isEmpty() or found.get().getClass().getSimpleName() != "OffsetSeq":
+            return None
+        offsets = found.get().offsets()
+        return tuple(_offset(offsets.apply(index)) for index in range(offsets.size()))
+
+    def began_with_batch_0(self, batch_id: int) -> bool:
+        """As far as ``recentProgress`` reaches: ``spark.sql.streaming.numRecentProgressUpdates``, 100 batches."""
+        return self._executed() >= set(range(batch_id))
+
+    def not_written(self, after: int, before: int) -> tuple[tuple[int, str], ...]:
+        """See :mod:`onceward.engine.not_written`. What failed in an earlier run and was run again by this one, in which
+        the function had nothing to hand over, is not among them."""
+        notes = NotWritten(self._frame.sparkSession, self.checkpoint, self._pipeline).between(after, before)
+        if not notes:
+            return ()
+        run_id, executed = current_run_id(self._frame), self._executed()
+        return tuple((n.batch_id, n.error) for n in notes if n.run_id == run_id or n.batch_id not in executed)
+
+    def _executed(self) -> set[int]:
+        """The batches that this run has ended, the last hundred."""
+        return {int(progress.batchId()) for progress in self._execution.recentProgress()}
+
+
+def is_deterministic(frame: DataFrame) -> bool:
+    """Does ``frame``, as the user's function makes it, have the same rows each time, as far as Spark can tell?"""
+    return bool(frame._jdf.queryExecution().analyzed().deterministic())
+
+
+def note_not_written(frame: DataFrame, batch_id: int, pipeline: PipelineId, error: BaseException) -> None:
+    """Note beside the checkpoint that the batch could not be written; see :mod:`onceward.engine.not_written`."""
+    query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    execution = _active_query(frame.sparkSession, query_id) if query_id else None
+    if execution is not None:
+        root = str(execution.resolvedCheckpointRoot())
+        NotWritten(frame.sparkSession, root, pipeline).note(batch_id, current_run_id(frame), error)
 
 
 def current_run_id(frame: DataFrame) -> str:
@@ -80,14 +159,20 @@ def current_run_id(frame: DataFrame) -> str:
 
 def is_running(frame: DataFrame, query_id: str) -> bool:
     """Whether Spark lists the query ``query_id`` as running, in whatever session of this driver."""
-    return _active_query(frame, query_id) is not None
+    return _active_query(frame.sparkSession, query_id) is not None
 
 
-def _active_query(frame: DataFrame, query_id: str) -> Any:
+def run_is_active(session: SparkSession, query_id: str, run_id: str) -> bool:
+    """Whether that run of the query has not ended. For any thread."""
+    execution = _active_query(session, query_id)
+    return execution is not None and str(execution.runId().toString()) == run_id
+
+
+def _active_query(session: SparkSession, query_id: str) -> Any:
     """Spark's ``StreamExecution`` of a running query of this driver, or None."""
-    gateway = frame.sparkSession.sparkContext._gateway
+    gateway = session.sparkContext._gateway
     assert gateway is not None  # noqa: S101 — a classic session has one
-    running = frame.sparkSession._jsparkSession.sharedState().activeStreamingQueries()
+    running = session._jsparkSession.sharedState().activeStreamingQueries()
     return running.get(gateway.jvm.java.util.UUID.fromString(query_id))
 
 
@@ -98,7 +183,7 @@ def _execution(frame: DataFrame, query_id: str) -> Any:
             next_step="hand it to Spark: frame.writeStream.foreachBatch(sink).start(); a batch job has no checkpoint "
             "to be exactly-once with",
         )
-    execution = _active_query(frame, query_id)
+    execution = _active_query(frame.sparkSession, query_id)
     if execution is None:
         raise UnsupportedQuery(
             f"Spark does not list query {query_id} as running",

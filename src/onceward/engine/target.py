@@ -7,12 +7,29 @@ order of the methods below. One target serves one pipeline, batch after batch; n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 
 from onceward.engine.spark_query import RunningBatch
 from onceward.ids import ProducerIdentity
 from onceward.ledger.record import LedgerRecord, Manifest
+
+
+class Write(NamedTuple):
+    """One frame of a batch and where it goes (a topic, say); None: where the target's settings or the rows say."""
+
+    frame: DataFrame
+    where: str | None = None
+
+
+class Written(NamedTuple):
+    """What an attempt has written: the manifest over all its frames, and records and payload bytes of each frame."""
+
+    manifest: Manifest
+    records: tuple[int, ...]
+    payload_bytes: int = 0
 
 
 class AtomicTarget(ABC):
@@ -51,8 +68,9 @@ class AtomicTarget(ABC):
         """The newest ledger record. After :meth:`begin` it is final, as after :meth:`open`."""
 
     @abstractmethod
-    def write(self, frame: DataFrame, running: RunningBatch) -> Manifest:
-        """Run the plan once and write its rows, invisible until :meth:`commit`; every row exactly once or raise."""
+    def write(self, writes: Sequence[Write], running: RunningBatch) -> Written:
+        """Run the plan of each frame once, one after the other, and write its rows, invisible until :meth:`commit`;
+        every row exactly once or raise. Called once an attempt, with all frames of the batch."""
 
     @abstractmethod
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:

@@ -9,12 +9,16 @@ ledger                                batch                                    o
 ====================================  =======================================  ==========================
 no record                             0                                        ``FIRST``
 no record                             above 0, ``resume="adopt"``              ``ADOPT``
+no record                             above 0, the run has skipped all before  ``AFTER_SKIPPED``
 no record                             above 0                                  ``LEDGER_BEHIND``
 same query, batch *n*                 *n* + 1, starts where *n* ended          ``NEXT``
 same query, batch *n*                 *n* + 1, starts elsewhere                ``OFFSETS_DIFFER``
 same query, batch *n*                 *n*, ends where *n* ended                ``REPLAY``
 same query, batch *n*                 *n*, ends elsewhere                      ``OFFSETS_DIFFER``
+same query, batch *n*                 *n*, and this very run wrote it          ``SECOND_CALL``
+same query, batch *n*                 above *n* + 1, Spark's log joins them    ``AFTER_SKIPPED``
 same query, batch *n*                 above *n* + 1                            ``LEDGER_BEHIND``
+any                                   a batch in between failed unheard        ``NOT_WRITTEN``
 same query, batch *n*                 below *n*                                ``REWOUND``
 another query                         starts at its end, ``resume="ledger"``   ``RESUME``
 another query, and it keeps state     any, ``resume="ledger"``                 ``STATE_LOST``
@@ -24,20 +28,33 @@ another query                         any, otherwise                           `
 
 ``OFFSETS_DIFFER`` and ``REWOUND`` are why a batch number alone is not trusted: a checkpoint restored from an older
 copy numbers *other* records with the same batch ids, and taking them for a replay would lose them.
+
+A user's function may skip batches (``if not frame.isEmpty(): sink(frame, batch_id)``), so numbers may jump. That is
+believed where Spark's own offset log says that the ledger's batch ended where the ledger says, and where no batch in
+between is one that the sink was given and could not write: then the function kept the error to itself, and Spark
+counts as done what is lost (:class:`Skipped`).
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
-from onceward.errors import AdmissionRefused, CheckpointReplaced, CheckpointRewound, LedgerBehind
+from onceward.errors import (
+    BatchNotWritten,
+    CheckpointReplaced,
+    CheckpointRewound,
+    LedgerBehind,
+    OncewardError,
+    UnsupportedQuery,
+)
 from onceward.ids import BatchId, SourceRange
 from onceward.ledger.record import LedgerRecord
 
-Resume = Literal["checkpoint", "ledger", "adopt"]
-RESUME_CHOICES: tuple[Resume, ...] = ("checkpoint", "ledger", "adopt")
+Resume = Literal["checkpoint", "ledger", "adopt", "complete", "keep"]
+RESUME_CHOICES: tuple[Resume, ...] = ("checkpoint", "ledger", "adopt", "complete", "keep")
 
 
 class Admission(Enum):
@@ -46,8 +63,11 @@ class Admission(Enum):
     FIRST = "first"
     ADOPT = "adopt"
     NEXT = "next"
+    AFTER_SKIPPED = "after skipped batches"
     RESUME = "resume"
     REPLAY = "replay"
+    SECOND_CALL = "second call"
+    NOT_WRITTEN = "not written"
     LEDGER_BEHIND = "ledger behind"
     OFFSETS_DIFFER = "offsets differ"
     REWOUND = "rewound"
@@ -58,7 +78,29 @@ class Admission(Enum):
     @property
     def writes(self) -> bool:
         """Is the batch to be written (rather than replayed or refused)?"""
-        return self in (Admission.FIRST, Admission.ADOPT, Admission.NEXT, Admission.RESUME)
+        return self in (
+            Admission.FIRST,
+            Admission.ADOPT,
+            Admission.NEXT,
+            Admission.AFTER_SKIPPED,
+            Admission.RESUME,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """What Spark knows of the batches between the ledger's newest and the one that is offered.
+
+    ``ends`` is where Spark's offset log has the ledger's newest batch end, one a source; None where the log has
+    dropped it (``spark.sql.streaming.minBatchesToRetain``). ``same_run``: this run of the query saw the ledger's
+    newest record, or began with batch 0 where there is none. ``not_written`` are batches in between that the sink was
+    given and could not write, with what it said then, and ``checkpoint`` is where Spark keeps its logs.
+    """
+
+    ends: tuple[Any, ...] | None
+    same_run: bool
+    not_written: tuple[tuple[int, str], ...] = ()
+    checkpoint: str = ""
 
 
 def admit(
@@ -68,17 +110,29 @@ def admit(
     resume: Resume,
     *,
     stateful: bool = False,
+    run_id: str = "",
+    skipped: Skipped | None = None,
 ) -> Admission:
     """The outcome for ``batch`` over ``sources``, given the ``newest`` committed record of its pipeline.
 
     :param stateful: the query keeps state (aggregates, joins, deduplication), which lives in its checkpoint only.
+    :param run_id: Spark's id of this run; empty where a batch of this very run may be offered again because its commit
+        was in doubt.
+    :param skipped: what is known of the batches in between, where there are any.
     """
     if newest is None:
         if batch.batch_id == 0:
             return Admission.FIRST
-        return Admission.ADOPT if resume == "adopt" else Admission.LEDGER_BEHIND
+        if resume == "adopt":
+            return Admission.ADOPT
+        if skipped is not None and skipped.not_written:
+            return Admission.NOT_WRITTEN
+        return Admission.AFTER_SKIPPED if skipped is not None and skipped.same_run else Admission.LEDGER_BEHIND
     if batch.query_id == newest.batch.query_id:
-        return _same_checkpoint(batch.batch_id - newest.batch.batch_id, sources, newest)
+        step = batch.batch_id - newest.batch.batch_id
+        outcome = _after_skipped(sources, newest, skipped) if step > 1 else _same_checkpoint(step, sources, newest)
+        # A replay repeats what an *earlier* run committed. What this run committed already was another call's rows.
+        return Admission.SECOND_CALL if outcome is Admission.REPLAY and newest.run_id == run_id != "" else outcome
     if resume != "ledger":
         return Admission.REPLACED
     if stateful:
@@ -104,9 +158,36 @@ def hopeless(
     return not outcome.writes and outcome not in (Admission.REPLAY, Admission.LEDGER_BEHIND)
 
 
-def _same_checkpoint(step: int, sources: tuple[SourceRange, ...], newest: LedgerRecord) -> Admission:
-    if step > 1:
+def _after_skipped(sources: tuple[SourceRange, ...], newest: LedgerRecord, skipped: Skipped | None) -> Admission:
+    if skipped is None:
         return Admission.LEDGER_BEHIND
+    if skipped.not_written:
+        return Admission.NOT_WRITTEN
+    if not _not_before_end(sources, newest):
+        return Admission.OFFSETS_DIFFER
+    if skipped.ends is None:
+        return Admission.AFTER_SKIPPED if skipped.same_run else Admission.LEDGER_BEHIND
+    ours = [source.end for source in newest.sources]
+    same = len(skipped.ends) == len(ours) and all(
+        logged is None or logged == end for logged, end in zip(skipped.ends, ours, strict=True)
+    )
+    return Admission.AFTER_SKIPPED if same else Admission.OFFSETS_DIFFER
+
+
+def _not_before_end(sources: tuple[SourceRange, ...], newest: LedgerRecord) -> bool:
+    """Offsets of Kafka sources never go back; those of others cannot be compared."""
+    if len(sources) != len(newest.sources):
+        return False
+    return all(
+        start.get(topic, {}).get(partition, offset) >= offset
+        for end, start in ((done.end, now.start) for done, now in zip(newest.sources, sources, strict=True))
+        if is_kafka_offset(end) and is_kafka_offset(start)
+        for topic, partitions in end.items()
+        for partition, offset in partitions.items()
+    )
+
+
+def _same_checkpoint(step: int, sources: tuple[SourceRange, ...], newest: LedgerRecord) -> Admission:
     if step == 1:
         continues = _begins_at_end(sources, newest, new_allowed=False)
         return Admission.NEXT if continues else Admission.OFFSETS_DIFFER
@@ -147,17 +228,26 @@ def is_kafka_offset(offset: Any) -> bool:
 
 
 def refusal(
-    outcome: Admission, batch: BatchId, sources: tuple[SourceRange, ...], newest: LedgerRecord | None
-) -> AdmissionRefused:
+    outcome: Admission,
+    batch: BatchId,
+    sources: tuple[SourceRange, ...],
+    newest: LedgerRecord | None,
+    skipped: Skipped | None = None,
+) -> OncewardError:
     """The typed error for an ``outcome`` that refuses, with what to do next."""
+    if outcome is Admission.SECOND_CALL:
+        return second_call(batch)
+    if outcome is Admission.NOT_WRITTEN and skipped is not None:
+        return _not_written(batch, skipped)
     known = f"the ledger's newest is {newest.batch} (sequence {newest.sequence})" if newest else "the ledger has none"
     offsets = _offsets_text(sources, newest)
     if outcome is Admission.LEDGER_BEHIND:
         return LedgerBehind(
-            f"{batch} was offered, but {known}: the ledger was deleted or truncated, or these batches were "
-            "written by another sink",
+            f"{batch} was offered, but {known}: the ledger was deleted or truncated, or the batches before were "
+            "written by another sink, or a foreachBatch function skipped them in an earlier run",
             next_step="if the ledger was lost, find out from the output how far it goes; to begin a chain on an "
-            'existing checkpoint on purpose (migration), start once with resume="adopt" while the ledger is empty',
+            "existing checkpoint on purpose (migration, or skipped batches), start once with "
+            'resume="adopt" while the pipeline has no ledger record',
             details=_details(batch, newest),
         )
     if outcome is Admission.REPLACED:
@@ -189,6 +279,29 @@ def refusal(
         'query without state, start with a new checkpoint, KafkaSink(resume="ledger") and '
         'kafka_source(starting="ledger")',
         details=_details(batch, newest),
+    )
+
+
+def second_call(batch: BatchId) -> UnsupportedQuery:
+    """The refusal of a second call for one batch, whose first call is committed."""
+    return UnsupportedQuery(
+        f"the sink, or another with the same pipeline_id, was called twice for {batch}; one batch is one transaction, "
+        "the first call has committed it, and the rows of this call are not written",
+        next_step="hand all frames of a batch over together, `with sink.batch(frame, batch_id) as batch: "
+        "batch.write(first); batch.write(second, topic=…)`, the frame of the first call first, and start once "
+        f'with resume="complete", which writes what batch {batch.batch_id} lacks',
+        details={"query_id": batch.query_id, "batch_id": batch.batch_id},
+    )
+
+
+def _not_written(batch: BatchId, skipped: Skipped) -> BatchNotWritten:
+    first, why = skipped.not_written[0]
+    return BatchNotWritten(
+        f"{batch} was offered, but batch {first} before it could not be written ({_short(why)}), and the "
+        "foreachBatch function kept the error to itself, so that Spark counts the batch as done",
+        next_step="let the sink's errors leave the function; to have Spark run it again, stop the query, delete in "
+        f"{skipped.checkpoint} the files commits/{first} and above and offsets/{first + 1} and above, and start it",
+        details={"not_written": [number for number, _ in skipped.not_written], "checkpoint": skipped.checkpoint},
     )
 
 

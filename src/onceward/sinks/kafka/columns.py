@@ -16,8 +16,6 @@ timestamp    timestamp                                  record timestamp; null i
 
 from __future__ import annotations
 
-import logging
-
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
@@ -30,8 +28,6 @@ from pyspark.sql.types import (
 )
 
 from onceward.errors import BadColumn
-
-log = logging.getLogger(__name__)
 
 TIMESTAMP_MS = "timestamp_ms"
 """``timestamp`` travels to the tasks as a long: milliseconds since the epoch, the resolution of Kafka records."""
@@ -53,15 +49,19 @@ def prepare(frame: DataFrame, topic: str | None) -> DataFrame:
     :param topic: the sink's static topic; it wins over a ``topic`` column, as in Spark's own sink.
     :raises BadColumn: naming the column, what it is, and what it should be.
     """
-    types = {field.name: field.dataType for field in frame.schema.fields}
-    check(types, topic)
+    types = check(frame, topic)
     wanted = [name for name in KNOWN if name in types and (name != "topic" or topic is None)]
     # As SQL text: column objects would cost a dozen calls into the JVM each, in every batch.
     return frame.selectExpr(*(_EXPRESSIONS[name] for name in wanted))
 
 
-def check(types: dict[str, DataType], topic: str | None) -> None:
-    """Raise :class:`BadColumn` for the first column that cannot be written."""
+def check(frame: DataFrame, topic: str | None) -> dict[str, DataType]:
+    """The frame's columns, or :class:`BadColumn` for the first that cannot be written."""
+    fields = frame.schema.fields
+    types = {field.name: field.dataType for field in fields}
+    if len(types) < len(fields):
+        twice = next(name for name in types if [field.name for field in fields].count(name) > 1)
+        raise BadColumn(f"the frame has two columns '{twice}'", next_step="drop or rename one of them")
     if "value" not in types:
         raise BadColumn(
             f"the frame has no column 'value' (it has: {', '.join(types) or 'none'})",
@@ -74,9 +74,15 @@ def check(types: dict[str, DataType], topic: str | None) -> None:
         )
     for name, kind in types.items():
         _check_type(name, kind)
-    unused = [name for name in types if name not in KNOWN or (name == "topic" and topic is not None)]
-    if unused:
-        log.debug("columns that no record part is made of: %s", ", ".join(unused))
+    unknown = [name for name in types if name not in KNOWN]
+    if unknown:
+        # Left out silently, a column `Key` for `key` would give every record a null key.
+        raise BadColumn(
+            f"the frame has columns that no part of a record is made of: {', '.join(unknown)}",
+            next_step=f"rename them to one of {', '.join(KNOWN)}, or leave them out: frame.select('key', 'value')",
+            details={"columns": unknown},
+        )
+    return types
 
 
 def _check_type(name: str, kind: DataType) -> None:

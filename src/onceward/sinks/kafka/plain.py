@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from onceward import events
 from onceward.engine.spark_query import RunningBatch
+from onceward.engine.target import Write
 from onceward.engine.zip_importers import drop_zip_importers
 from onceward.errors import OncewardError, from_json, to_json
 from onceward.ids import ProducerIdentity, TopicPartition
@@ -38,30 +38,35 @@ class PlainWriter:
 
     def __init__(self, settings: KafkaSinkSettings) -> None:
         self._settings = settings
-        self._checked = False
+        self._by_topic: dict[str | None, KafkaSinkSettings] = {}
 
-    def write(self, frame: DataFrame, running: RunningBatch) -> None:
-        """Write one batch; when it returns, every record is acknowledged (with ``acks=1`` by the leader alone).
+    def write(self, write: Write, running: RunningBatch) -> None:
+        """Write one frame; when it returns, every record is acknowledged (with ``acks=1`` by the leader alone).
 
         :raises OncewardError: what a task ran into; part of the batch may be visible.
         """
-        if not self._checked:
-            client = KafkaClient(self._settings.client)
-            try:
-                preflight.check_topics(client, self._settings)
-                self._settings = replace(self._settings, producer=preflight.fitting(client, self._settings))
-            finally:
-                client.close()
-            self._checked = True
+        settings = self._settings_for(write.where)
         ids = {"pipeline": self._settings.pipeline, "batch_id": running.batch.batch_id}
         with events.step(events.SEND, **ids):
-            prepared = prepare(frame, self._settings.topic)
+            prepared = prepare(write.frame, write.where)
             with unlogged_calls():  # the function holds the settings
-                written = prepared.mapInArrow(_writer(self._settings), _RESULT_DDL)
+                written = prepared.mapInArrow(_writer(settings), _RESULT_DDL)
             rows = written.collect()
         for row in rows:
             if row.error is not None:
                 raise from_json(row.error)
+
+    def _settings_for(self, topic: str | None) -> KafkaSinkSettings:
+        """The settings with ``topic`` as the static one; looked at once for each topic."""
+        if topic not in self._by_topic:
+            client = KafkaClient(self._settings.client)
+            try:
+                preflight.check_topic(client, self._settings, topic)
+                producer = preflight.fitting(client, self._settings, topic)
+            finally:
+                client.close()
+            self._by_topic[topic] = replace(self._settings, topic=topic, producer=producer)
+        return self._by_topic[topic]
 
 
 _RESULT_DDL = "records long, error string"

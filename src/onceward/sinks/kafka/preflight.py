@@ -19,19 +19,18 @@ from onceward.wire.settings import ProducerSettings
 log = logging.getLogger(__name__)
 
 
-def check_topics(client: KafkaClient, settings: KafkaSinkSettings) -> None:
-    """The static topic exists, or is created if the sink was told to.
+def check_topic(client: KafkaClient, settings: KafkaSinkSettings, topic: str | None) -> None:
+    """``topic`` exists, or is created if it is the sink's own and the sink was told to. None: the rows will say.
 
     :raises TopicMissing: naming the topic and both ways to get it.
     :raises BrokerUnreachable, AuthenticationFailed, AccessDenied: naming servers, mechanism or resource.
     """
-    topic = settings.topic
     if topic is None:
         return
     try:
         client.topic_partitions([topic])
     except TopicMissing as missing:
-        if settings.create_topic_partitions is None:
+        if settings.create_topic_partitions is None or topic != settings.topic:
             raise TopicMissing(
                 f"topic {topic!r} does not exist on {', '.join(settings.client.bootstrap_servers)}",
                 next_step="create it (kafka-topics --create), or build the sink with create_topic_partitions=N",
@@ -41,22 +40,22 @@ def check_topics(client: KafkaClient, settings: KafkaSinkSettings) -> None:
         client.create_topic(topic, settings.create_topic_partitions)
 
 
-def fitting(client: KafkaClient, settings: KafkaSinkSettings) -> ProducerSettings:
-    """The producer settings with record batches no larger than the static topic takes.
+def fitting(client: KafkaClient, settings: KafkaSinkSettings, topic: str | None) -> ProducerSettings:
+    """The producer settings with record batches no larger than ``topic`` takes.
 
     Without the right to describe the topic's settings, or with a ``topic`` column, ``batch.size`` stays as it is, and a
     topic with a smaller ``max.message.bytes`` refuses what is too large for it.
     """
-    if settings.topic is None:
+    if topic is None:
         return settings.producer
     try:
-        limit = client.topic_config(settings.topic).get("max.message.bytes")
+        limit = client.topic_config(topic).get("max.message.bytes")
     except AccessDenied as denied:
-        log.info("max.message.bytes of %s is not known: %s", settings.topic, denied)
+        log.info("max.message.bytes of %s is not known: %s", topic, denied)
         return settings.producer
     if limit is None or int(limit) >= settings.producer.batch_bytes:
         return settings.producer
-    log.info("batch.size lowered to max.message.bytes=%s of topic %s", limit, settings.topic)
+    log.info("batch.size lowered to max.message.bytes=%s of topic %s", limit, topic)
     return replace(settings.producer, batch_bytes=int(limit))
 
 

@@ -154,6 +154,11 @@ def manifest_of(output: Output) -> Manifest:
     }
 
 
+def payload_bytes(output: Output) -> int:
+    """Bytes of keys, values and headers, as they were before compression."""
+    return sum(stretch.length for part in output.values() for stretch in part.checksum.stretches[1:])
+
+
 def _summary(partition: TopicPartition, chain: Sequence[Segment]) -> PartitionOutput:
     checksum = ContentChecksum.EMPTY
     highest = -1

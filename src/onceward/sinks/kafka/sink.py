@@ -9,10 +9,14 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.foreach_batch import ForeachBatchSink
 from onceward.engine.micro_batch import BatchPolicy
-from onceward.engine.target import AtomicTarget
+from onceward.engine.spark_query import RunningBatch
+from onceward.engine.target import AtomicTarget, Write
+from onceward.errors import BadColumn, ContradictoryOptions
 from onceward.ids import pipeline_id as checked_pipeline_id
+from onceward.ids import topic_name
 from onceward.ledger.admission import Resume
 from onceward.ledger.topic import DEFAULT_TOPIC
+from onceward.sinks.kafka import columns
 from onceward.sinks.kafka.plain import PlainWriter
 from onceward.sinks.kafka.settings import Delivery, KafkaSinkSettings
 from onceward.sinks.kafka.target import KafkaTarget
@@ -41,7 +45,8 @@ class KafkaSink(ForeachBatchSink):
     :param resume: ``"checkpoint"``: the query's checkpoint and the ledger must tell the same story. ``"ledger"``: a
         query with a new checkpoint may continue where the ledger ends (for queries without state, with
         ``kafka_source(starting="ledger")``). ``"adopt"``: begin a chain on a checkpoint that has run before (migration
-        from another sink), only while the pipeline has no ledger record.
+        from another sink), only while the pipeline has no ledger record. ``"complete"`` and ``"keep"``, for one start
+        after :class:`~onceward.errors.BatchChanged`: write the frames that a committed batch lacks, or leave it so.
     :param options: Kafka client settings by Kafka's own names, such as ``security.protocol``, ``compression.type``,
         ``batch.size``, ``transaction.timeout.ms``. Unknown or contradictory ones are refused here.
     :param oauth_token_provider: for ``sasl.mechanism=OAUTHBEARER``: a picklable object with ``token() -> str``.
@@ -101,16 +106,35 @@ class KafkaSink(ForeachBatchSink):
             sequencer_host=sequencer_host,
             sequencer_port=sequencer_port,
         )
-        super().__init__(BatchPolicy(self.settings.pipeline, self.settings.resume, self.settings.batch_attempts))
+        super().__init__(
+            BatchPolicy(self.settings.pipeline, self.settings.resume, self.settings.batch_attempts),
+            where=(client.bootstrap_servers, ledger_topic, name),
+            settings=self.settings,
+        )
+        self._has_ledger = delivery == "exactly_once"
         self._plain: PlainWriter | None = None
 
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write one micro-batch. Called by Spark, on the query's own thread in the driver."""
+    def _checked(self, frame: DataFrame, where: str | None) -> Write:
+        topic = self.settings.topic if where is None else topic_name(where)
+        if topic == self.settings.ledger_topic:
+            raise ContradictoryOptions(
+                f"topic={topic!r} is the ledger topic", next_step="write records to a topic of their own"
+            )
+        if not isinstance(frame, DataFrame):
+            raise BadColumn(
+                f"a {type(frame).__name__} was handed over, not a Spark DataFrame",
+                next_step="hand over a DataFrame of this batch with a column 'value'",
+            )
+        columns.check(frame, topic)
+        return Write(frame, topic)
+
+    def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:
         if self.settings.delivery == "exactly_once":
-            super().__call__(frame, batch_id)
+            super()._process(frame, writes, running)
             return
-        plain = self._plain = self._plain or PlainWriter(self.settings)
-        self._remembering(frame, batch_id, lambda running: plain.write(frame, running))
+        self._plain = self._plain or PlainWriter(self.settings)
+        for write in writes:
+            self._plain.write(write, running)
 
     def _new_target(self) -> AtomicTarget:
         return KafkaTarget(self.settings)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, Row
@@ -15,16 +16,16 @@ from pyspark.sql import DataFrame, Row
 from onceward import events
 from onceward.engine import job
 from onceward.engine.spark_query import RunningBatch
-from onceward.engine.target import AtomicTarget
+from onceward.engine.target import AtomicTarget, Write, Written
 from onceward.errors import BatchTimedOut, Fenced, OncewardError, from_json
-from onceward.ids import ProducerIdentity
-from onceward.ledger.record import LedgerRecord, Manifest
+from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.ledger.record import LedgerRecord
 from onceward.ledger.topic import Ledger
 from onceward.secrecy import unlogged_calls
 from onceward.sinks.kafka import preflight
 from onceward.sinks.kafka.columns import prepare
 from onceward.sinks.kafka.home_sources import HomeSources
-from onceward.sinks.kafka.report import TaskReport, check, manifest_of
+from onceward.sinks.kafka.report import Output, TaskReport, check, joined, manifest_of, payload_bytes
 from onceward.sinks.kafka.sequencer.book import EpochBook
 from onceward.sinks.kafka.sequencer.server import Sequencer
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
@@ -32,6 +33,7 @@ from onceward.sinks.kafka.settings import KafkaSinkSettings
 from onceward.sinks.kafka.tasks import REPORT_SCHEMA, TaskSpec, writer
 from onceward.wire.client import KafkaClient
 from onceward.wire.producer import Append, PartitionProducer
+from onceward.wire.settings import ProducerSettings
 from onceward.wire.transaction import Transaction
 from onceward.wire.transaction_states import State
 
@@ -49,7 +51,8 @@ class KafkaTarget(AtomicTarget):
         self._transaction = Transaction(self._client, settings.pipeline, timeout_ms, outdated=self._outdated)
         self._staged = self._committed = -1  # sequences of ledger records
         self._sources = HomeSources(self._client, settings.pipeline, settings.ledger_topic)
-        self._producer_settings = settings.producer
+        self._fitting: dict[str | None, ProducerSettings] = {}
+        self._sequences: dict[TopicPartition, int] = {}  # where the open transaction's partitions go on
         self._sequencer: Sequencer | None = None
 
     # 1. Admit
@@ -58,8 +61,7 @@ class KafkaTarget(AtomicTarget):
         return self._ledger.glance()
 
     def open(self, running: RunningBatch) -> LedgerRecord | None:
-        preflight.check_topics(self._client, self._settings)
-        self._producer_settings = preflight.fitting(self._client, self._settings)
+        preflight.check_topic(self._client, self._settings, self._settings.topic)
         self._ledger.ensure_topic()
         # The order matters: after take_over no earlier owner can commit, so what the ledger says then is final.
         self._transaction.take_over()
@@ -71,6 +73,7 @@ class KafkaTarget(AtomicTarget):
         if self._transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
             # An abort without an answer. Never a commit: while that is in doubt, the engine ends the query.
             self._transaction.recover()
+        self._sequences = {}
         return self._transaction.begin()
 
     def newest(self) -> LedgerRecord | None:
@@ -84,32 +87,41 @@ class KafkaTarget(AtomicTarget):
         ours = glimpsed is not None and glimpsed.producer == self._transaction.identity
         return glimpsed is not None and glimpsed.sequence > self._committed and not ours
 
-    # 2 to 6. One Spark job
+    # 2 to 6. One Spark job for each frame
 
-    def write(self, frame: DataFrame, running: RunningBatch) -> Manifest:
+    def write(self, writes: Sequence[Write], running: RunningBatch) -> Written:
+        whole: Output = {}
+        records: list[int] = []
+        for write in writes:
+            output = self._write_one(write, running)
+            records.append(sum(part.count for part in output.values()))
+            whole = joined(whole, output)
+        return Written(manifest_of(whole), tuple(records), payload_bytes(whole))
+
+    def _write_one(self, write: Write, running: RunningBatch) -> Output:
         ids = self._ids(running)
         with events.step(events.PLAN, **ids), job.naming_lost_input():
-            job_frame, task_count = self._plan(frame, running)
+            job_frame, task_count = self._plan(write, running)
         with events.step(events.SEND, **ids), job.naming_lost_input():
             rows, book = self._run(job_frame)
         with events.step(events.CHECK, **ids):
-            return manifest_of(check([_report(row) for row in rows], book.turns, task_count))
+            output = check([_report(row) for row in rows], book.turns, task_count, self._sequences)
+        self._sequences = dict(book.next_sequences)
+        return output
 
-    def _plan(self, frame: DataFrame, running: RunningBatch) -> tuple[DataFrame, int]:
-        prepared = prepare(frame, self._settings.topic)
+    def _plan(self, write: Write, running: RunningBatch) -> tuple[DataFrame, int]:
+        topic = write.where or self._settings.topic
+        prepared = prepare(write.frame, topic)
         if self._fits_one_task(running):
             prepared = prepared.coalesce(1)
-        topics = {}
-        if self._settings.topic is not None:
-            topics = {self._settings.topic: len(self._partitions(self._settings.topic))}
         spec = TaskSpec(
             client=self._settings.client,
-            producer=self._producer_settings,
-            topic=self._settings.topic,
-            topics=topics,
+            producer=self._producer_settings(topic),
+            topic=topic,
+            topics={} if topic is None else {topic: len(self._partitions(topic))},
             ledger_topic=self._settings.ledger_topic,
             held_bytes=self._settings.held_bytes,
-            ticket=self._open_epoch(frame),
+            ticket=self._open_epoch(write.frame),
             transactional_id=self._settings.pipeline,
             transaction_version=self._transaction.version,
             connect_timeout_s=self._settings.client.connect_timeout_ms / 1000,
@@ -117,6 +129,12 @@ class KafkaTarget(AtomicTarget):
         with unlogged_calls():  # the function holds the spec, with passwords and the sequencer's token
             job_frame = prepared.mapInArrow(writer(spec), REPORT_SCHEMA)
         return job_frame, job.partition_count(job_frame)
+
+    def _producer_settings(self, topic: str | None) -> ProducerSettings:
+        """With record batches no larger than the topic takes; asked once for each topic of a run."""
+        if topic not in self._fitting:
+            self._fitting[topic] = preflight.fitting(self._client, self._settings, topic)
+        return self._fitting[topic]
 
     def _fits_one_task(self, running: RunningBatch) -> bool:
         """A small batch of a stateless plan: one task costs less than many. State needs its own partitions."""
@@ -138,6 +156,7 @@ class KafkaTarget(AtomicTarget):
             self._transaction.identity,
             lease_limit_seconds=limit_ms / 1000,
             on_first_lease=self._transaction.add_partitions,
+            first_sequences=self._sequences,
         )
 
     def _run(self, job_frame: DataFrame) -> tuple[list[Row], EpochBook]:

@@ -1,0 +1,121 @@
+"""The runs of queries that are open in this process, one for each (run of a query, place that it writes to).
+
+Called by ``engine.foreach_batch``; driver only. Two things hang on there being one owner:
+
+* Two sink objects under one ``pipeline_id`` in one query would take each other for a crashed predecessor, and the
+  second would find the first one's batch in the ledger and drop its own rows as a replay. So the second gets the first
+  one's run, if it is built alike (a sink that is built anew in every batch, say), and is refused otherwise.
+* Nobody calls ``close()`` when a query ends. A thread looks once a second whether the queries still run, and gives
+  back the connections and threads of those that do not.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from onceward.engine.micro_batch import MicroBatches
+from onceward.engine.target import AtomicTarget
+from onceward.errors import UnsupportedQuery
+from onceward.ids import BatchId
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+_REMEMBERED_FAILURES = 1_000
+
+
+class Place(NamedTuple):
+    """What must have one owner in a run: ``where`` names the ledger and the pipeline in it."""
+
+    run_id: str
+    where: Hashable
+
+
+@dataclass(eq=False)
+class Run:
+    """A run at work: what its sink was built with, and what it keeps from batch to batch."""
+
+    query_id: str
+    settings: object
+    target: AtomicTarget
+    batches: MicroBatches
+    is_running: Callable[[], bool] = field(repr=False)
+
+
+_lock = threading.RLock()
+_open: dict[Place, Run] = {}
+_failed: OrderedDict[Place, BatchId] = OrderedDict()
+_janitor: threading.Thread | None = None
+
+
+def find(place: Place, settings: object) -> Run | None:
+    """The open run at ``place``.
+
+    :raises UnsupportedQuery: it belongs to a sink that was built with other settings.
+    """
+    with _lock:
+        run = _open.get(place)
+    if run is not None and run.settings != settings:
+        raise UnsupportedQuery(
+            "two sinks with the same pipeline_id and different settings are called in one query; a pipeline_id names "
+            "one chain of transactions",
+            next_step="use one sink, and hand over several frames of a batch with `with sink.batch(frame, batch_id) as "
+            "batch: batch.write(a); batch.write(b, topic=…)`; or give each sink a pipeline_id of its own",
+        )
+    return run
+
+
+def enter(place: Place, run: Run) -> None:
+    """``run`` is the owner of ``place`` from now on, until :func:`leave` or the end of its query."""
+    global _janitor
+    with _lock:
+        _open[place] = run
+        if _janitor is None:
+            _janitor = threading.Thread(target=_look_after, name="onceward-runs", daemon=True)
+            _janitor.start()
+
+
+def leave(place: Place, failed: BatchId | None = None) -> None:
+    """Close the run at ``place``, if there is one. ``failed`` is remembered, for a second try in the same run."""
+    with _lock:
+        run = _open.pop(place, None)
+        if failed is not None:
+            _failed[place] = failed
+            while len(_failed) > _REMEMBERED_FAILURES:
+                _failed.popitem(last=False)
+    if run is not None:
+        run.target.close()
+
+
+def failed_at(place: Place) -> BatchId | None:
+    """The batch at which an earlier owner of ``place`` was closed."""
+    with _lock:
+        return _failed.get(place)
+
+
+def _look_after() -> None:
+    global _janitor
+    pause = threading.Event()
+    while True:
+        pause.wait(_LOOK_SECONDS)
+        with _lock:
+            runs = dict(_open)
+            if not runs:
+                _janitor = None  # under the lock: whoever enters next starts another
+                return
+        for place, run in runs.items():
+            if not _still_running(run):
+                log.debug("query %s has ended; closing its sink", run.query_id)
+                leave(place)
+
+
+def _still_running(run: Run) -> bool:
+    try:
+        return run.is_running()
+    except Exception:  # noqa: BLE001 — the JVM is gone, and with it every query
+        return False

@@ -1,0 +1,76 @@
+"""Has a committed batch the rows that it was committed with? A pure comparison, made when Spark runs it again.
+
+Called by ``engine.micro_batch`` in the driver. Spark runs a batch again if it died between ``EndTxn`` and its commit
+log. The rows are the same then, unless the user changed the code in between: a second frame was added to the
+function, say, because the first form of it was refused. Its rows would be dropped with the replay, silently.
+
+Only records are counted, frame by frame. What has fewer now than then cannot lose any; what has more would.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from enum import Enum
+
+from onceward.errors import BatchChanged
+from onceward.ids import BatchId
+from onceward.ledger.record import FrameWritten
+
+
+class Replayed(Enum):
+    """How the frames of a batch compare with those that are committed."""
+
+    NOTHING_NEW = "nothing new"
+    MORE_FRAMES = "more frames"
+    OTHER_ROWS = "other rows"
+
+
+def compare(committed: Sequence[FrameWritten], now: Sequence[FrameWritten]) -> Replayed:
+    """``MORE_FRAMES``: all committed ones, in order, and others after them. Frames without rows do not count."""
+    then, again = [f for f in committed if f.records], [f for f in now if f.records]
+    if _covered(again, then):
+        return Replayed.NOTHING_NEW
+    return Replayed.MORE_FRAMES if again[: len(then)] == then else Replayed.OTHER_ROWS
+
+
+def missing(committed: Sequence[FrameWritten], now: Sequence[FrameWritten]) -> list[int]:
+    """Where in ``now`` the frames stand that ``committed`` lacks, for ``MORE_FRAMES``."""
+    filled = [index for index, frame in enumerate(now) if frame.records]
+    return filled[sum(1 for frame in committed if frame.records) :]
+
+
+def _covered(frames: Sequence[FrameWritten], by: Sequence[FrameWritten]) -> bool:
+    then: Counter[str | None] = Counter()
+    for frame in by:
+        then[frame.where] += frame.records
+    for frame in frames:
+        then[frame.where] -= frame.records
+    return all(rest >= 0 for rest in then.values())
+
+
+def batch_changed(
+    batch: BatchId, outcome: Replayed, committed: Sequence[FrameWritten], now: Sequence[FrameWritten]
+) -> BatchChanged:
+    """The error for what has rows that would be dropped."""
+    if outcome is Replayed.MORE_FRAMES:
+        advice = (
+            'start once with resume="complete", which writes the frames that are missing in a transaction of their own'
+        )
+    else:
+        advice = (
+            "hand the committed frames over first and unchanged, the others after them, and start once with "
+            'resume="complete", which writes those; or write what is missing with a sink and a pipeline_id of its own '
+            '(resume="adopt")'
+        )
+    return BatchChanged(
+        f"{batch} is committed with {_text(committed)}; the function now hands over {_text(now)}, and what is new "
+        "would not be written",
+        next_step=f'{advice}; to leave the batch as it is committed, start once with resume="keep"',
+        details={"batch_id": batch.batch_id, "committed": [list(f) for f in committed], "now": [list(f) for f in now]},
+    )
+
+
+def _text(frames: Sequence[FrameWritten]) -> str:
+    parts = [f"{frame.records} records" + (f" for {frame.where}" if frame.where else "") for frame in frames]
+    return " and ".join(parts) or "no records"

@@ -1,0 +1,307 @@
+"""A user's own ``foreachBatch`` function: several frames, skipped batches, sinks in odd places, errors kept back.
+
+It works, or is refused by name, and following the advice works, too. Nothing is dropped silently.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from streaming_pipeline import Pipeline, copy, source_records
+
+import onceward
+from onceward import events
+from onceward.errors import BadColumn, BatchChanged, BatchNotWritten, OncewardError, SendFailed, UnsupportedQuery
+
+Function = Callable[[DataFrame, int], None]
+
+
+def run(pipeline: Pipeline, function: Function) -> OncewardError | None:
+    """Run to the source's end with ``function``; the typed error it ended with, if any."""
+    query: StreamingQuery = (
+        pipeline.frame()
+        .writeStream.option("checkpointLocation", str(pipeline.checkpoint))
+        .trigger(availableNow=True)
+        .foreachBatch(function)
+        .start()
+    )
+    text = pipeline.ended(query)
+    error = onceward.error_of(query)
+    assert (error is None) == (text == ""), text
+    return error
+
+
+def values(pipeline: Pipeline, topic: str | None = None) -> Counter[Any]:
+    return Counter(source_records(pipeline.visible(topic)))
+
+
+def halves(frame: DataFrame) -> tuple[DataFrame, DataFrame]:
+    rows = copy(frame)
+    return rows.where("value LIKE '%0'"), rows.where("value NOT LIKE '%0'")
+
+
+def test_frames_of_one_batch_are_one_transaction(any_pipeline: Pipeline):
+    second = any_pipeline.topic(2)
+    any_pipeline.feed(100)
+    sink = any_pipeline.sink()
+
+    def function(frame: DataFrame, batch_id: int) -> None:
+        zeros, others = halves(frame)
+        with sink.batch(frame, batch_id) as batch:
+            batch.write(zeros)
+            batch.write(others)
+            batch.write(copy(frame), topic=second)
+
+    assert run(any_pipeline, function) is None
+    any_pipeline.feed(20)
+    assert run(any_pipeline, function) is None
+    assert values(any_pipeline) == values(any_pipeline, second) == Counter(any_pipeline.fed)
+    chain = any_pipeline.ledger()
+    assert [record["sequence"] for record in chain] == list(range(len(chain)))
+    assert [sum(n for _, n in record["writes"]) for record in chain] == [record["records"] for record in chain]
+    assert {where for where, _ in chain[0]["writes"]} == {any_pipeline.output, second}
+    assert any_pipeline.open_transactions(any_pipeline.output, second, any_pipeline.ledger_topic) == []
+
+
+@pytest.mark.fault("function-writes-several-frames")
+def test_a_failure_in_the_second_frame_takes_both(pipeline: Pipeline, at_step: Any):
+    pipeline.feed(40)
+    sink = pipeline.sink()
+
+    def function(frame: DataFrame, batch_id: int) -> None:
+        with sink.batch(frame, batch_id) as batch:
+            for half in halves(frame):
+                batch.write(half)
+
+    at_step(events.SEND, "finished", SendFailed("lost", next_step="nothing"), nth=2)
+    assert run(pipeline, function) is None  # tried again, both frames
+    pipeline.assert_exactly_once(ledger_records=1)
+    assert len(pipeline.appended()) > 40
+
+
+@pytest.mark.fault("function-calls-two-sinks")
+@pytest.mark.parametrize("unlike", [False, True], ids=["alike", "unlike"])
+def test_two_sinks_under_one_id(pipeline: Pipeline, unlike: bool):
+    """The refusal, then its advice: a function with one block, ``resume="complete"``, and all rows are there once."""
+    second = pipeline.topic(2)
+    pipeline.feed(40)
+    first_sink, second_sink = pipeline.sink(topic=None), pipeline.sink(topic=second if unlike else None)
+
+    def twice(frame: DataFrame, batch_id: int) -> None:
+        first_sink(copy(frame).selectExpr("*", f"'{pipeline.output}' AS topic"), batch_id)
+        second_sink(copy(frame).selectExpr("*", f"'{second}' AS topic"), batch_id)
+
+    error = run(pipeline, twice)
+    assert type(error) is UnsupportedQuery
+    assert "sink.batch(frame, batch_id)" in error.next_step
+    assert values(pipeline) == Counter(pipeline.fed)
+    assert values(pipeline, second) == Counter()
+
+    def advised(**options: Any) -> Function:
+        sink = pipeline.sink(topic=None, **options)
+
+        def function(frame: DataFrame, batch_id: int) -> None:
+            with sink.batch(frame, batch_id) as batch:
+                batch.write(copy(frame).selectExpr("*", f"'{pipeline.output}' AS topic"))
+                batch.write(copy(frame), topic=second)
+
+        return function
+
+    assert type(run(pipeline, advised())) is BatchChanged
+    assert values(pipeline, second) == Counter()
+    assert run(pipeline, advised(resume="complete")) is None
+    pipeline.feed(20)
+    assert run(pipeline, advised()) is None
+    assert values(pipeline) == values(pipeline, second) == Counter(pipeline.fed)
+    assert [record["sequence"] for record in pipeline.ledger()] == [0, 1, 2]
+
+
+@pytest.mark.fault("function-calls-two-sinks")
+def test_rows_united_after_a_refusal_are_named(pipeline: Pipeline):
+    pipeline.feed(40)
+    sink = pipeline.sink()
+
+    def twice(frame: DataFrame, batch_id: int) -> None:
+        sink(copy(frame), batch_id)
+        sink(copy(frame), batch_id)
+
+    assert type(run(pipeline, twice)) is UnsupportedQuery
+    error = run(pipeline, lambda frame, batch_id: sink(copy(frame).union(copy(frame)), batch_id))
+    assert type(error) is BatchChanged
+    assert "40 records" in error.message
+    assert "80 records" in error.message
+    kept = pipeline.sink(resume="keep")
+    assert run(pipeline, lambda frame, batch_id: kept(copy(frame).union(copy(frame)), batch_id)) is None
+    pipeline.assert_exactly_once(ledger_records=1)
+
+
+def test_two_sinks_with_ids_of_their_own(pipeline: Pipeline):
+    second = pipeline.topic(2)
+    pipeline.feed(40)
+    one, other = pipeline.sink(), pipeline.sink(topic=second, pipeline_id=f"{pipeline.name}-b")
+
+    def function(frame: DataFrame, batch_id: int) -> None:
+        one(copy(frame), batch_id)
+        other(copy(frame), batch_id)
+
+    assert run(pipeline, function) is None
+    pipeline.forget_commit()
+    assert run(pipeline, function) is None
+    assert values(pipeline) == values(pipeline, second) == Counter(pipeline.fed)
+
+
+@pytest.mark.fault("function-skips-batches")
+@pytest.mark.parametrize("stateful", [False, True])
+def test_empty_batches_may_be_skipped(pipeline: Pipeline, stateful: bool):
+    """Some in the middle of a run, some at the end of one, so that the next begins after a gap; and the first."""
+
+    def rows(frame: DataFrame) -> DataFrame:
+        kept = frame.where("CAST(value AS STRING) NOT LIKE 'drop%'")
+        return kept.dropDuplicates(["value"]) if stateful else kept
+
+    def go() -> None:
+        sink = pipeline.sink()
+
+        def function(frame: DataFrame, batch_id: int) -> None:
+            if not frame.isEmpty():
+                sink(copy(frame), batch_id)
+
+        query = (
+            rows(pipeline.frame(max_offsets_per_trigger=10))
+            .writeStream.option("checkpointLocation", str(pipeline.checkpoint))
+            .trigger(availableNow=True)
+            .foreachBatch(function)
+            .start()
+        )
+        assert pipeline.ended(query) == ""
+
+    drop = [(b"key", b"drop-%d" % n) for n in range(20)]
+    pipeline.feed(drop)
+    pipeline.feed(20)
+    go()
+    pipeline.feed(drop)
+    go()
+    pipeline.feed(10)
+    go()
+    expected = Counter(record for record in pipeline.fed if not record[1].startswith(b"drop"))
+    assert values(pipeline) == expected
+    batch_ids = [record["batch_id"] for record in pipeline.ledger()]
+    assert batch_ids != list(range(len(batch_ids))), "INVALID: no batch was skipped"
+    pipeline.forget_commit()
+    go()
+    assert values(pipeline) == expected
+
+
+@pytest.mark.fault("function-keeps-an-error")
+def test_an_error_that_is_kept_back_is_found(pipeline: Pipeline, at_step: Any):
+    pipeline.feed(80)
+
+    def patient(sink: onceward.KafkaSink) -> Function:
+        def function(frame: DataFrame, batch_id: int) -> None:
+            with contextlib.suppress(SendFailed):
+                sink(copy(frame), batch_id)
+
+        return function
+
+    at_step(events.SEND, "started", SendFailed("lost", next_step="nothing"))
+    error = run(pipeline, patient(pipeline.sink(batch_attempts=1)))
+    assert type(error) is BatchNotWritten  # in the same run, at the next batch
+    pipeline.feed(20)
+    error = run(pipeline, patient(pipeline.sink()))
+    assert type(error) is BatchNotWritten  # and after a restart
+    assert pipeline.visible() == []
+    for name in ("commits/0", "offsets/1"):  # what the error tells to delete
+        assert name in error.next_step
+        (pipeline.checkpoint / name).unlink()
+    assert run(pipeline, patient(pipeline.sink())) is None
+    pipeline.assert_exactly_once()
+
+
+def test_a_function_may_try_again_itself(pipeline: Pipeline, at_step: Any):
+    pipeline.feed(40)
+    sink = pipeline.sink(batch_attempts=1)
+
+    def function(frame: DataFrame, batch_id: int) -> None:
+        try:
+            sink(copy(frame), batch_id)
+        except SendFailed:
+            sink(copy(frame), batch_id)
+
+    at_step(events.SEND, "started", SendFailed("lost", next_step="nothing"))
+    assert run(pipeline, function) is None
+    pipeline.feed(20)
+    assert run(pipeline, function) is None
+    pipeline.assert_exactly_once()
+
+
+def test_a_sink_for_each_batch_leaks_nothing(pipeline: Pipeline):
+    def function(frame: DataFrame, batch_id: int) -> None:
+        pipeline.sink()(copy(frame), batch_id)
+
+    def held() -> tuple[int, int]:
+        """Ours: Spark's and the tests' own threads come and go."""
+        mine = [t.name for t in threading.enumerate() if t.name.startswith("onceward-")]
+        return len(mine), len(os.listdir("/proc/self/fd"))
+
+    pipeline.feed(40)
+    assert run(pipeline, function) is None
+    _until(lambda: held()[0] == 0)
+    _, files = held()
+    for _ in range(4):
+        pipeline.feed(80)
+        assert run(pipeline, function) is None
+    _until(lambda: held()[0] == 0)
+    assert held()[1] < files + 8
+    pipeline.assert_exactly_once()
+    assert len({record["producer_id"] for record in pipeline.ledger()}) == 1
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, [thread.name for thread in threading.enumerate()]
+        time.sleep(0.1)
+
+
+def test_a_frame_may_be_persisted(pipeline: Pipeline):
+    pipeline.feed(80)
+    sink = pipeline.sink()
+
+    def function(frame: DataFrame, batch_id: int) -> None:
+        kept = copy(frame).persist()
+        if kept.count():
+            with sink.batch(frame, batch_id) as batch:
+                batch.write(kept.where("value LIKE '%0'"))
+                batch.write(kept.where("value NOT LIKE '%0'"))
+        kept.unpersist()
+
+    assert run(pipeline, function) is None
+    pipeline.assert_exactly_once()
+
+
+def test_a_batch_id_of_ones_own_is_refused(pipeline: Pipeline):
+    pipeline.feed(10)
+    sink = pipeline.sink()
+    error = run(pipeline, lambda frame, batch_id: sink(copy(frame), batch_id + 1))
+    assert type(error) is UnsupportedQuery
+    assert "Spark runs batch 0" in error.message
+    pipeline.run()
+    pipeline.assert_exactly_once()
+
+
+def test_a_column_that_nobody_knows_is_refused(pipeline: Pipeline):
+    pipeline.feed(10)
+    error = pipeline.refused(lambda rows: rows.selectExpr("key AS Key", "value"))
+    assert type(error) is BadColumn
+    assert "Key" in error.message
+    pipeline.run()
+    pipeline.assert_exactly_once()
