@@ -139,6 +139,7 @@ class ForeachBatchSink(ABC):
         except BaseException as error:
             self._gave_up(frame, batch_id, error)
             raise
+        _forget(current_run_id(frame))  # what an earlier try met has not ended the query
 
     def _gave_up(self, frame: DataFrame, batch_id: int, error: BaseException) -> None:
         """The batch is not written: remember why, for :func:`error_of`, and for the next batch, should there be one."""
@@ -214,6 +215,11 @@ def _remember(run_id: str, error: OncewardError) -> None:
         _failures[run_id] = error
         while len(_failures) > _REMEMBERED_RUNS:
             _failures.popitem(last=False)
+
+
+def _forget(run_id: str) -> None:
+    with _failures_lock:
+        _failures.pop(run_id, None)
 
 
 def error_of(query: StreamingQuery) -> OncewardError | None:

@@ -300,7 +300,8 @@ def _not_written(batch: BatchId, skipped: Skipped) -> BatchNotWritten:
         f"{batch} was offered, but batch {first} before it could not be written ({_short(why)}), and the "
         "foreachBatch function kept the error to itself, so that Spark counts the batch as done",
         next_step="let the sink's errors leave the function; to have Spark run it again, stop the query, delete in "
-        f"{skipped.checkpoint} the files commits/{first} and above and offsets/{first + 1} and above, and start it",
+        f"{skipped.checkpoint} the files commits/{first} and above and offsets/{first + 1} and above, each with its "
+        "hidden .crc file where there is one, and start it",
         details={"not_written": [number for number, _ in skipped.not_written], "checkpoint": skipped.checkpoint},
     )
 
