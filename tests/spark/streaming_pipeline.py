@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Message, Producer
 from pyspark.errors.exceptions.base import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -224,6 +225,14 @@ class Pipeline:
         if ledger_records is not None:
             assert len(chain) == ledger_records
         assert self.open_transactions() == []
+
+
+def use_state_store(pipeline: Pipeline, request: pytest.FixtureRequest, store: str) -> None:
+    """Keep state in ``HDFSBackedStateStoreProvider`` (the default) or ``RocksDBStateStoreProvider`` for one test."""
+    if store.startswith("RocksDB"):
+        name, package = "spark.sql.streaming.stateStore.providerClass", "org.apache.spark.sql.execution.streaming.state"
+        pipeline.spark.conf.set(name, f"{package}.{store}")
+        request.addfinalizer(lambda: pipeline.spark.conf.unset(name))
 
 
 def source_records(messages: Iterable[Message]) -> list[Record]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import window
-from streaming_pipeline import Pipeline
+from streaming_pipeline import Pipeline, use_state_store
+from topic_operations import expire
 
 import onceward
 from onceward import events
@@ -60,10 +61,7 @@ def test_counts_go_on_right_after_a_replay(
     pipeline: Pipeline, at_step: Any, request: pytest.FixtureRequest, store: str, interrupted: str
 ):
     """I9: what is emitted for a key is exactly the growing count, value by value, with no value repeated."""
-    if store.startswith("RocksDB"):
-        package = "org.apache.spark.sql.execution.streaming.state"
-        pipeline.spark.conf.set("spark.sql.streaming.stateStore.providerClass", f"{package}.{store}")
-        request.addfinalizer(lambda: pipeline.spark.conf.unset("spark.sql.streaming.stateStore.providerClass"))
+    use_state_store(pipeline, request, store)
     model: Counter[bytes] = Counter()
     emitted: dict[bytes, list[int]] = defaultdict(list)
 
@@ -136,3 +134,15 @@ def test_a_replay_in_which_the_plan_itself_fails_is_tried_again_at_the_next_star
     pipeline.run()
     pipeline.assert_exactly_once(ledger_records=1)
     assert len(pipeline.appended()) == 40
+
+
+@pytest.mark.fault("offsets-expired", "driver-killed-after-commit")
+def test_a_committed_batch_whose_source_has_expired(pipeline: Pipeline):
+    """Without state there is nothing to repeat, and nothing is lost: the query goes on."""
+    pipeline.feed(40)
+    pipeline.run()
+    pipeline.forget_commit()
+    pipeline.feed(10)
+    expire(pipeline, pipeline.source, {0: 20, 1: 20})
+    pipeline.run()
+    pipeline.assert_exactly_once(ledger_records=2)

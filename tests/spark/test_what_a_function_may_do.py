@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
-from streaming_pipeline import Pipeline, copy, source_records
+from streaming_pipeline import Pipeline, copy, source_records, use_state_store
 
 import onceward
 from onceward import events
@@ -70,6 +70,46 @@ def test_frames_of_one_batch_are_one_transaction(any_pipeline: Pipeline):
     assert [sum(n for _, n in record["writes"]) for record in chain] == [record["records"] for record in chain]
     assert {where for where, _ in chain[0]["writes"]} == {any_pipeline.output, second}
     assert any_pipeline.open_transactions(any_pipeline.output, second, any_pipeline.ledger_topic) == []
+
+
+@pytest.mark.parametrize("store", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
+def test_several_frames_of_a_query_with_state(pipeline: Pipeline, request: pytest.FixtureRequest, store: str):
+    """Each frame is a job of its own, which runs the stateful plan again over the same version of the state."""
+    use_state_store(pipeline, request, store)
+    second = pipeline.topic(2)
+    sink = pipeline.sink()
+
+    def function(frame: DataFrame, batch_id: int) -> None:
+        rows = frame.selectExpr("CAST(key AS STRING) AS key", "CAST(count AS STRING) AS value")
+        with sink.batch(frame, batch_id) as batch:
+            batch.write(rows)
+            batch.write(rows, topic=second)
+
+    def go() -> None:
+        query = (
+            pipeline.frame()
+            .groupBy("key")
+            .count()
+            .writeStream.outputMode("update")
+            .option("checkpointLocation", str(pipeline.checkpoint))
+            .trigger(availableNow=True)
+            .foreachBatch(function)
+            .start()
+        )
+        assert pipeline.ended(query) == ""
+
+    counted: Counter[bytes] = Counter()
+    expected: Counter[tuple[bytes | None, bytes | None]] = Counter()
+    for _ in range(3):
+        fed = [(b"key-%d" % (n % 3), b"") for n in range(20)]
+        pipeline.feed(fed)
+        go()
+        counted.update(key for key, _ in fed)
+        expected.update((key, b"%d" % count) for key, count in counted.items())
+        pipeline.forget_commit()
+    go()
+    for topic in (pipeline.output, second):
+        assert Counter((m.key(), m.value()) for m in pipeline.visible(topic)) == expected
 
 
 @pytest.mark.fault("function-writes-several-frames")
