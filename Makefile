@@ -14,7 +14,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup jars lock demo bench test test-fast test-all chaos soak mutants recovery lint format types contracts check dist clean distclean
+.PHONY: help setup jars lock demo bench test test-fast test-ci test-all chaos soak mutants recovery lint format types contracts check dist clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,17 +27,26 @@ demo: jars ## kill -9 a pipeline on a real broker again and again and count: not
 bench: jars ## encoder speed, and the sink beside Spark's own (ARGS="…" passes options on)
 	$(BIN)/onceward bench $(ARGS)
 
-test: jars ## every test but the slow ones: unit, golden bytes, contract, Spark and real brokers
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+# Each test has one tier, fast, main, ci or chaos, which tests/tiers.py computes from what it stands on. Two workers have a
+# broker and a Spark session each; whoever is through takes tests over from the other.
+PYTEST := $(BIN)/python -m pytest
+TWO := -n 2 --dist worksteal
 
-test-fast: $(INSTALLED) ## the tests that need neither Spark nor a broker
-	$(BIN)/python -m pytest -m "not slow and not broker and not spark" $(ARGS)
+test: jars ## the newcomer's proof: the fast tests, then one broker and one Spark, and a kill -9 (10 min)
+	$(PYTEST) -m "fast or main" $(TWO) $(ARGS)
+
+test-fast: $(INSTALLED) ## the tests that need neither a JVM nor a broker (a minute)
+	$(PYTEST) -m fast $(TWO) $(ARGS)
+
+test-ci: jars ## what continuous integration runs: every tier but chaos, with durations (35 min)
+	$(PYTEST) -m fast $(TWO) --durations=10 $(ARGS)
+	$(PYTEST) -m "main or ci" $(TWO) --durations=40 $(ARGS)
 
 test-all: jars ## every test
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
-chaos: jars ## every fault of tests/fault_table.py on real brokers of both versions, with a table at the end (40 min)
-	$(BIN)/python -m pytest -m fault -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+chaos: jars ## every fault of tests/fault_table.py, old brokers, clusters of their own: with a table at the end
+	$(PYTEST) -m "fault or chaos" -n 2 --dist loadfile --no-loadscope-reorder --durations=20 $(ARGS)
 
 soak: jars ## random faults on three brokers, and a verdict: SEED=1 MINUTES=60 DIR=folder REPORT=file.md
 	PYTHONPATH=tests $(BIN)/python -m soak $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \

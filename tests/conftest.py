@@ -11,47 +11,50 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+import tiers
 from onceward import spark_conf
 from onceward.testing import LocalKafka
 
-pytest_plugins = ["fault_table"]
+pytest_plugins = ["fault_table", "no_java"]
 
 READ_TIMEOUT_SECONDS = 60
 MARKERS_SECONDS = 3
 LEADER_TIMEOUT_SECONDS = 60
+IMPATIENT = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
 
-BROKER_FIXTURES = {"kafka", "kafka39", "any_kafka", "three_nodes", "three_nodes39", "topic", "local_kafka", "secured"}
 
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what stands on a broker or on Spark by its folder and its fixtures, so that `test-fast` cannot miss one."""
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Marks each test with its tier and with what it stands on, computed from facts: see ``tiers``."""
     for item in items:
-        fixtures = set(getattr(item, "fixturenames", ()))
-        suite = item.path.relative_to(Path(__file__).parent).parts[0]
-        if suite in ("broker", "chaos") or fixtures & BROKER_FIXTURES:
+        facts = tiers.facts_of(item)
+        item.add_marker(tiers.tier_of(facts))
+        if facts.broker:
             item.add_marker(pytest.mark.broker)
-        if suite == "spark" or "spark" in fixtures:
+        if facts.spark:
             item.add_marker(pytest.mark.spark)
 
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[LocalKafka]:
-    """One node of 4.3.1: transaction version 2."""
-    with LocalKafka() as cluster:
+    """One node of 4.3.1: transaction version 2.
+
+    It serves the tests that need a proxy, too (those heal it, and the others go around it), and looks for overdue
+    transactions five times a second, so that a test of these waits for nothing and needs no broker of its own.
+    """
+    with LocalKafka(proxied=True, properties=IMPATIENT) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def kafka39() -> Iterator[LocalKafka]:
-    """One node of 3.9.1: transaction version 1."""
-    with LocalKafka(version="3.9.1") as cluster:
+    """The same of 3.9.1: transaction version 1."""
+    with LocalKafka(version="3.9.1", proxied=True, properties=IMPATIENT) as cluster:
         yield cluster
 
 
@@ -69,10 +72,10 @@ def three_nodes39() -> Iterator[LocalKafka]:
         yield cluster
 
 
-@pytest.fixture(scope="session", params=["4.3.1", "3.9.1"])
+@pytest.fixture(scope="session", params=[pytest.param("kafka", id="4.3.1"), pytest.param("kafka39", id="3.9.1")])
 def any_kafka(request: pytest.FixtureRequest) -> LocalKafka:
     """Each of the two, one after the other: for what must hold in both transaction versions."""
-    return request.getfixturevalue("kafka" if request.param == "4.3.1" else "kafka39")
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -24,27 +24,21 @@ Read = Callable[[str, str], list[Message]]
 INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH, PRODUCER_FENCED = 48, 47, 90
 
 
-@pytest.fixture(scope="module", params=["4.3.1", "3.9.1"])
-def kafka(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
-    with LocalKafka(version=request.param, proxied=True) as cluster:
-        yield cluster
+@pytest.fixture
+def proxy(any_kafka: LocalKafka) -> Iterator[KafkaProxy]:
+    yield any_kafka.proxy
+    any_kafka.proxy.heal()
 
 
 @pytest.fixture
-def proxy(kafka: LocalKafka) -> Iterator[KafkaProxy]:
-    yield kafka.proxy
-    kafka.proxy.heal()
+def topic(any_kafka: LocalKafka, new_topic: Callable[..., str]) -> str:
+    return new_topic(any_kafka.bootstrap_servers, 1)
 
 
 @pytest.fixture
-def topic(kafka: LocalKafka, new_topic: Callable[..., str]) -> str:
-    return new_topic(kafka.bootstrap_servers, 1)
-
-
-@pytest.fixture
-def visible(kafka: LocalKafka, topic: str, read_committed: Read) -> Callable[[], list[bytes]]:
+def visible(any_kafka: LocalKafka, topic: str, read_committed: Read) -> Callable[[], list[bytes]]:
     """What a reader that goes around the proxy is given."""
-    return lambda: [message.value() for message in read_committed(kafka.bootstrap_servers, topic)]
+    return lambda: [message.value() for message in read_committed(any_kafka.bootstrap_servers, topic)]
 
 
 def producer(kafka: LocalKafka, **more: Any) -> Producer:
@@ -76,10 +70,10 @@ def must_fire(fault: ProxyFault, times: int = 1) -> None:
 
 
 def test_everything_passes_and_is_counted(
-    kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
+    any_kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
 ):
     before = proxy.mark()
-    commit(transactional(kafka), topic, b"a")
+    commit(transactional(any_kafka), topic, b"a")
     assert visible() == [b"a"]
     passed = proxy.since(before)
     assert (passed.count("EndTxn"), passed.count("Produce", client_id="m*")) == (1, 1)
@@ -89,9 +83,9 @@ def test_everything_passes_and_is_counted(
 
 
 def test_the_products_own_client_works_through_it(
-    kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
+    any_kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
 ):
-    client = KafkaClient(settings(kafka.proxied_servers)[0])
+    client = KafkaClient(settings(any_kafka.proxied_servers)[0])
     try:
         writer = Writer(client, f"t-{uuid.uuid4().hex[:8]}")
         writer.transaction.take_over()
@@ -104,18 +98,20 @@ def test_the_products_own_client_works_through_it(
     assert visible() == [b"a", b"b"]
 
 
-def test_a_frame_of_many_megabytes_passes(kafka: LocalKafka, proxy: KafkaProxy, new_topic: Any, read_committed: Read):
-    topic = new_topic(kafka.bootstrap_servers, 1, max_message_bytes=30_000_000)
+def test_a_frame_of_many_megabytes_passes(
+    any_kafka: LocalKafka, proxy: KafkaProxy, new_topic: Any, read_committed: Read
+):
+    topic = new_topic(any_kafka.bootstrap_servers, 1, max_message_bytes=30_000_000)
     large = bytes(range(256)) * 80_000
-    send(producer(kafka, message_max_bytes=30_000_000), topic, large)
-    assert [message.value() for message in read_committed(kafka.bootstrap_servers, topic)] == [large]
+    send(producer(any_kafka, message_max_bytes=30_000_000), topic, large)
+    assert [message.value() for message in read_committed(any_kafka.bootstrap_servers, topic)] == [large]
 
 
 @pytest.mark.parametrize("silently", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_lost_request_is_not_carried_out_until_it_is_sent_again(
-    kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]], silently: bool
+    any_kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]], silently: bool
 ):
-    made = transactional(kafka)
+    made = transactional(any_kafka)
     fault = proxy.on("EndTxn").drop_request(silently=silently)
     before = proxy.mark()
     commit(made, topic, b"a")
@@ -126,9 +122,9 @@ def test_a_lost_request_is_not_carried_out_until_it_is_sent_again(
 
 @pytest.mark.parametrize("api", ["Produce", "EndTxn"])
 def test_a_lost_answer_means_that_it_was_carried_out(
-    kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]], api: str
+    any_kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]], api: str
 ):
-    made = transactional(kafka)
+    made = transactional(any_kafka)
     before = proxy.mark()
     fault = proxy.on(api).drop_response()
     commit(made, topic, b"a")
@@ -138,26 +134,26 @@ def test_a_lost_answer_means_that_it_was_carried_out(
 
 
 def test_a_lost_answer_to_a_producer_without_idempotence_is_a_duplicate(
-    kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
+    any_kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
 ):
     """What the proxy is for: it shows the anomaly that idempotence prevents."""
     fault = proxy.on("Produce").drop_response()
-    send(producer(kafka, acks="all"), topic, b"a")
+    send(producer(any_kafka, acks="all"), topic, b"a")
     must_fire(fault)
     assert visible() == [b"a", b"a"]
 
 
 def test_a_doubled_request_is_carried_out_twice(
-    kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
+    any_kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
 ):
-    made = producer(kafka)
+    made = producer(any_kafka)
     fault = proxy.on("Produce").duplicate()
     send(made, topic, b"a")
     send(made, topic, b"b")  # the connection is still in step
     assert fault.fired == 1
     assert visible() == [b"a", b"a", b"b"]
 
-    idempotent = producer(kafka, enable_idempotence=True)
+    idempotent = producer(any_kafka, enable_idempotence=True)
     fault = proxy.on("Produce").duplicate()
     send(idempotent, topic, b"c")
     must_fire(fault)
@@ -165,9 +161,9 @@ def test_a_doubled_request_is_carried_out_twice(
 
 
 def test_a_request_without_an_answer_does_not_put_answers_out_of_step(
-    kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
+    any_kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
 ):
-    made = producer(kafka, acks=0)
+    made = producer(any_kafka, acks=0)
     fault = proxy.on("Produce", nth=2).duplicate()
     for value in (b"a", b"b", b"c"):
         send(made, topic, value)
@@ -180,20 +176,20 @@ def test_a_request_without_an_answer_does_not_put_answers_out_of_step(
 
 
 def test_a_delayed_request_comes_late(
-    kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
+    any_kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
 ):
     fault = proxy.on("Produce").delay(2)
     begun = time.monotonic()
-    send(producer(kafka), topic, b"a")
+    send(producer(any_kafka), topic, b"a")
     assert time.monotonic() - begun >= 2
     must_fire(fault)
     assert visible() == [b"a"]
 
 
 def test_a_held_request_waits_and_its_client_gets_the_answer(
-    kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
+    any_kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
 ):
-    made = producer(kafka)
+    made = producer(any_kafka)
     fault = proxy.on("Produce").hold()
     made.produce(topic, b"a")
     made.poll(0)
@@ -207,11 +203,11 @@ def test_a_held_request_waits_and_its_client_gets_the_answer(
 
 
 def test_a_held_request_is_delivered_though_its_client_has_long_given_up(
-    kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
+    any_kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
 ):
     """And the broker refuses it: a late EndTxn of an owner that was fenced meanwhile."""
     name = f"t-{uuid.uuid4().hex[:8]}"
-    old = transactional(kafka, transactional_id=name, client_id="old")
+    old = transactional(any_kafka, transactional_id=name, client_id="old")
     fault = proxy.on("EndTxn", client_id="old").hold()
     old.begin_transaction()
     old.produce(topic, b"old")
@@ -220,7 +216,7 @@ def test_a_held_request_is_delivered_though_its_client_has_long_given_up(
     must_fire(fault)
     del old  # with its connections
 
-    new = transactional(kafka, transactional_id=name, client_id="new")
+    new = transactional(any_kafka, transactional_id=name, client_id="new")
     new.begin_transaction()
     new.produce(topic, b"new")
     new.flush(60)
@@ -247,10 +243,10 @@ def test_a_held_request_finds_its_broker_over_a_connection_of_its_own(new_topic:
 
 
 def test_a_reset_connection_is_reset(
-    kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
+    any_kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
 ):
     fault = proxy.on("Produce").reset()
-    send(producer(kafka), topic, b"a")
+    send(producer(any_kafka), topic, b"a")
     must_fire(fault)
     assert visible() == [b"a"]
 
@@ -266,9 +262,9 @@ def brokers_through(proxy: KafkaProxy) -> frozenset[int]:
 
 
 def test_a_black_hole_swallows_everything_until_it_heals(
-    kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
+    any_kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
 ):
-    made = producer(kafka, message_timeout_ms=120_000, socket_timeout_ms=10_000)
+    made = producer(any_kafka, message_timeout_ms=120_000, socket_timeout_ms=10_000)
     fault = proxy.on("Produce").black_hole()
     made.produce(topic, b"a")
     made.poll(0)
@@ -278,18 +274,18 @@ def test_a_black_hole_swallows_everything_until_it_heals(
     before = proxy.mark()
     made.flush(2)
     assert proxy.since(before).count("Produce") == 0
-    assert kafka.nodes[0].sees() == {1}, "the broker itself is well"
+    assert any_kafka.nodes[0].sees() == {1}, "the broker itself is well"
     proxy.heal()
     assert made.flush(120) == 0
     assert visible() == [b"a"]
 
 
 def test_faults_are_only_for_those_they_name(
-    kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
+    any_kafka: LocalKafka, proxy: KafkaProxy, topic: str, visible: Callable[[], list[bytes]]
 ):
     fault = proxy.on("Produce", client_id="victim*", nth=2).drop_request()
     for name in ("bystander", "victim-1", "bystander", "victim-1"):
-        send(producer(kafka, client_id=name), topic, name.encode())
+        send(producer(any_kafka, client_id=name), topic, name.encode())
     assert fault.fired == 1
     assert visible() == [b"bystander", b"victim-1", b"bystander", b"victim-1"]
 

@@ -317,14 +317,6 @@ def test_a_late_end_txn_of_the_old_owner_is_refused(
     assert visible() == [b"new"]
 
 
-@pytest.fixture(scope="module", params=["4.3.1", "3.9.1"])
-def impatient_kafka(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
-    """Looks for overdue transactions every 200 ms."""
-    properties = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
-    with LocalKafka(version=request.param, properties=properties) as cluster:
-        yield cluster
-
-
 class Overdue:
     """A writer whose transaction the coordinator has aborted for its age."""
 
@@ -352,16 +344,16 @@ def newest_open(client: KafkaClient, partition: TopicPartition) -> bool:
 
 
 @pytest.fixture
-def overdue(impatient_kafka: LocalKafka, new_topic: Callable[..., str]) -> Iterator[Overdue]:
-    client = KafkaClient(settings(impatient_kafka.bootstrap_servers)[0])
-    yield Overdue(client, new_topic(impatient_kafka.bootstrap_servers))
+def overdue(any_kafka: LocalKafka, new_topic: Callable[..., str]) -> Iterator[Overdue]:
+    client = KafkaClient(settings(any_kafka.bootstrap_servers)[0])
+    yield Overdue(client, new_topic(any_kafka.bootstrap_servers))
     client.close()
 
 
 @pytest.mark.fault("transaction-times-out")
 @pytest.mark.parametrize("after", ["recover", "abort"])
 def test_a_transaction_that_took_too_long_is_told_from_a_takeover_and_the_batch_runs_again(
-    impatient_kafka: LocalKafka, overdue: Overdue, read_committed: Read, after: str
+    any_kafka: LocalKafka, overdue: Overdue, read_committed: Read, after: str
 ) -> None:
     with pytest.raises(TransactionTimedOut) as timed_out:
         overdue.transaction.commit()
@@ -369,7 +361,7 @@ def test_a_transaction_that_took_too_long_is_told_from_a_takeover_and_the_batch_
     assert "transaction.timeout.ms=1000" in str(timed_out.value)
     getattr(overdue.transaction, after)()
     overdue.writer.commit({overdue.partition: [b"in time"]})
-    seen = read_committed(impatient_kafka.bootstrap_servers, overdue.partition.topic)
+    seen = read_committed(any_kafka.bootstrap_servers, overdue.partition.topic)
     assert [message.value() for message in seen] == [b"in time"]
 
 

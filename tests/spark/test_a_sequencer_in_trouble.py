@@ -25,11 +25,6 @@ from onceward.errors import SequencerUnreachable
 from onceward.sinks.kafka.sequencer import TaskAttempt, frames
 from onceward.testing.free_ports import free_ports
 
-# The sequencer is the same for both transaction versions; what becomes of a poisoned transaction is not.
-pytestmark = pytest.mark.parametrize(
-    "any_kafka", ["4.3.1", pytest.param("3.9.1", marks=pytest.mark.slow)], indirect=True
-)
-
 BATCH = 40
 PATIENCE_SECONDS = 60
 HERE, THERE = "127.0.0.1", "127.0.0.2"  # the sequencer's end, the tasks' end; both are this machine

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,14 +13,6 @@ from onceward.errors import BatchTimedOut, TransactionTimedOut
 from onceward.testing import LocalKafka
 
 WAIT_SECONDS = 90
-
-
-@pytest.fixture(scope="module", params=["4.3.1", "3.9.1"])
-def impatient_kafka(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
-    """A broker that looks for transactions that are open too long every half second, not every ten."""
-    properties = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 500}
-    with LocalKafka(version=request.param, properties=properties) as kafka:
-        yield kafka
 
 
 def until_aborted(pipeline: Pipeline) -> Any:
@@ -39,9 +30,9 @@ def until_aborted(pipeline: Pipeline) -> Any:
 @pytest.mark.fault("transaction-times-out")
 @pytest.mark.parametrize("moment", ["check started", "ledger started", "commit started"])
 def test_a_timeout_after_the_output_is_sent(
-    impatient_kafka: LocalKafka, pipeline_on: Any, at_step: Any, steps: list[events.Event], moment: str
+    any_kafka: LocalKafka, pipeline_on: Any, at_step: Any, steps: list[events.Event], moment: str
 ):
-    pipeline = pipeline_on(impatient_kafka)
+    pipeline = pipeline_on(any_kafka)
     pipeline.feed(80)
     step, phase = moment.split()
     at_step(step, phase, until_aborted(pipeline), nth=2)
@@ -56,10 +47,10 @@ def test_a_timeout_after_the_output_is_sent(
 
 @pytest.mark.fault("transaction-times-out")
 def test_a_timeout_while_tasks_still_send(
-    impatient_kafka: LocalKafka, pipeline_on: Any, at_step: Any, steps: list[events.Event]
+    any_kafka: LocalKafka, pipeline_on: Any, at_step: Any, steps: list[events.Event]
 ):
     """The first lease is given back, then the transaction is aborted, then the task goes on and is refused."""
-    pipeline = pipeline_on(impatient_kafka, output_partitions=6)
+    pipeline = pipeline_on(any_kafka, output_partitions=6)
     pipeline.feed(60)
     at_step(events.LEASE, "finished", until_aborted(pipeline))
     pipeline.run(frame=pipeline.frame(max_offsets_per_trigger=100), options={"transaction.timeout.ms": 4_000})
@@ -68,9 +59,9 @@ def test_a_timeout_while_tasks_still_send(
 
 
 def test_a_timeout_is_not_taken_for_a_takeover_when_attempts_have_run_out(
-    impatient_kafka: LocalKafka, pipeline_on: Any, at_step: Any
+    any_kafka: LocalKafka, pipeline_on: Any, at_step: Any
 ):
-    pipeline = pipeline_on(impatient_kafka)
+    pipeline = pipeline_on(any_kafka)
     pipeline.feed(40)
     at_step(events.CHECK, "started", until_aborted(pipeline))
     error = pipeline.refused(options={"transaction.timeout.ms": 4_000}, batch_attempts=1)

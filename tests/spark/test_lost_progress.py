@@ -14,14 +14,7 @@ from topic_operations import admin, create, delete, expire, set_policy, until
 import fault_table
 from onceward import events
 from onceward.errors import LedgerBehind
-from onceward.testing import LocalKafka
 from onceward.testing.topic_reader import end_offsets
-
-
-@pytest.fixture(params=["4.3.1", pytest.param("3.9.1", marks=pytest.mark.slow)])
-def any_kafka(request: pytest.FixtureRequest) -> LocalKafka:
-    """Both brokers, the older one in the long run only."""
-    return request.getfixturevalue("kafka" if request.param == "4.3.1" else "kafka39")
 
 
 def truncate(pipeline: Pipeline) -> None:

@@ -24,10 +24,10 @@ REFUSED = {INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, PRODUCER_FENCED}
 FIRE_SECONDS = 120
 
 
-@pytest.fixture(scope="module", params=["4.3.1", "3.9.1"])
-def proxied(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
-    with LocalKafka(version=request.param, proxied=True) as kafka:
-        yield kafka
+@pytest.fixture
+def proxied(any_kafka: LocalKafka) -> LocalKafka:
+    """The broker behind the proxy."""
+    return any_kafka
 
 
 @pytest.fixture
@@ -43,6 +43,13 @@ def pipeline(proxied: LocalKafka, proxy: KafkaProxy, pipeline_on: Callable[..., 
     pipeline.job_servers = proxied.proxied_servers
     pipeline.feed(80)
     return pipeline
+
+
+@pytest.fixture(scope="module", params=["4.3.1", "3.9.1"])
+def mortal(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
+    """Brokers that nobody else stands on."""
+    with LocalKafka(version=request.param, proxied=True) as kafka:
+        yield kafka
 
 
 def attempts(steps: list[events.Event]) -> list[int]:
@@ -190,13 +197,16 @@ def test_a_transaction_timeout_that_the_broker_does_not_grant_is_refused_at_the_
 @pytest.mark.parametrize("death", ["stop", pytest.param("kill", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("api", ["Produce", pytest.param("EndTxn", marks=pytest.mark.slow)])
 def test_a_broker_that_restarts_while_a_request_is_on_its_way(
-    proxied: LocalKafka, proxy: KafkaProxy, pipeline: Pipeline, api: str, death: str
+    mortal: LocalKafka, pipeline_on: Callable[..., Pipeline], api: str, death: str
 ):
-    on_its_way = proxy.on(api, nth=2).hold()
+    pipeline = pipeline_on(mortal)
+    pipeline.job_servers = mortal.proxied_servers
+    pipeline.feed(80)
+    on_its_way = mortal.proxy.on(api, nth=2).hold()
     query = pipeline.start()
     fired(on_its_way.wait(FIRE_SECONDS), f"no second {api}")
     on_its_way.cancel()
-    (node,) = proxied.nodes
+    (node,) = mortal.nodes
     getattr(node, death)()
     time.sleep(1)  # some of the questions meet a closed port
     node.start()

@@ -30,11 +30,6 @@ STEPS = [
 ]  # fmt: skip
 
 
-# Where the two transaction versions differ, and at every other step in the long run.
-DIFFER = {"lease finished", "check started", "ledger started", "commit started"}
-EACH_STEP = [("4.3.1", moment) for moment in STEPS] + [
-    pytest.param("3.9.1", moment, marks=() if moment in DIFFER else pytest.mark.slow) for moment in STEPS
-]
 ENDINGS = {"plan finished", "send finished", "check finished", "offsets finished", "ledger finished"}
 ANY_ERROR = [
     pytest.param(moment, marks=pytest.mark.slow if moment in ENDINGS else ())
@@ -56,7 +51,7 @@ def attempts_of(steps: list[events.Event], batch_id: int) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize(("any_kafka", "moment"), EACH_STEP, indirect=["any_kafka"])
+@pytest.mark.parametrize("moment", STEPS)
 def test_a_retriable_error_is_another_attempt_under_a_new_epoch(
     fed: Pipeline, at_step: Any, steps: list[events.Event], moment: str
 ):

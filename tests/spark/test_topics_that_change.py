@@ -10,14 +10,7 @@ from streaming_pipeline import Pipeline, source_position, source_records
 from topic_operations import add_partitions, create, delete, expire, produce, until
 
 from onceward.errors import SourceDataLost, SourceTopicReplaced, TopicMissing
-from onceward.testing import LocalKafka
 from onceward.testing.topic_reader import end_offsets
-
-
-@pytest.fixture(params=["4.3.1", pytest.param("3.9.1", marks=pytest.mark.slow)])
-def any_kafka(request: pytest.FixtureRequest) -> LocalKafka:
-    """Both brokers, the older one in the long run only."""
-    return request.getfixturevalue("kafka" if request.param == "4.3.1" else "kafka39")
 
 
 @pytest.mark.fault("source-partitions-added", "sink-partitions-added")

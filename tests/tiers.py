@@ -1,0 +1,188 @@
+"""Which `make` target runs a test, computed from what the test stands on, so that no mark can be forgotten.
+
+``tests/conftest.py`` asks :func:`tier_of` about every collected test and marks it with the answer; ``-m fast`` and the
+like then choose. A test is in the cheapest tier that has what it needs, and each tier has one `make` target:
+
+* ``fast`` (``make test-fast``): no broker and no JVM. :mod:`no_java` holds it to that.
+* ``main`` (``make test`` = ``fast`` + ``main``): the worker's one broker and its one Spark session. Of a test on Spark
+  with many cases only the first is here.
+* ``ci`` (``make test-ci`` = all but ``chaos``): the other cases, and whole pipelines in processes of their own.
+* ``chaos`` (``make chaos``): what needs a broker of the old version, or a cluster beside the shared one, or minutes.
+
+What a test stands on is read off its fixtures, its parameters, and the code that it and its fixtures reach in this
+folder. Nothing is started for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+from onceward.testing import LocalKafka
+
+TIERS = ("fast", "main", "ci", "chaos")
+TESTS = Path(__file__).resolve().parent
+PURE = ("unit", "tidy")
+"""Folders in which a ``LocalKafka`` may be made, to look at it, but never started: :mod:`no_java` sees to it."""
+
+SHARED_BROKER, SHARED_SPARK = "kafka", "spark"
+"""The fixtures of ``tests/conftest.py`` that each worker has once."""
+
+_PROGRAM_TEXTS = ("LocalKafka(", "local_kafka.")
+"""A cluster that is started by the text of a program, which a test runs in a process of its own, is named so there."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one test stands on."""
+
+    broker: bool = False
+    spark: bool = False
+    old_broker: bool = False
+    """Needs a broker of another version than the shared one."""
+    own_cluster: bool = False
+    """It, or a fixture of it, starts a cluster beside the shared one."""
+    slow: bool = False
+    """Marked as one that takes minutes: the one thing that cannot be read off a test."""
+    first_case: bool = True
+    """The first of the cases of its function, or the only one."""
+    own_driver: bool = False
+    """Runs whole pipelines in processes of their own, each with a Spark of its own."""
+    driver_killed: bool = False
+    """Shows a fault that begins with a dead driver, which there is a real ``kill -9``."""
+
+
+def tier_of(facts: Facts) -> str:
+    """The cheapest tier that has what a test with these facts needs; one of :data:`TIERS`."""
+    if facts.slow or facts.old_broker or facts.own_cluster:
+        return "chaos"
+    if not facts.broker and not facts.spark:
+        return "fast"
+    if facts.own_driver:
+        return "main" if facts.driver_killed and facts.first_case else "ci"
+    return "main" if facts.first_case or not facts.spark else "ci"
+
+
+def facts_of(item: pytest.Function) -> Facts:
+    """What a collected test stands on. Reads pytest's own tables of fixtures, which its lock pins."""
+    folder = item.path.relative_to(TESTS).parts[0]
+    functions = list(_functions_of(item))
+    shared = {function.__name__ for function in functions if _is_shared(function)}
+    own_cluster = folder not in PURE and any(_starts_a_cluster(function) for function in functions)
+    faults = {fault for mark in item.iter_markers("fault") for fault in mark.args}
+    return Facts(
+        broker=folder in ("broker", "chaos") or own_cluster or SHARED_BROKER in shared,
+        spark=folder in ("spark", "chaos") or SHARED_SPARK in shared,
+        old_broker=any(_is_old_version(value) for value in _parameters(item).values()),
+        own_cluster=own_cluster,
+        slow=item.get_closest_marker("slow") is not None,
+        first_case=not any(_case_numbers(item)),
+        own_driver=folder == "chaos",
+        driver_killed=any(fault.startswith("driver-killed") for fault in faults),
+    )
+
+
+def _is_old_version(value: object) -> bool:
+    return isinstance(value, str) and value.startswith("3.9")
+
+
+def _parameters(item: pytest.Function) -> dict[str, object]:
+    """The values of this case: its own parameters and those of its fixtures."""
+    return dict(item.callspec.params) if hasattr(item, "callspec") else {}
+
+
+def _case_numbers(item: pytest.Function) -> list[int]:
+    """How manieth value of each parameter this case has, from 0."""
+    return list(item.callspec.indices.values()) if hasattr(item, "callspec") else []
+
+
+# ── the fixtures of a test, also those that it asks for by a name that only its parameters or its code say ──
+
+
+def _functions_of(item: pytest.Function) -> Iterator[FunctionType]:
+    """The test's own function and those of its fixtures."""
+    waiting, seen = [item.function], set[str]()
+    wanted = [*item.fixturenames]
+    while waiting:
+        function = waiting.pop()
+        yield function
+        if "getfixturevalue" in inspect.unwrap(function).__code__.co_names:
+            wanted += _texts(inspect.unwrap(function).__code__)
+            wanted += [value for value in _parameters(item).values() if isinstance(value, str)]
+        for name in set(wanted) - seen:
+            seen.add(name)
+            if found := _definition(name, item):
+                waiting.append(found.func)
+                wanted += found.argnames
+    # `wanted` grows while it is read: what a fixture asks for is looked up in the next round.
+
+
+def _definition(name: str, item: pytest.Function) -> Any:
+    """The fixture that ``name`` means for this test: the last definition overrides. None if it is not one."""
+    manager = item.session._fixturemanager
+    found = item._fixtureinfo.name2fixturedefs.get(name) or manager.getfixturedefs(name, item)
+    return found[-1] if found else None
+
+
+# ── the code that a test can come to, as far as it is in this folder ──
+
+
+@functools.cache
+def _starts_a_cluster(function: FunctionType) -> bool:
+    """Whether any code that ``function`` can come to does; the fixture of the shared broker does not count."""
+    waiting, seen = [function], set[FunctionType]()
+    while waiting:
+        one = inspect.unwrap(waiting.pop())
+        if one in seen or not _is_ours(one.__code__.co_filename) or _is_shared(one):
+            continue
+        seen.add(one)
+        for code in _with_nested(one.__code__):
+            if _says_so(code, one.__globals__):
+                return True
+            waiting += [callee for name in code.co_names for callee in _callables(one.__globals__.get(name), code)]
+    return False
+
+
+def _says_so(code: CodeType, names: dict[str, Any]) -> bool:
+    values = [names.get(name) for name in code.co_names]
+    texts = [*_texts(code), *(value for value in values if isinstance(value, str))]
+    return LocalKafka in values or any(sign in text for text in texts for sign in _PROGRAM_TEXTS)
+
+
+def _texts(code: CodeType) -> list[str]:
+    return [constant for constant in code.co_consts if isinstance(constant, str)]
+
+
+def _with_nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_nested(constant)
+
+
+def _callables(named: object, code: CodeType) -> Iterator[FunctionType]:
+    """The functions that a name leads to: itself, the methods of a class, or what is taken from a module."""
+    if isinstance(named, FunctionType):
+        yield named
+    elif isinstance(named, type) and _is_ours(getattr(inspect.getmodule(named), "__file__", None) or ""):
+        yield from (method for method in vars(named).values() if isinstance(method, FunctionType))
+    elif isinstance(named, ModuleType) and _is_ours(getattr(named, "__file__", None) or ""):
+        for name in code.co_names:
+            if not isinstance(inner := vars(named).get(name), ModuleType):
+                yield from _callables(inner, code)
+
+
+def _is_ours(file: str) -> bool:
+    return Path(file).is_relative_to(TESTS)
+
+
+def _is_shared(function: FunctionType) -> bool:
+    named = function.__name__ in (SHARED_BROKER, SHARED_SPARK)
+    return named and function.__code__.co_filename == str(TESTS / "conftest.py")
