@@ -26,6 +26,7 @@ pytest_plugins = ["fault_table", "no_java"]
 READ_TIMEOUT_SECONDS = 60
 MARKERS_SECONDS = 3
 LEADER_TIMEOUT_SECONDS = 60
+NOT_LEADING_YET = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 IMPATIENT = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
 
 
@@ -204,7 +205,8 @@ def _read(bootstrap_servers: str, topic: str, isolation_level: str) -> list[Mess
 def _wait_for_markers(bootstrap_servers: str, topic: str, partitions: list[int]) -> None:
     """Lets a commit that is answered become visible: the coordinator answers before it writes the markers.
 
-    A transaction that a test keeps open on purpose is not waited for any longer.
+    A transaction that a test keeps open on purpose is not waited for any longer. A broker that does not lead a new
+    partition yet, because the machine is busy, is asked again.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     wanted = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}
@@ -212,8 +214,12 @@ def _wait_for_markers(bootstrap_servers: str, topic: str, partitions: list[int])
     while time.monotonic() < deadline:
         stable = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
         ends = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED)
-        if all(stable[p].result(30).offset == ends[p].result(30).offset for p in wanted):
-            return
+        try:
+            if all(stable[p].result(30).offset == ends[p].result(30).offset for p in wanted):
+                return
+        except KafkaException as error:
+            if error.args[0].code() not in NOT_LEADING_YET:
+                raise
         time.sleep(0.05)
 
 
