@@ -26,7 +26,9 @@ pytest_plugins = ["fault_table", "no_java"]
 READ_TIMEOUT_SECONDS = 60
 MARKERS_SECONDS = 3
 LEADER_TIMEOUT_SECONDS = 60
-NOT_LEADING_YET = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
+NOT_LEADING_YET = {
+    KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART,
+}  # fmt: skip
 IMPATIENT = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
 
 
@@ -169,14 +171,34 @@ def _end(session: Any) -> None:
 
 
 def _wait_for_leaders(admin: AdminClient, topic: str, partitions: int) -> None:
-    """A created topic is not yet known to every broker; the first reader or writer should not have to care."""
+    """A created topic is not yet known to every broker; the first reader or writer should not have to care.
+
+    A broker may be told of as the leader and not lead yet, so the leader itself is asked, too.
+    """
     deadline = time.monotonic() + LEADER_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         found = admin.list_topics(topic, timeout=10).topics[topic]
-        if len(found.partitions) == partitions and all(p.leader >= 0 for p in found.partitions.values()):
+        if (
+            len(found.partitions) == partitions
+            and all(p.leader >= 0 for p in found.partitions.values())
+            and _ends(admin, topic, list(found.partitions), IsolationLevel.READ_UNCOMMITTED) is not None
+        ):
             return
         time.sleep(0.02)
     raise AssertionError(f"topic {topic} has no leaders for its {partitions} partitions")
+
+
+def _ends(admin: AdminClient, topic: str, partitions: list[int], isolation: IsolationLevel) -> list[int] | None:
+    """The end of each partition; None as long as one of them has no leader that leads."""
+    asked = admin.list_offsets(
+        {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}, isolation_level=isolation
+    )
+    try:
+        return [answer.result(30).offset for answer in asked.values()]
+    except KafkaException as error:
+        if error.args[0].code() in NOT_LEADING_YET:
+            return None
+        raise
 
 
 def _read(bootstrap_servers: str, topic: str, isolation_level: str) -> list[Message]:
@@ -205,21 +227,14 @@ def _read(bootstrap_servers: str, topic: str, isolation_level: str) -> list[Mess
 def _wait_for_markers(bootstrap_servers: str, topic: str, partitions: list[int]) -> None:
     """Lets a commit that is answered become visible: the coordinator answers before it writes the markers.
 
-    A transaction that a test keeps open on purpose is not waited for any longer. A broker that does not lead a new
-    partition yet, because the machine is busy, is asked again.
+    A transaction that a test keeps open on purpose is not waited for any longer.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    wanted = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}
     deadline = time.monotonic() + MARKERS_SECONDS
     while time.monotonic() < deadline:
-        stable = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
-        ends = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED)
-        try:
-            if all(stable[p].result(30).offset == ends[p].result(30).offset for p in wanted):
-                return
-        except KafkaException as error:
-            if error.args[0].code() not in NOT_LEADING_YET:
-                raise
+        stable = _ends(admin, topic, partitions, IsolationLevel.READ_COMMITTED)
+        if stable is not None and stable == _ends(admin, topic, partitions, IsolationLevel.READ_UNCOMMITTED):
+            return
         time.sleep(0.05)
 
 
