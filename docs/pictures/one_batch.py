@@ -142,7 +142,8 @@ def crashes() -> list[str]:
     return [
         text(30, y - 24, "What a crash does", bold=True),
         f'<line x1="30" y1="{y}" x2="736" y2="{y}" stroke="{AMBER}" stroke-width="4"/>',
-        f'<line x1="744" y1="{y}" x2="965" y2="{y}" stroke="{GREEN}" stroke-width="4" marker-end="url(#head-{GREEN[1:]})"/>',
+        f'<line x1="744" y1="{y}" x2="965" y2="{y}" stroke="{GREEN}" stroke-width="4" '
+        f'marker-end="url(#head-{GREEN[1:]})"/>',
         f'<circle cx="740" cy="{y}" r="9" fill="{GREEN}"/>',
         text(740, y - 18, "commit", middle=True, size=13, colour=GREEN, bold=True),
         box(30, y + 20, 690, 82, fill=PALE_AMBER, stroke=AMBER, dashed=True),
