@@ -30,7 +30,6 @@ from running_jobs import running
 TOPICS = ("people", "people-clean", "people-rejected", "people-small", "people-large")
 
 ONLY_PARSED = {
-    ("docs/deploying.md", "spark.stop()"): "stops the session that all tests share; test_first_job starts one like it",
     ("docs/guarantees.md", "LocalKafka(proxied=True)"): "a cluster of its own; tests/broker/test_proxy.py has one",
 }
 """Python blocks that are not run: page and a part of the block, and why."""
