@@ -127,4 +127,4 @@ def test_the_first_job_survives_a_kill(launcher: str, newcomer: Newcomer):
     newcomer.run(send)
     second = newcomer.start(line)
     newcomer.wait(lambda: newcomer.visible() == [b"ADA"] * 2, second, "second record")
-    assert "exactly once" in newcomer.run(verify)
+    assert "EXACTLY ONCE: pipeline people-etl: 2 records in 2 batches" in newcomer.run(verify)
