@@ -154,23 +154,35 @@ def certificate(folder: Path) -> str:
     return (folder / "ca.pem").read_text()
 
 
-def pages_with(*languages: str) -> list[Path]:
-    return [page for page in markdown.pages() if any(block.language in languages for block in markdown.blocks(page))]
+def python_to_run(page: Path) -> list[Block]:
+    """The page's Python, but for :data:`ONLY_PARSED`; README and migration page have tests of their own."""
+    if page.name in ("README.md", "migration.md"):
+        return []
+    return [
+        block
+        for block in markdown.blocks(page)
+        if block.language == "python"
+        and not any(name == block.page and part in block.text for name, part in ONLY_PARSED)
+    ]
 
 
-def only_parsed(block: Block) -> bool:
-    return any(page == block.page and part in block.text for page, part in ONLY_PARSED)
+def commands(page: Path) -> list[str]:
+    """The lines of the page's shell blocks, without comments, continued lines joined."""
+    shell = [block.text.replace("\\\n", " ") for block in markdown.blocks(page) if block.language == "bash"]
+    lines = [line for text in shell for line in text.splitlines()]
+    return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
-@pytest.mark.parametrize(
-    "page",
-    [page for page in pages_with("python") if page.name not in ("README.md", "migration.md")],
-    ids=markdown.name_of,
-)
+def commands_to_run(page: Path) -> list[str]:
+    if page.parent in (ROOT, ROOT / "examples"):
+        return []  # about jobs that the reader has started: test_first_job, tests/examples
+    return [line for line in commands(page) if not line.startswith(tuple(f"{start} " for start in NOT_RUN))]
+
+
+@pytest.mark.parametrize("page", list(filter(python_to_run, markdown.pages())), ids=markdown.name_of)
 def test_python_blocks_run(page: Path, reader: Reader):
-    for block in markdown.blocks(page):
-        if block.language == "python" and not only_parsed(block):
-            reader.run(block, block.text)
+    for block in python_to_run(page):
+        reader.run(block, block.text)
 
 
 def test_the_readmes_job_runs(reader: Reader):
@@ -201,28 +213,15 @@ def assert_once(reader: Reader, *, upper: bool = False) -> None:
     assert verdict.holds, verdict
 
 
-def commands(block: Block) -> list[str]:
-    """The lines of a shell block, without comments, continued lines joined."""
-    text = block.text.replace("\\\n", " ")
-    return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-
-
-def reason_not_to_run(line: str) -> str | None:
-    return next((reason for start, reason in NOT_RUN.items() if line.startswith(start + " ")), None)
-
-
-@pytest.mark.parametrize("page", pages_with("bash"), ids=markdown.name_of)
+@pytest.mark.parametrize("page", list(filter(commands_to_run, markdown.pages())), ids=markdown.name_of)
 def test_commands_run(page: Path, reader: Reader):
-    lines = [line for block in markdown.blocks(page) if block.language == "bash" for line in commands(block)]
-    for line in lines:
-        if reason_not_to_run(line) is None and not (page.name == "README.md" and "verify" in line):
-            reader.command(line)
+    for line in commands_to_run(page):
+        reader.command(line)
 
 
 def test_the_lists_of_exemptions_only_shrink():
     every = [block for page in markdown.pages() for block in markdown.blocks(page)]
-    lines = [line for block in every if block.language == "bash" for line in commands(block)]
-    assert [
-        (page, part) for page, part in ONLY_PARSED if not any(b.page == page and part in b.text for b in every)
-    ] == []
-    assert [start for start in NOT_RUN if not any(line.startswith(start + " ") for line in lines)] == []
+    lines = [line for page in markdown.pages() for line in commands(page)]
+    unused = [place for place in ONLY_PARSED if not any(b.page == place[0] and place[1] in b.text for b in every)]
+    unused += [start for start in NOT_RUN if not any(line.startswith(f"{start} ") for line in lines)]
+    assert unused == []
