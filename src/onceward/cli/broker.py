@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from onceward.testing import LocalKafka
 
 _CHECK_SECONDS = 0.5
+_PARTITIONS = 4
 
 
 def broker(
@@ -27,23 +28,43 @@ def broker(
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A broker setting in Kafka's own name.")
     ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[:PARTITIONS]", help="A topic to create, with 4 partitions unless told otherwise."),
+    ] = None,
     heap_mb: Annotated[int, typer.Option(help="Heap of each node in MiB.")] = 384,
     log_dir: Annotated[Path | None, typer.Option(help="Keep the brokers' logs in this folder.")] = None,
 ) -> None:
     """Start a local Kafka, print its bootstrap servers, and run until Ctrl-C. Its data go with it."""
     from onceward.testing import LocalKafka
 
-    stopped = threading.Event()
+    topics, stopped = _topics(topic), threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     typer.echo(f"starting Kafka {version} with {nodes} node(s) …", err=True)
     ports = None if port is None else range(port, port + nodes)
     cluster = LocalKafka(nodes, version, properties=_settings(setting), ports=ports, heap_mb=heap_mb, log_dir=log_dir)
     with cluster:
+        _create(cluster.bootstrap_servers, topics)
         typer.echo(cluster.bootstrap_servers)  # alone on stdout, for scripts
-        typer.echo("running until Ctrl-C; topics are not created by themselves, data are removed at the end", err=True)
+        typer.echo("running until Ctrl-C; only --topic creates topics; data are removed at the end", err=True)
         _wait(cluster, stopped)
     typer.echo("stopped", err=True)
+
+
+def _create(bootstrap_servers: str, topics: dict[str, int]) -> None:
+    from onceward.wire.client import KafkaClient
+    from onceward.wire.settings import settings_from_options
+
+    if not topics:
+        return
+    settings, _ = settings_from_options(bootstrap_servers, {}, client_id="onceward-broker")
+    client = KafkaClient(settings)
+    try:
+        for name, partitions in topics.items():
+            client.create_topic(name, partitions)
+    finally:
+        client.close()
 
 
 def _wait(cluster: LocalKafka, stopped: threading.Event) -> None:
@@ -52,6 +73,19 @@ def _wait(cluster: LocalKafka, stopped: threading.Event) -> None:
         for node in cluster.nodes:
             if not node.running:
                 raise node.ended_by_itself()
+
+
+def _topics(wanted: list[str] | None) -> dict[str, int]:
+    """Names and partition counts. :raises InvalidTopicName: before a broker is started in vain."""
+    from onceward.ids import topic_name
+
+    topics = {}
+    for text in wanted or []:
+        name, _, count = text.partition(":")
+        if count and not (count.isdecimal() and int(count) > 0):
+            raise typer.BadParameter(f"{text!r} is not NAME or NAME:PARTITIONS", param_hint="--topic")
+        topics[topic_name(name)] = int(count or _PARTITIONS)
+    return topics
 
 
 def _settings(pairs: list[str] | None) -> dict[str, str]:

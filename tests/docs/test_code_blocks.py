@@ -1,0 +1,227 @@
+"""Every code block of the pages runs: Python and the new side of a diff on the shared broker, commands by the CLI.
+
+A page's blocks run in order and share their names, as a reader would type them. Only what a page cannot know is put in:
+addresses, topics of the test's own, folders. What is not run stands in :data:`ONLY_PARSED`, each with its reason;
+``tests/tidy/test_pages_are_true.py`` parses these, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+import markdown_pages as markdown
+import onceward
+from markdown_pages import ROOT, Block
+from onceward.testing import LocalKafka, exactly_once, read_topic
+from running_jobs import running
+
+TOPICS = ("people", "people-clean", "people-rejected", "people-small", "people-large")
+
+ONLY_PARSED = {
+    ("docs/guarantees.md", "LocalKafka(proxied=True)"): "a cluster of its own; tests/broker/test_proxy.py has one",
+}
+"""Python blocks that are not run: page and a part of the block, and why."""
+
+NOT_RUN = {
+    "make": "installs or tests the repository; that the target exists is checked",
+    "pip": "installs packages",
+    "python": "builds an environment, or is part of the first job (test_first_job) or of an example (tests/examples)",
+    "spark-submit": "test_first_job submits the README's job by the first line; the others need a cluster or a network",
+    "onceward broker": "runs until it is interrupted; test_first_job",
+}
+"""Commands that are not run, and why."""
+
+COMMAND_SECONDS = 120
+
+
+class Reader:
+    """Goes through one page."""
+
+    def __init__(self, spark: Any, kafka: LocalKafka, folder: Path, new_topic: Callable[..., str]) -> None:
+        self.spark, self.servers, self.folder = spark, kafka.bootstrap_servers, folder
+        self.topics = {name: new_topic(self.servers, 2, prefix=name) for name in TOPICS}
+        self.ids = uuid.uuid4().hex[:8]
+        self.fed: list[str] = []
+        self.names: dict[str, Any] = {"ow": onceward, "spark": spark}
+        self.ran: list[Block] = []
+
+    def fit(self, text: str) -> str:
+        """Python with what a page cannot know: addresses, folders, and in quotes the topics and ids of this test."""
+        text = re.sub(r"\b(?:broker|localhost):909[23]\b", self.servers, text)
+        text = re.sub(r'(?<=checkpointLocation", ")[^"]+', lambda found: self.checkpoint(found[0]), text)
+        text = text.replace("/etc/kafka/ca.crt", str(self.folder / "ca.crt"))
+        text = re.sub(r'(?<=pipeline_id=")[\w-]+', lambda found: self.own(found[0]), text)
+        for name, topic in self.topics.items():
+            text = re.sub(rf"""(?<=["']){name}(?=["'])""", topic, text)
+        return text
+
+    def fit_words(self, words: list[str]) -> list[str]:
+        """The same for the words of a command."""
+        fitted = [re.sub(r"\b(?:broker|localhost):909[23]\b", self.servers, word) for word in words]
+        for place, before in enumerate(words[:-1], start=1):
+            if before.endswith("topic"):
+                fitted[place] = self.topics[words[place]]
+            elif before == "--pipeline-id":
+                fitted[place] = self.own(words[place])
+        return fitted
+
+    def own(self, name: str) -> str:
+        return f"{name}-{self.ids}"
+
+    def checkpoint(self, name: str) -> str:
+        return str(self.folder / re.sub(r"\W+", "-", name))
+
+    def feed(self, count: int = 20) -> None:
+        """People who were not there before, and one without a value."""
+        fresh = [f"person {len(self.fed) + number}" for number in range(count)]
+        producer = Producer({"bootstrap.servers": self.servers})
+        for person in fresh:
+            producer.produce(self.topics["people"], key=person, value=person)
+        assert producer.flush(60) == 0
+        self.fed += fresh
+
+    def run(self, block: Block, text: str) -> None:
+        """Executes ``text``, and waits until each query that it started has read everything."""
+        self.prepare(text)
+        before = set(self.spark.streams.active)
+        exec(compile(self.fit(text), block.name, "exec"), self.names)  # noqa: S102 — the page is what is under test
+        for query in set(self.spark.streams.active) - before:
+            try:
+                query.processAllAvailable()
+            finally:
+                query.stop()
+            assert query.exception() is None, block.name
+        self.ran.append(block)
+
+    def prepare(self, text: str) -> None:
+        """Names that a block takes for granted because every reader has them by then."""
+        used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+        if "people" in used - self.names.keys() or "frame" in used - self.names.keys():
+            self.names["people"] = onceward.kafka_source(
+                self.spark, bootstrap_servers=self.servers, topic=self.topics["people"]
+            )
+            self.names["frame"] = self.names["people"].select("key", "value")
+        if "query" in used and "query =" not in text and "query" not in self.names:
+            self.begin()
+
+    def begin(self) -> None:
+        """The first pipeline of the configuration page, for pages that speak of one that has run."""
+        first = next(block for block in markdown.blocks(ROOT / "docs" / "configuration.md"))
+        self.run(first, first.text)
+
+    def command(self, line: str) -> None:
+        """Runs one line of a shell block."""
+        words = self.fit_words(shlex.split(line, comments=True))
+        if "verify" in words and not self.ran:
+            self.begin()
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / words[0]), *words[1:]],
+            capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS, cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.fixture
+def reader(
+    spark: Any, kafka: LocalKafka, tmp_path: Path, new_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Reader]:
+    monkeypatch.setenv("KAFKA_PASSWORD", "a password")
+    (tmp_path / "ca.crt").write_text(certificate(tmp_path))
+    made = Reader(spark, kafka, tmp_path, new_topic)
+    made.feed()
+    yield made
+    for query in spark.streams.active:
+        query.stop()
+
+
+def certificate(folder: Path) -> str:
+    """An authority's certificate, as a broker with TLS would have one."""
+    arguments = "req -x509 -newkey rsa:2048 -nodes -subj /CN=authority -days 2 -keyout key.pem -out ca.pem"
+    subprocess.run(["openssl", *arguments.split()], cwd=folder, check=True, capture_output=True)
+    return (folder / "ca.pem").read_text()
+
+
+def python_to_run(page: Path) -> list[Block]:
+    """The page's Python, but for :data:`ONLY_PARSED`; README and migration page have tests of their own."""
+    if page.name in ("README.md", "migration.md"):
+        return []
+    return [
+        block
+        for block in markdown.blocks(page)
+        if block.language == "python"
+        and not any(name == block.page and part in block.text for name, part in ONLY_PARSED)
+    ]
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of the page's shell blocks, without comments, continued lines joined."""
+    shell = [block.text.replace("\\\n", " ") for block in markdown.blocks(page) if block.language == "bash"]
+    lines = [line for text in shell for line in text.splitlines()]
+    return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+
+def commands_to_run(page: Path) -> list[str]:
+    if page.parent in (ROOT, ROOT / "examples"):
+        return []  # about jobs that the reader has started: test_first_job, tests/examples
+    return [line for line in commands(page) if not line.startswith(tuple(f"{start} " for start in NOT_RUN))]
+
+
+@pytest.mark.parametrize("page", list(filter(python_to_run, markdown.pages())), ids=markdown.name_of)
+def test_python_blocks_run(page: Path, reader: Reader):
+    for block in python_to_run(page):
+        reader.run(block, block.text)
+
+
+def test_the_readmes_job_runs(reader: Reader):
+    [job] = [block for block in markdown.blocks(ROOT / "README.md") if block.language == "python"]
+    code = compile(reader.fit(job.text), job.name, "exec")
+    with running(reader.spark, lambda: exec(code, {"__name__": "__main__"})) as query:  # noqa: S102
+        query.processAllAvailable()
+    assert_once(reader, upper=True)
+
+
+def test_the_migration_page_moves_exactly_once(reader: Reader):
+    """Spark's own sink, the new one on its checkpoint, and another checkpoint after the loss of that: in page order."""
+    diff, lost = [b for b in markdown.blocks(ROOT / "docs" / "migration.md") if b.language in ("diff", "python")]
+    assert (diff.language, lost.language) == ("diff", "python")
+    reader.run(diff, markdown.old_side(diff.text))
+    reader.feed()
+    reader.run(diff, markdown.new_side(diff.text))
+    reader.feed()
+    reader.run(lost, lost.text)
+    assert_once(reader)
+
+
+def assert_once(reader: Reader, *, upper: bool = False) -> None:
+    visible = [str(record.value, "utf-8") for record in read_topic(reader.servers, reader.topics["people-clean"])]
+    verdict = exactly_once(
+        [person.upper() for person in reader.fed], visible if upper else [value.upper() for value in visible]
+    )
+    assert verdict.holds, verdict
+
+
+@pytest.mark.parametrize("page", list(filter(commands_to_run, markdown.pages())), ids=markdown.name_of)
+def test_commands_run(page: Path, reader: Reader):
+    for line in commands_to_run(page):
+        reader.command(line)
+
+
+def test_the_lists_of_exemptions_only_shrink():
+    every = [block for page in markdown.pages() for block in markdown.blocks(page)]
+    lines = [line for page in markdown.pages() for line in commands(page)]
+    unused = [place for place in ONLY_PARSED if not any(b.page == place[0] and place[1] in b.text for b in every)]
+    unused += [start for start in NOT_RUN if not any(line.startswith(f"{start} ") for line in lines)]
+    assert unused == []

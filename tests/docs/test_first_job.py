@@ -1,0 +1,130 @@
+"""The README's first job, typed into an empty folder: its commands as they stand, and ``kill -9`` in the middle.
+
+All that differs from the page is the port, which is a free one. The folder has nothing in it, the environment is not
+activated, and the job is a process of its own, started by ``python`` and by ``spark-submit``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import markdown_pages as markdown
+from markdown_pages import ROOT
+from onceward.testing import read_topic
+from onceward.testing.free_ports import free_ports
+
+BIN = Path(sys.executable).parent
+DEADLINE_SECONDS = 240
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def lines(page: str, start: str) -> list[str]:
+    """The page's shell lines that begin so, in order."""
+    shell = [block for block in markdown.blocks(ROOT / page) if block.language == "bash"]
+    return [line for block in shell for line in block.text.splitlines() if line.startswith(start)]
+
+
+class Newcomer:
+    """A terminal in an empty folder."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder, self.port, self.servers = folder, port, f"localhost:{port}"
+        self.started: list[subprocess.Popen[str]] = []
+        [job] = [block for block in markdown.blocks(ROOT / "README.md") if block.language == "python"]
+        (folder / "job.py").write_text(self.fit(job.text))
+
+    def fit(self, text: str) -> str:
+        return re.sub(r"\b9092\b", str(self.port), text)
+
+    def environment(self) -> dict[str, str]:
+        """Without the virtual environment's ``bin``: what is run from there is named by its path."""
+        path = [folder for folder in os.environ["PATH"].split(os.pathsep) if Path(folder) != BIN]
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK", "VIRTUAL"))
+        }
+        return {**kept, "PATH": os.pathsep.join(path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if "src" in p)}
+
+    def words(self, line: str) -> list[str]:
+        words = shlex.split(self.fit(line), comments=True)
+        return [str(BIN / words[0]), *words[1:]]
+
+    def run(self, line: str) -> str:
+        done = subprocess.run(
+            self.words(line), cwd=self.folder, env=self.environment(), capture_output=True, text=True, check=False,
+            timeout=DEADLINE_SECONDS,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def start(self, line: str) -> subprocess.Popen[str]:
+        with (self.folder / f"{len(self.started)}.log").open("w") as log:
+            process = subprocess.Popen(
+                self.words(line), cwd=self.folder, env=self.environment(), stdout=log, stderr=log, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def kill(self, process: subprocess.Popen[str]) -> None:
+        """``kill -9`` of the process and of the JVM that it started."""
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+    def wait(self, condition: Callable[[], bool], process: subprocess.Popen[str], what: str) -> None:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not condition():
+            log = (self.folder / f"{self.started.index(process)}.log").read_text()
+            assert process.poll() is None, f"ended before {what}:\n{log}"
+            assert time.monotonic() < deadline, f"no {what}:\n{log}"
+            time.sleep(0.5)
+
+    def visible(self) -> list[bytes | None]:
+        return [record.value for record in read_topic(self.servers, "people-clean")]
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
+    [port] = free_ports(1)
+    person = Newcomer(tmp_path, port)
+    [line] = lines("README.md", "onceward broker")
+    broker = person.start(line)
+    person.wait(lambda: str(port) in (tmp_path / "0.log").read_text(), broker, "the broker's address")
+    yield person
+    for process in person.started[1:]:
+        if process.poll() is None:
+            person.kill(process)
+    broker.send_signal(signal.SIGINT)
+    broker.wait(60)
+
+
+def submit_line(newcomer: Newcomer) -> str:
+    """The first of the deploying page, ``$(onceward jars --submit)`` filled in as a shell would."""
+    line = lines("docs/deploying.md", "spark-submit $(onceward jars --submit)")[0]
+    return line.replace("$(onceward jars --submit)", newcomer.run("onceward jars --submit").strip())
+
+
+@pytest.mark.parametrize("launcher", ["python", "spark-submit"])
+def test_the_first_job_survives_a_kill(launcher: str, newcomer: Newcomer):
+    line = lines("README.md", "python job.py")[0] if launcher == "python" else submit_line(newcomer)
+    [send], [verify] = lines("README.md", "python -c"), lines("README.md", "onceward verify")
+
+    newcomer.run(send)
+    first = newcomer.start(line)
+    newcomer.wait(lambda: newcomer.visible() == [b"ADA"], first, "record")
+    newcomer.kill(first)
+
+    newcomer.run(send)
+    second = newcomer.start(line)
+    newcomer.wait(lambda: newcomer.visible() == [b"ADA"] * 2, second, "second record")
+    assert "EXACTLY ONCE: pipeline people-etl: 2 records in 2 batches" in newcomer.run(verify)

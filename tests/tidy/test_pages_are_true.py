@@ -1,0 +1,133 @@
+"""What a page says can be checked without running a job: links, lengths, names of settings and errors, shell syntax.
+
+Code blocks are run by ``tests/docs``.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import runpy
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import markdown_pages as markdown
+import onceward
+from markdown_pages import ROOT
+from onceward import errors
+from onceward.wire.settings import OPTIONS
+
+README_WORDS = 900
+LANGUAGES = {"python", "bash", "diff"}
+DOCS = ROOT / "docs"
+
+
+def error_names() -> set[str]:
+    """The tree that users may meet; further subclasses elsewhere never leave the modules that catch them."""
+    return {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+
+
+def parameters(function: object) -> set[str]:
+    return set(inspect.signature(function).parameters) - {"self", "spark"}
+
+
+def table_names(page: Path, section: str) -> set[str]:
+    """What stands as code in the first column of the tables of one section."""
+    text = page.read_text().split(f"\n## {section}\n")[1].split("\n## ")[0]
+    first_cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {name for cell in first_cells for name in re.findall(r"`([\w.]+)`", cell)}
+
+
+@pytest.mark.parametrize("page", markdown.pages(), ids=markdown.name_of)
+def test_links_lead_somewhere(page: Path):
+    dead = []
+    for number, target in markdown.links(page):
+        path, _, anchor = target.partition("#")
+        if re.match(r"\w+:", path):
+            continue
+        there = (page.parent / path).resolve() if path else page
+        if not there.exists() or (anchor and there.suffix == ".md" and anchor not in markdown.anchors(there)):
+            dead.append(f"{markdown.name_of(page)}:{number}: {target}")
+    assert dead == []
+
+
+def test_every_docs_page_is_listed():
+    listed = {(DOCS / target.partition("#")[0]).resolve() for _, target in markdown.links(DOCS / "README.md")}
+    own = {page.resolve() for page in DOCS.glob("*.md")} - {(DOCS / "README.md").resolve()}
+    assert own - listed == set()
+
+
+def test_the_readme_stays_short():
+    assert len((ROOT / "README.md").read_text().split()) <= README_WORDS
+
+
+def test_the_readme_defines_its_words():
+    prose = "\n".join(line for _, line in markdown.prose(ROOT / "README.md"))
+    for word in ("ledger", "epoch"):
+        assert re.search(rf"\b{word}\b", prose, re.IGNORECASE).start() == prose.index(f"**{word}**") + 2
+
+
+def test_the_picture_is_what_is_drawn():
+    drawn = runpy.run_path(str(DOCS / "pictures" / "one_batch.py"))["picture"]()
+    assert (DOCS / "pictures" / "one_batch.svg").read_text(encoding="utf-8") == drawn
+
+
+def test_every_error_has_an_entry():
+    page = DOCS / "troubleshooting.md"
+    entries = dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^##)", page.read_text(), re.DOTALL | re.MULTILINE))
+    assert error_names() - {"OncewardError"} - set(entries) == set()
+    for name, entry in entries.items():
+        assert "**What happened.**" in entry, name
+        assert "**What to do.**" in entry, name
+
+
+def test_the_page_knows_what_is_retried():
+    """An error that the sink tries again by itself says so, or stands in the chapter of those that all are."""
+    text = (DOCS / "troubleshooting.md").read_text()
+    chapter = text.split("\n## An attempt failed\n")[1].split("\n## ")[0]
+    said = set(re.findall(r"^### `(\w+)`\n", chapter, re.MULTILINE))
+    said |= set(re.findall(r"^### `(\w+)`\n\n\*\*What happened\.\*\* [^*]*\bTried again\.", text, re.MULTILINE))
+    assert said & error_names() == {name for name in error_names() if getattr(errors, name).retry_batch}
+
+
+@pytest.mark.parametrize(
+    ("section", "function"), [("The sink", onceward.KafkaSink.__init__), ("The source", onceward.kafka_source)]
+)
+def test_every_parameter_is_documented(section: str, function: object):
+    columns = {"value", "key", "topic", "partition", "headers", "timestamp"} if section == "The sink" else set()
+    assert table_names(DOCS / "configuration.md", section) - columns == parameters(function) - columns
+
+
+def test_every_kafka_setting_is_documented():
+    assert table_names(DOCS / "configuration.md", "Kafka's own settings") == set(OPTIONS)
+
+
+@pytest.mark.parametrize("page", markdown.pages(), ids=markdown.name_of)
+def test_code_blocks_can_be_parsed(page: Path):
+    for block in markdown.blocks(page):
+        if name_is_prose(block):
+            continue
+        assert block.language in LANGUAGES, f"{block.name}: name the block's language"
+        if block.language == "bash":
+            done = subprocess.run(["bash", "-n"], input=block.text, text=True, capture_output=True, check=False)
+            assert done.returncode == 0, f"{block.name}: {done.stderr}"
+            assert make_targets(block.text) <= targets(), block.name
+        else:
+            text = markdown.new_side(block.text) if block.language == "diff" else block.text
+            ast.parse(text, block.name)
+
+
+def name_is_prose(block: markdown.Block) -> bool:
+    """Blocks of pages that others than users read may hold anything, without a language."""
+    return not block.language and block.page.startswith(("docs/adr", "docs/evidence", "CONTRIBUTING", "ARCHITECTURE"))
+
+
+def make_targets(script: str) -> set[str]:
+    return set(re.findall(r"^make ([a-z-]+)", script, re.MULTILINE))
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
