@@ -10,7 +10,9 @@ handed over in one order leave in that order.
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
+import struct
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -26,6 +28,13 @@ from onceward.wire.settings import ClientSettings
 _RECEIVE_MAX_BYTES = 256 * 1024 * 1024  # kafka-python's default of 1 MB cuts off larger answers
 _UNLIMITED = 1_000_000  # in-flight limits are kept by wire.producer; a full connection would refuse requests
 _THROTTLE_POLL_S = 0.005
+# Whoever closes a connection has given up what is unanswered on it. Without SO_LINGER the kernel would go on sending
+# that for minutes, and a broker could carry out, when the network is back, what has been asked anew long since.
+_SOCKET_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)),
+)
 _AUTHENTICATION_ERRORS = (
     kafka_errors.SaslAuthenticationFailedError,
     kafka_errors.UnsupportedSaslMechanismError,
@@ -102,6 +111,7 @@ class Connections:
             reconnect_backoff_ms=20,
             reconnect_backoff_max_ms=1_000,
             socket_connection_setup_timeout_ms=min(10_000, settings.connect_timeout_ms),
+            socket_options=_SOCKET_OPTIONS,
             **settings.security.connection_options(settings.oauth_token_provider),
         )
         self._net.start()
