@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_TOPIC = "onceward-ledger"
 PARTITIONS = 16
+_REPLICAS = 3
 _LARGEST_RECORD_BYTES = 8 << 20
 _COMPRESS_ABOVE_BYTES = 16 << 10
 _TOPIC_CONFIGS = {
@@ -64,8 +65,7 @@ class Ledger:
         try:
             self._client.topic_partitions([self.topic])
         except TopicMissing:
-            log.info("creating ledger topic %s", self.topic)
-            self._client.create_topic(self.topic, PARTITIONS, configs=_TOPIC_CONFIGS)
+            self._create()
         try:
             policy = self._client.topic_config(self.topic)
         except AccessDenied as denied:
@@ -79,6 +79,15 @@ class Ledger:
                 next_step=f"set cleanup.policy=compact on {self.topic} (kafka-configs --alter)",
             )
         self._warn_if_thin(int(policy.get("min.insync.replicas") or 1))
+
+    def _create(self) -> None:
+        """With three replicas where there are so many brokers, whatever the broker's default, which often is one."""
+        replicas = min(_REPLICAS, len(self._client.brokers()))
+        # Two of two would let the loss of either broker stop every pipeline, and one of three could lose its record.
+        in_sync = 2 if replicas == _REPLICAS else 1
+        log.info("creating ledger topic %s with %d replicas, %d in sync", self.topic, replicas, in_sync)
+        configs = {**_TOPIC_CONFIGS, "min.insync.replicas": str(in_sync)}
+        self._client.create_topic(self.topic, PARTITIONS, replication=replicas, configs=configs)
 
     def _warn_if_thin(self, in_sync: int) -> None:
         replicas = self._client.replication_factor(self.topic)

@@ -10,10 +10,13 @@ handed over in one order leave in that order.
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import ssl
 import struct
+import threading
 import time
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -95,7 +98,10 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is 
 
 
 class Connections:
-    """The IO thread and its sockets. Thread safe; a forked child must make its own."""
+    """The IO thread and its sockets. Thread safe; a forked child must make its own.
+
+    Who forgets to call :meth:`close` leaves nothing behind: the thread does not know this object, and ends after it.
+    """
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
@@ -115,6 +121,8 @@ class Connections:
             **settings.security.connection_options(settings.oauth_token_provider),
         )
         self._net.start()
+        self._forgotten = weakref.finalize(self, _end_soon, self._net, self._manager, os.getpid())
+        self._forgotten.atexit = False  # then the thread ends with the process, and nobody can start another one
 
     def nodes(self) -> Sequence[int | str]:
         """Every node that could be asked: brokers known from metadata first, then the bootstrap servers."""
@@ -195,11 +203,22 @@ class Connections:
 
     def close(self) -> None:
         """Close every socket and end the IO thread. Outstanding requests fail with :class:`ConnectionLost`."""
-        try:
-            self._net.run(self._manager.close)
-        except Exception:
-            logging.getLogger(__name__).debug("IO loop was gone before it was closed", exc_info=True)
-        self._net.close()
+        if self._forgotten.detach() is not None:
+            _end(self._net, self._manager)
+
+
+def _end(net: NetworkSelector, manager: _Manager) -> None:
+    try:
+        net.run(manager.close)
+    except Exception:
+        logging.getLogger(__name__).debug("IO loop was gone before it was closed", exc_info=True)
+    net.close()
+
+
+def _end_soon(net: NetworkSelector, manager: _Manager, pid: int) -> None:
+    """Where the last reference went, which may be on the IO thread itself: that one cannot wait for its own end."""
+    if pid == os.getpid():  # in a forked child they are the parent's
+        threading.Thread(target=_end, args=(net, manager), name="onceward-forgotten-client", daemon=True).start()
 
 
 def _is_tls_refusal(error: BaseException) -> bool:
