@@ -23,6 +23,7 @@
     │   └── SourceDataLost            records are gone from the source before they were read
     ├── AdmissionRefused              checkpoint and ledger tell different stories
     │   ├── LedgerBehind
+    │   ├── LedgerOutdated            the ledger was read from a broker that no longer led it
     │   ├── LedgerUnreadable
     │   ├── CheckpointReplaced
     │   ├── CheckpointRewound
@@ -156,6 +157,10 @@ class AdmissionRefused(OncewardError):
 
 class LedgerBehind(AdmissionRefused):
     """The checkpoint has batches that the ledger does not know."""
+
+
+class LedgerOutdated(AdmissionRefused):
+    """The ledger was read from a broker that no longer led it: more is committed than this run knew. Start again."""
 
 
 class LedgerUnreadable(AdmissionRefused):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from ledger_driver import Driver
 from onceward.testing import LocalKafka
 from onceward.wire.client import KafkaClient
 from wire_fixtures import LosingClient, settings
@@ -23,3 +25,12 @@ def losing(any_kafka: LocalKafka) -> Iterator[LosingClient]:
     client = LosingClient(settings(any_kafka.bootstrap_servers)[0])
     yield client
     client.close()
+
+
+@pytest.fixture
+def driver(
+    any_kafka: LocalKafka, new_topic: Callable[..., str], read_committed: Callable[..., Any]
+) -> Iterator[Driver]:
+    driver = Driver(any_kafka, new_topic, read_committed)
+    yield driver
+    driver.close()

@@ -6,6 +6,7 @@ import multiprocessing
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from onceward.errors import (
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.testing import LocalKafka
 from onceward.wire.client import KafkaClient
+from onceward.wire.connections import ConnectionLost
 from onceward.wire.conversation import Refused
 from onceward.wire.coordinator import TransactionCoordinator
 from onceward.wire.deadline import Deadline
@@ -437,3 +439,48 @@ def test_when_we_may_not_connect_any_more_a_commit_is_in_doubt_not_failed(losing
     with pytest.raises(CommitInDoubt, match="the token has expired"):
         writer.transaction.commit()
     assert writer.transaction.state is State.IN_DOUBT
+
+
+def test_a_late_takeover_of_ones_own_is_harmless(
+    client: KafkaClient, topic: str, visible: Callable[[], list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen coordinator answers the second ``InitProducerId`` and then carries out the first, given up long since:
+    it would fence us, in the name of nobody."""
+    send, asked, late_ones = client.send, [], []
+
+    def late(request: Any, node_id: int | str, timeout_ms: float | None = None) -> Future[Any]:
+        if not type(request).__name__.startswith("InitProducerId"):
+            return send(request, node_id, timeout_ms)
+        asked.append(request)
+        outcome: Future[Any] = Future()
+        if len(asked) == 1:
+            outcome.set_exception(ConnectionLost("given up"))
+            return outcome
+        answer = send(request, node_id, timeout_ms).result(30)
+        if answer.error_code == 0 and not late_ones:  # brokers that were just started put one off
+            late_ones.append(send(asked[0], node_id, 30_000).result(30).error_code)
+        outcome.set_result(answer)
+        return outcome
+
+    monkeypatch.setattr(client, "send", late)
+    writer = Writer(client, new_id())
+    writer.transaction.take_over()
+    writer.commit({TopicPartition(topic, 0): [b"ours"]})
+    assert visible() == [b"ours"]
+    assert late_ones == [0]
+
+
+def test_a_real_heir_is_not_taken_for_a_late_takeover(client: KafkaClient, topic: str) -> None:
+    """Whoever comes after the start of a run that had lost a request is a newer owner all the same."""
+    losing = LosingClient(client.settings)
+    losing.lose("InitProducerIdRequest", first(1, "request"))
+    old = Writer(losing, new_id())
+    old.transaction.take_over()
+    heir = Writer(client, old.transaction.transactional_id)
+    heir.transaction.take_over()
+    old.transaction.begin()
+    with pytest.raises(Fenced) as refused:
+        old.write({TopicPartition(topic, 0): [b"old"]})
+    assert "start this one again" in str(old.transaction.explain(refused.value))
+    heir.commit({TopicPartition(topic, 0): [b"new"]})
+    losing.close()

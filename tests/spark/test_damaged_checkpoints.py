@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from streaming_pipeline import Pipeline, copy
+from topic_operations import commit_ledger_record
 
 import fault_table
 import onceward
@@ -57,10 +57,7 @@ class Ran:
         checkpoint = self.pipeline.checkpoint.with_name(f"copy-{name}")
         shutil.copytree(self.pipeline.checkpoint, checkpoint)
         damage(checkpoint)
-        producer = Producer({"bootstrap.servers": self.pipeline.bootstrap})
-        record = json.dumps(self.ledger_record | {"pipeline": name})
-        producer.produce(self.pipeline.ledger_topic, key=name, value=record, partition=0)
-        assert producer.flush(60) == 0
+        commit_ledger_record(self.pipeline, self.ledger_record | {"pipeline": name})
         output = self.pipeline.topic(1)
         sink = self.pipeline.sink(pipeline_id=name, topic=output)
         frame = self.pipeline.frame(max_offsets_per_trigger=1000)

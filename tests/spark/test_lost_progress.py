@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from streaming_pipeline import Pipeline, source_records
-from topic_operations import admin, create, delete, expire, set_policy, until
+from topic_operations import admin, commit_ledger_record, create, delete, expire, set_policy, until
 
 import fault_table
 from onceward import events
@@ -151,9 +152,7 @@ def test_a_ledger_restored_from_an_older_copy(pipeline: Pipeline, at_step: Any):
     pipeline.failing_run()
     assert len(pipeline.visible()) == 80
     replace(pipeline)
-    producer = Producer({"bootstrap.servers": pipeline.bootstrap})
-    producer.produce(pipeline.ledger_topic, key=old.key(), value=old.value(), partition=0)
-    assert producer.flush(60) == 0
+    commit_ledger_record(pipeline, json.loads(old.value()))
     error = pipeline.refused()
     assert type(error) is LedgerBehind
     assert "older copy" in error.message

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from typing import Any
 
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (
@@ -19,6 +21,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from streaming_pipeline import Pipeline
 
 import fault_table
+from onceward.ids import TopicPartition as Place
+from onceward.wire.client import KafkaClient
+from wire_fixtures import Writer, appends_to, fragments, settings
 
 WAIT_SECONDS = 120
 
@@ -72,6 +77,20 @@ def produce(pipeline: Pipeline, topic: str, records: list[tuple[bytes, bytes]], 
     for key, value in records:
         producer.produce(topic, key=key, value=value, partition=partition)
     assert producer.flush(60) == 0
+
+
+def commit_ledger_record(pipeline: Pipeline, record: dict[str, Any]) -> None:
+    """``record`` as the pipeline that it names would have committed it, so that it is believed."""
+    client = KafkaClient(settings(pipeline.bootstrap)[0])
+    writer, where = Writer(client, record["pipeline"]), Place(pipeline.ledger_topic, 0)
+    identity = writer.transaction.take_over()
+    named = record | {"producer_id": identity.producer_id, "producer_epoch": identity.epoch}
+    writer.transaction.begin()
+    writer.transaction.add_partitions([where])
+    parts = fragments([json.dumps(named).encode()], key=record["pipeline"].encode())
+    writer.producer().send(appends_to(where, parts))
+    writer.transaction.commit()
+    client.close()
 
 
 def expire(pipeline: Pipeline, topic: str, before: dict[int, int]) -> None:

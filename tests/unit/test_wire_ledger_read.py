@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from onceward.errors import BrokerUnreachable
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.records.batch import encode_fragments, stamp
 from onceward.records.columns import RecordColumns
@@ -19,10 +20,13 @@ KEY = b"pipeline"
 WHERE = TopicPartition("ledger", 0)
 
 
-def data(offset: int, value: bytes) -> bytes:
+THEIRS, OURS = ProducerIdentity(7, 1), ProducerIdentity(9, 4)
+
+
+def data(offset: int, value: bytes, identity: ProducerIdentity = THEIRS) -> bytes:
     columns = RecordColumns.of(pa.array([value], pa.binary()), key=pa.array([KEY], pa.binary()))
     (fragment,) = encode_fragments(columns, codec=Codec.NONE, batch_bytes=10_000, now_ms=1)
-    batch = b"".join(bytes(part) for part in stamp(fragment, ProducerIdentity(7, 1), 0, transactional=False))
+    batch = b"".join(bytes(part) for part in stamp(fragment, identity, 0, transactional=False))
     return struct.pack(">q", offset) + batch[8:]
 
 
@@ -34,6 +38,11 @@ class Leader:
     def __init__(self, log: list[bytes], high_watermarks: list[int]) -> None:
         self._log = log
         self._high_watermarks = high_watermarks
+        self.positions: list[int] = []
+
+    def deposed_until(self, high_watermark: int) -> None:
+        """From now on it is the real leader that answers."""
+        self._high_watermarks = [high_watermark]
 
     def leader_of(self, partition: TopicPartition) -> int:
         return 1
@@ -44,6 +53,7 @@ class Leader:
     def call(self, request: Any, node: int, timeout_ms: float) -> Any:
         high = self._high_watermarks.pop(0) if len(self._high_watermarks) > 1 else self._high_watermarks[0]
         position = request.topics[0].partitions[0].fetch_offset
+        self.positions.append(position)
         found = SimpleNamespace(error_code=0, records=b"".join(self._log[position:high]), high_watermark=high)
         return SimpleNamespace(error_code=0, throttle_time_ms=0, responses=[SimpleNamespace(partitions=[found])])
 
@@ -65,3 +75,23 @@ def test_a_new_leader_whose_high_watermark_lags_is_waited_for() -> None:
 def test_an_end_that_compaction_took_away_is_not_waited_for() -> None:
     leader: Any = Leader([data(0, b"old")], high_watermarks=[2])
     assert reads.newest_committed(leader, *WHERE, KEY) == b"old"
+
+
+@pytest.mark.usefixtures("offsets")
+def test_a_deposed_leaders_answer_is_corrected() -> None:
+    """Its log ends at 2, and it does not know what was committed since; ours was appended behind that."""
+    log = [data(0, b"a"), data(1, b"b"), data(2, b"committed since"), data(3, b"ours", OURS)]
+    leader: Any = Leader(log, high_watermarks=[2])
+    reader = reads.KeyReader(leader, WHERE, KEY)
+    assert reader.newest() == b"b"
+    leader.deposed_until(4)
+    assert reader.newest_before(3, OURS) == b"committed since"
+    assert leader.positions == [0, 2], "the log is not read twice"
+
+
+@pytest.mark.usefixtures("offsets")
+def test_a_leader_without_our_append_proves_nothing() -> None:
+    log = [data(0, b"a"), data(1, b"b"), data(2, b"another history"), data(3, b"theirs")]
+    reader = reads.KeyReader(Leader(log, high_watermarks=[4]), WHERE, KEY)  # type: ignore[arg-type]
+    with pytest.raises(BrokerUnreachable, match="our append at offset 3"):
+        reader.newest_before(3, OURS)

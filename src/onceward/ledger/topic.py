@@ -9,26 +9,30 @@ the key, so that any client finds it.
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from onceward.errors import AccessDenied, ConfigurationError, TopicMissing
-from onceward.ids import PipelineId, TopicPartition
+from onceward.errors import AccessDenied, ConfigurationError, LedgerUnreadable, TopicMissing
+from onceward.ids import PipelineId, ProducerIdentity, TopicPartition
 from onceward.ledger.record import LedgerRecord, decode, encode
 from onceward.records.batch import Fragment, encode_fragments
 from onceward.records.columns import RecordColumns
 from onceward.records.compression import Codec
 from onceward.records.partitioner import partition_of_keys
+from onceward.records.reader import Record, RecordBatch
 from onceward.wire.client import KafkaClient
-from onceward.wire.reads import newest_committed
+from onceward.wire.reads import KeyReader
 
 log = logging.getLogger(__name__)
 
 DEFAULT_TOPIC = "onceward-ledger"
 PARTITIONS = 16
+_REPLICAS = 3
 _LARGEST_RECORD_BYTES = 8 << 20
 _COMPRESS_ABOVE_BYTES = 16 << 10
 _TOPIC_CONFIGS = {
@@ -47,6 +51,8 @@ class Ledger:
         self._client = client
         self._home: TopicPartition | None = None
         self._partitions = 0
+        self._readers: dict[int, KeyReader] = {}
+        self._warned_of: set[tuple[TopicPartition, int]] = set()
         self.topic = topic
         self.pipeline = pipeline
 
@@ -59,8 +65,7 @@ class Ledger:
         try:
             self._client.topic_partitions([self.topic])
         except TopicMissing:
-            log.info("creating ledger topic %s", self.topic)
-            self._client.create_topic(self.topic, PARTITIONS, configs=_TOPIC_CONFIGS)
+            self._create()
         try:
             policy = self._client.topic_config(self.topic)
         except AccessDenied as denied:
@@ -74,6 +79,15 @@ class Ledger:
                 next_step=f"set cleanup.policy=compact on {self.topic} (kafka-configs --alter)",
             )
         self._warn_if_thin(int(policy.get("min.insync.replicas") or 1))
+
+    def _create(self) -> None:
+        """With three replicas where there are so many brokers, whatever the broker's default, which often is one."""
+        replicas = min(_REPLICAS, len(self._client.brokers()))
+        # Two of two would let the loss of either broker stop every pipeline, and one of three could lose its record.
+        in_sync = 2 if replicas == _REPLICAS else 1
+        log.info("creating ledger topic %s with %d replicas, %d in sync", self.topic, replicas, in_sync)
+        configs = {**_TOPIC_CONFIGS, "min.insync.replicas": str(in_sync)}
+        self._client.create_topic(self.topic, PARTITIONS, replication=replicas, configs=configs)
 
     def _warn_if_thin(self, in_sync: int) -> None:
         replicas = self._client.replication_factor(self.topic)
@@ -95,7 +109,7 @@ class Ledger:
 
     def glance(self) -> LedgerRecord | None:
         """The newest committed record, or None when that cannot be told without waiting for an open transaction."""
-        return self._newest(decided_only=True)
+        return self._newest(decided_only=True, readers={})
 
     def newest(self) -> LedgerRecord | None:
         """The newest committed record, or None when there is none, or no topic.
@@ -103,28 +117,81 @@ class Ledger:
         The key's place moves when somebody adds partitions to the topic. A record says how many there were when it was
         written; they never get fewer, so one that counts as many as now is the newest. Else all partitions are read.
 
-        :raises LedgerUnreadable: the record cannot be understood, or stays undecided.
-        """
-        return self._newest(decided_only=False)
+        A broker that was deposed and does not know it may have answered, so that a newer record is missing: whoever
+        writes on the strength of it asks :meth:`newest_before` as well.
 
-    def _newest(self, *, decided_only: bool) -> LedgerRecord | None:
+        :raises LedgerUnreadable: the record cannot be understood, is not one of this pipeline's, or stays undecided.
+        """
+        self._readers = {}
+        return self._newest(decided_only=False, readers=self._readers)
+
+    def newest_before(self, offset: int, identity: ProducerIdentity) -> LedgerRecord | None:
+        """What was the newest committed record when ``identity`` appended one at ``offset`` of :meth:`partition`?
+
+        Final, see :meth:`onceward.wire.reads.KeyReader.newest_before`; one fetch when :meth:`newest` came before. Only
+        where the key has moved since the last record (somebody added partitions), that record's old place is taken
+        from the last :meth:`newest`.
+
+        :raises LedgerUnreadable: … :raises BrokerUnreachable: …
+        """
+        home = self.partition().partition
+        reader = self._readers.get(home) or self._reader(home)
+        found = self._decoded(reader, reader.newest_before(offset, identity))
+        if found is not None and found.ledger_partitions == self._partitions:
+            return found
+        others = (self._decoded(other, other.value) for place, other in self._readers.items() if place != home)
+        return _newest_of([found, *others])
+
+    def _newest(self, *, decided_only: bool, readers: dict[int, KeyReader]) -> LedgerRecord | None:
+        """``readers`` gets those that were used, by partition."""
         try:
             partitions = self._client.topic_partitions([self.topic])[self.topic]
         except TopicMissing:
             return None
+
+        def newest_in(partition: int) -> LedgerRecord | None:
+            reader = readers[partition] = self._reader(partition)
+            return self._decoded(reader, reader.newest(decided_only=decided_only))
+
         home = self._home_of(len(partitions))
-        found = self._newest_in(home, decided_only)
+        found = newest_in(home)
         if found is not None and found.ledger_partitions == len(partitions):
             return found
-        others = [self._newest_in(partition, decided_only) for partition in sorted(partitions) if partition != home]
-        known = [record for record in (found, *others) if record is not None]
-        return max(known, key=lambda record: record.sequence, default=None)
+        newest = _newest_of([found, *(newest_in(partition) for partition in sorted(partitions) if partition != home)])
+        if newest is None and not decided_only:
+            self._refuse_what_others_wrote(readers.values())
+        return newest
 
-    def _newest_in(self, partition: int, decided_only: bool) -> LedgerRecord | None:
-        key = self.pipeline.encode()
-        value = newest_committed(self._client, self.topic, partition, key, decided_only=decided_only)
-        where = f"{self.topic}-{partition}, key {self.pipeline!r}"
-        return None if value is None else decode(value, where=where)
+    def _reader(self, partition: int) -> KeyReader:
+        return KeyReader(self._client, TopicPartition(self.topic, partition), self.pipeline.encode(), _is_its_writers)
+
+    def _decoded(self, reader: KeyReader, value: bytes | None) -> LedgerRecord | None:
+        if reader.strange is not None and (place := (reader.where, reader.strange.offset)) not in self._warned_of:
+            self._warned_of.add(place)
+            log.warning("%s; it is left alone", self._strange(reader, reader.strange))
+        return None if value is None else decode(value, where=f"{reader.where}, key {self.pipeline!r}")
+
+    def _refuse_what_others_wrote(self, readers: Iterable[KeyReader]) -> None:
+        """Nothing of ours, but something of somebody else's: it may have made compaction remove ours.
+
+        A tombstone says that somebody wants the pipeline forgotten, and is taken for no record.
+        """
+        for reader in readers:
+            if reader.strange is not None and reader.strange.value is not None:
+                raise LedgerUnreadable(
+                    f"{self._strange(reader, reader.strange)}, and there is none that was",
+                    next_step="find out who writes to the ledger topic. If it was restored or copied from elsewhere, "
+                    "write a tombstone under this key, and if the checkpoint's next batch is the one after that "
+                    'record, start once with resume="adopt"; or begin anew under a new pipeline_id',
+                    details={"partition": str(reader.where), "offset": reader.strange.offset},
+                )
+
+    def _strange(self, reader: KeyReader, record: Record) -> str:
+        what = "record" if record.value is not None else "tombstone"
+        return (
+            f"{reader.where} holds a {what} under key {self.pipeline!r} at offset {record.offset} that was not written "
+            "in a transaction of the producer that it names, as every record of a pipeline is"
+        )
 
     def _home_of(self, partitions: int) -> int:
         return int(partition_of_keys(_one(self.pipeline.encode()), partitions)[0])
@@ -139,6 +206,26 @@ class Ledger:
             columns, codec=codec, batch_bytes=_LARGEST_RECORD_BYTES, now_ms=record.committed_at_ms
         )
         return fragment
+
+
+def _is_its_writers(batch: RecordBatch, record: Record) -> bool:
+    """Does the record name the producer that has written it, in a transaction?
+
+    Others may be allowed to write to the topic: a record that a plain producer has put under a pipeline's key must not
+    pass for a committed batch. Every version of the record names its producer. A transactional id is not in the log,
+    so who takes the trouble to name itself is not found out here.
+    """
+    if not batch.is_transactional or record.value is None:
+        return False
+    try:
+        document = json.loads(record.value)
+        return bool((document["producer_id"], document["producer_epoch"]) == (batch.producer_id, batch.producer_epoch))
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _newest_of(records: Iterable[LedgerRecord | None]) -> LedgerRecord | None:
+    return max((record for record in records if record is not None), key=lambda r: r.sequence, default=None)
 
 
 def _one(value: bytes) -> Any:

@@ -10,8 +10,13 @@ handed over in one order leave in that order.
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import ssl
+import struct
+import threading
 import time
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -26,6 +31,13 @@ from onceward.wire.settings import ClientSettings
 _RECEIVE_MAX_BYTES = 256 * 1024 * 1024  # kafka-python's default of 1 MB cuts off larger answers
 _UNLIMITED = 1_000_000  # in-flight limits are kept by wire.producer; a full connection would refuse requests
 _THROTTLE_POLL_S = 0.005
+# Whoever closes a connection has given up what is unanswered on it. Without SO_LINGER the kernel would go on sending
+# that for minutes, and a broker could carry out, when the network is back, what has been asked anew long since.
+_SOCKET_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)),
+)
 _AUTHENTICATION_ERRORS = (
     kafka_errors.SaslAuthenticationFailedError,
     kafka_errors.UnsupportedSaslMechanismError,
@@ -86,7 +98,10 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is 
 
 
 class Connections:
-    """The IO thread and its sockets. Thread safe; a forked child must make its own."""
+    """The IO thread and its sockets. Thread safe; a forked child must make its own.
+
+    Who forgets to call :meth:`close` leaves nothing behind: the thread does not know this object, and ends after it.
+    """
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
@@ -102,9 +117,12 @@ class Connections:
             reconnect_backoff_ms=20,
             reconnect_backoff_max_ms=1_000,
             socket_connection_setup_timeout_ms=min(10_000, settings.connect_timeout_ms),
+            socket_options=_SOCKET_OPTIONS,
             **settings.security.connection_options(settings.oauth_token_provider),
         )
         self._net.start()
+        self._forgotten = weakref.finalize(self, _end_soon, self._net, self._manager, os.getpid())
+        self._forgotten.atexit = False  # then the thread ends with the process, and nobody can start another one
 
     def nodes(self) -> Sequence[int | str]:
         """Every node that could be asked: brokers known from metadata first, then the bootstrap servers."""
@@ -185,11 +203,22 @@ class Connections:
 
     def close(self) -> None:
         """Close every socket and end the IO thread. Outstanding requests fail with :class:`ConnectionLost`."""
-        try:
-            self._net.run(self._manager.close)
-        except Exception:
-            logging.getLogger(__name__).debug("IO loop was gone before it was closed", exc_info=True)
-        self._net.close()
+        if self._forgotten.detach() is not None:
+            _end(self._net, self._manager)
+
+
+def _end(net: NetworkSelector, manager: _Manager) -> None:
+    try:
+        net.run(manager.close)
+    except Exception:
+        logging.getLogger(__name__).debug("IO loop was gone before it was closed", exc_info=True)
+    net.close()
+
+
+def _end_soon(net: NetworkSelector, manager: _Manager, pid: int) -> None:
+    """Where the last reference went, which may be on the IO thread itself: that one cannot wait for its own end."""
+    if pid == os.getpid():  # in a forked child they are the parent's
+        threading.Thread(target=_end, args=(net, manager), name="onceward-forgotten-client", daemon=True).start()
 
 
 def _is_tls_refusal(error: BaseException) -> bool:

@@ -22,6 +22,7 @@ from kafka.protocol.producer import (
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.wire.acls import Kind
 from onceward.wire.client import CoordinatorKind, KafkaClient
+from onceward.wire.connections import ConnectionLost
 from onceward.wire.conversation import Code, converse
 from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api
@@ -45,12 +46,22 @@ class TransactionCoordinator:
         self.client = client
         self.transactional_id = transactional_id
 
-    def init_producer_id(self, expected: ProducerIdentity, timeout_ms: int, deadline: Deadline) -> ProducerIdentity:
+    def init_producer_id(
+        self,
+        expected: ProducerIdentity,
+        timeout_ms: int,
+        deadline: Deadline,
+        *,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> ProducerIdentity:
         """A new identity, after any open transaction has been ended.
 
         ``expected`` = :data:`NOBODY` takes over; our own identity continues it and is refused when somebody newer
         came (KIP-360, version 3 of the request). Repeating after a lost answer is safe: the coordinator remembers
-        the epoch before (``TransactionMetadata.prepareIncrementProducerEpoch``).
+        the epoch before (``TransactionMetadata.prepareIncrementProducerEpoch``). Not so with :data:`NOBODY`, of
+        which every request that arrives, however late, gives the id away once more.
+
+        :param on_lost: called for every request that got no answer and was given up: it may still arrive.
         """
         answer = self._ask(
             Api.INIT_PRODUCER_ID,
@@ -63,6 +74,7 @@ class TransactionCoordinator:
                 max_version=5,
             ),
             deadline,
+            on_lost=on_lost,
         )
         return ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
@@ -200,13 +212,19 @@ class TransactionCoordinator:
         kind: CoordinatorKind = "transaction",
         group: str | None = None,
         subject: str | None = None,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> Any:
         client = self.client
         key = group if kind == "group" and group else self.transactional_id
         about = f"transactional id {self.transactional_id}"
 
         def send(left_ms: float) -> Any:
-            return client.call(build(), client.coordinator(key, kind, timeout_ms=left_ms), left_ms)
+            node = client.coordinator(key, kind, timeout_ms=left_ms)
+            try:
+                return client.call(build(), node, left_ms)
+            except ConnectionLost:
+                on_lost()
+                raise
 
         return converse(
             api,

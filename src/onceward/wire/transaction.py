@@ -40,6 +40,7 @@ from onceward.wire.transaction_states import TRANSITIONS, State, Step
 
 _GRACE_MS = 10_000
 _IDLE_MS = 10_000  # after a pause of that length one more request is not felt
+_TAKEOVER_ATTEMPTS = 5
 _TAKEOVER_MS = 5_000  # a takeover that has aborted our transaction asks again every 0.1 s until it has the id
 _TAKEOVER_POLL_SECONDS = 0.2
 _INVALID_TXN_STATE = 48
@@ -84,6 +85,7 @@ class Transaction:
         self._added: set[TopicPartition] = set()
         self._groups: set[str] = set()
         self._opened_at = Instant.now()
+        self._adrift = 0  # requests to take the id over that got no answer, and may still arrive
 
     def take_over(self) -> ProducerIdentity:
         """Take the transactional id from whoever holds it; their open transaction is aborted first.
@@ -96,12 +98,50 @@ class Transaction:
         with self._step(Step.TAKE_OVER):
             self.version = self._client.transaction_version()
             try:
-                self._go_on_as(self._coordinator.init_producer_id(NOBODY, self.timeout_ms, self._deadline()))
-            except Refused as refused:
-                self._raise_init_refusal(refused)
-            except Unanswered as unanswered:
-                raise_as_error(unanswered)
-            return self.identity
+                for _ in range(_TAKEOVER_ATTEMPTS):
+                    self._take_it()
+                    if self._kept():
+                        return self.identity
+            except BaseException:
+                self.state = State.UNINITIALISED
+                raise
+            self.state = State.UNINITIALISED
+            raise BrokerUnreachable(
+                f"transactional id {self.transactional_id} was taken away {_TAKEOVER_ATTEMPTS} times before anything "
+                "was written: by requests of this run that had gone unanswered, or by other copies of the pipeline",
+                next_step="start again when the transaction coordinator answers in time; if another copy of the "
+                "pipeline is running, stop one of the two",
+            )
+
+    def _take_it(self) -> None:
+        def lost() -> None:
+            self._adrift += 1
+
+        try:
+            identity = self._coordinator.init_producer_id(NOBODY, self.timeout_ms, self._deadline(), on_lost=lost)
+        except Refused as refused:
+            self._raise_init_refusal(refused)
+        except Unanswered as unanswered:
+            raise_as_error(unanswered)
+        self._go_on_as(identity)
+
+    def _kept(self) -> bool:
+        """Do we still hold what we have just been given?
+
+        A request that was given up may still arrive. A coordinator that was frozen finds it beside the one that it
+        answers, carries out both in any order, and the late one fences us: an owner that nobody is. So where one is
+        adrift, the id is claimed once more under our own identity, behind what waited with it. That claim is refused
+        if anything came in between, and cannot fence anybody (KIP-360). Then the id is taken anew: from ourselves, or
+        from a copy that has been started later, exactly as if we had been started later still. Nothing is read or
+        written before, so that this is always safe.
+        """
+        if not self._adrift:
+            return True
+        try:
+            self._claim_next_epoch(self.identity)
+        except Fenced:
+            return False
+        return True
 
     def begin(self) -> ProducerIdentity:
         """Open a transaction, under an epoch that no transaction had before; the identity for its writers.
@@ -412,9 +452,11 @@ class Transaction:
 
     def _fenced(self, cause: BaseException) -> Fenced:
         self.state = State.FENCED
+        # Then a late request of our own start may have been it, which nobody can tell from a newer copy.
+        alone = "; if no other copy was started, start this one again" if self._adrift else ""
         return Fenced(
             f"a newer copy of pipeline {self.transactional_id} has taken over from {self.identity} ({cause})",
-            next_step="leave this copy stopped; if two are running by mistake, give one another pipeline_id",
+            next_step=f"leave this copy stopped; if two are running by mistake, give one another pipeline_id{alone}",
             details={"transactional_id": self.transactional_id, "identity": list(self.identity)},
         )
 

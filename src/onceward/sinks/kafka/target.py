@@ -17,7 +17,7 @@ from onceward import events
 from onceward.engine import job
 from onceward.engine.spark_query import RunningBatch
 from onceward.engine.target import AtomicTarget, Write, Written
-from onceward.errors import BatchTimedOut, Fenced, OncewardError, from_json
+from onceward.errors import BatchTimedOut, Fenced, LedgerOutdated, OncewardError, from_json
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.ledger.record import LedgerRecord
 from onceward.ledger.topic import Ledger
@@ -50,6 +50,7 @@ class KafkaTarget(AtomicTarget):
         timeout_ms = settings.producer.transaction_timeout_ms
         self._transaction = Transaction(self._client, settings.pipeline, timeout_ms, outdated=self._outdated)
         self._staged = self._committed = -1  # sequences of ledger records
+        self._confirmed = False  # is what was last read from the ledger known to be the newest?
         self._sources = HomeSources(self._client, settings.pipeline, settings.ledger_topic)
         self._fitting: dict[str | None, ProducerSettings] = {}
         self._sequences: dict[TopicPartition, int] = {}  # where the open transaction's partitions go on
@@ -79,6 +80,7 @@ class KafkaTarget(AtomicTarget):
     def newest(self) -> LedgerRecord | None:
         newest = self._ledger.newest()
         self._committed = -1 if newest is None else newest.sequence
+        self._confirmed = False
         return newest
 
     def _outdated(self) -> bool:
@@ -214,9 +216,36 @@ class KafkaTarget(AtomicTarget):
             self._transaction.add_partitions([partition])
             self._staged = record.sequence
             try:
-                self._driver_producer().send([Append(partition, self._ledger.record_to_append(record), 0)])
+                (appended,) = self._driver_producer().send(
+                    [Append(partition, self._ledger.record_to_append(record), 0)]
+                )
             except Fenced as refusal:  # a takeover, or the transaction timeout: only the coordinator knows
                 raise self._transaction.explain(refusal) from refusal
+            if not self._confirmed:
+                self._confirm(record, appended.base_offset)
+
+    def _confirm(self, record: LedgerRecord, offset: int) -> None:
+        """Was the batch admitted by the newest record that there is? Asked once after each read of the ledger.
+
+        Brokers do not ask each other before they answer a read. One that is cut off from the controllers but not from
+        us goes on as the ledger's leader, with an end that does not move: a batch that was committed meanwhile would be
+        admitted as the next one, and be written twice. Our own append, which that broker cannot acknowledge, shows
+        what lies before it. Nobody else can commit between that append and our ``EndTxn``, nor, after it, without
+        fencing us first: so one look is enough until the ledger is read anew.
+
+        :raises LedgerOutdated: it was not.
+        """
+        newest = self._ledger.newest_before(offset, self._transaction.identity)
+        known, found = record.sequence - 1, -1 if newest is None else newest.sequence
+        if found != known:
+            raise LedgerOutdated(
+                f"the ledger topic {self._ledger.topic} was read from a broker that no longer led it: {record.batch} "
+                f"was taken for the one after sequence {known}, and the newest committed record has sequence {found}",
+                next_step="start the query again: it reads the ledger anew; nothing of this attempt is visible. If it "
+                "repeats, look for a broker that is cut off from the controllers",
+                details={"pipeline": self._settings.pipeline, "admitted_after": known, "newest": found},
+            )
+        self._confirmed = True
 
     def _driver_producer(self) -> PartitionProducer:
         return PartitionProducer(

@@ -69,8 +69,12 @@ class Door:
 
     def close(self) -> None:
         """Stop listening; returns when the port is free and every stranger is gone."""
-        self._closing.set()
+        self.close_soon()
         self._thread.join()
+
+    def close_soon(self) -> None:
+        """The same without waiting for it, in any thread."""
+        self._closing.set()
 
     def _run(self) -> None:
         try:

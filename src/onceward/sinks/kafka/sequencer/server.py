@@ -14,6 +14,7 @@ import hmac
 import secrets
 import socket
 import threading
+import weakref
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -39,7 +40,15 @@ class Sequencer:
         self._lock = threading.Lock()
         self._epoch: Epoch | None = None
         self._last: Epoch | None = None
-        self._door = Door(bind_host, port, admit=self._admit, on_tick=self._tick)
+        # The door's thread must not keep us alive: a sequencer that nobody closed ends when nobody has it any more.
+        admit, tick = weakref.WeakMethod(self._admit), weakref.WeakMethod(self._tick)
+        self._door = Door(
+            bind_host,
+            port,
+            admit=lambda sock, token, task: (ours := admit()) is not None and ours(sock, token, task),
+            on_tick=lambda now: None if (ours := tick()) is None else ours(now),
+        )
+        weakref.finalize(self, self._door.close_soon).atexit = False
         self.address: tuple[str, int] = (advertised_host, self._door.port)
 
     def open_epoch(

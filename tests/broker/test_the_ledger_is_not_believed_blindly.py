@@ -1,0 +1,170 @@
+"""What the driver makes of a ledger that is outdated where it is read, or that others write to."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from deposed_leader import deposed
+from ledger_driver import Driver
+from onceward.engine.spark_query import RunningBatch
+from onceward.errors import CommitInDoubt, LedgerOutdated, LedgerUnreadable
+from onceward.ledger.record import encode
+from onceward.sinks.kafka.target import KafkaTarget
+from onceward.wire.connections import ConnectionLost
+from onceward.wire.offsets import LATEST, list_offsets
+
+pytestmark = pytest.mark.broker
+
+
+def elsewhere(driver: Driver, number: int) -> RunningBatch:
+    """A batch whose source lies on another cluster, so that no consumer group betrays an outdated ledger."""
+    return replace(driver.running(number), kafka_sources=())
+
+
+def commit(driver: Driver, target: KafkaTarget, number: int) -> None:
+    target.stage(driver.record(number, target.begin()), elsewhere(driver, number))
+    target.commit()
+
+
+def end_of_ledger(driver: Driver, target: KafkaTarget) -> int:
+    """Where the home of the pipeline's key ends now, the marker of the last commit included."""
+    where = target._ledger.partition()
+    assert driver.committed_sequences()  # waits for the marker
+    return list_offsets(target._client, [where], LATEST)[where]
+
+
+def test_a_batch_admitted_by_an_outdated_ledger_stops(driver: Driver) -> None:
+    first, heir = driver.new(), driver.new()
+    first.open(elsewhere(driver, 0))
+    commit(driver, first, 0)
+    end = end_of_ledger(driver, first)
+    commit(driver, first, 1)
+    with deposed(heir._client, driver.ledger_topic, end) as cut:
+        newest = heir.open(elsewhere(driver, 1))
+    assert cut
+    assert newest is not None
+    assert newest.sequence == 0
+    record = driver.record(1, heir.begin())
+    with pytest.raises(LedgerOutdated, match="start the query again") as outdated:
+        heir.stage(record, elsewhere(driver, 1))
+    assert outdated.value.details["newest"] == 1
+    heir.abort()
+    assert driver.committed_sequences() == [0, 1]
+    again = driver.new().open(elsewhere(driver, 1))
+    assert again is not None
+    assert again.batch == record.batch  # the advice works: what was taken for the next batch is a replay
+
+
+def test_a_first_batch_that_was_committed_already(driver: Driver) -> None:
+    """The outdated log has nothing at all of the pipeline."""
+    first, heir = driver.new(), driver.new()
+    first.open(elsewhere(driver, 0))
+    commit(driver, first, 0)
+    with deposed(heir._client, driver.ledger_topic, 0):
+        assert heir.open(elsewhere(driver, 0)) is None
+    with pytest.raises(LedgerOutdated):
+        commit(driver, heir, 0)
+    heir.abort()
+    assert driver.committed_sequences() == [0]
+
+
+def test_a_doubt_settled_by_an_outdated_ledger(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "Not committed", says a deposed leader of a batch that is; so it runs again, and may not commit."""
+    target = driver.new()
+    target.open(elsewhere(driver, 0))
+    commit(driver, target, 0)
+    end = end_of_ledger(driver, target)
+    target.stage(driver.record(1, target.begin()), elsewhere(driver, 1))
+    end_txn = target._transaction._coordinator.end
+
+    def answer_lost(*args: Any, **kwargs: Any) -> Any:
+        end_txn(*args, **kwargs)
+        raise ConnectionLost("lost on purpose: the answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target._transaction._coordinator, "end", answer_lost)
+        with pytest.raises(CommitInDoubt):
+            target.commit()
+    with deposed(target._client, driver.ledger_topic, end) as cut:
+        settled = target.settle()
+    assert cut
+    assert settled is not None
+    assert settled.sequence == 0
+    with pytest.raises(LedgerOutdated):
+        commit(driver, target, 1)
+    target.abort()
+    assert driver.committed_sequences() == [0, 1]
+
+
+def test_the_ledger_is_looked_at_once_a_run(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = driver.new()
+    target.open(elsewhere(driver, 0))
+    fetches: list[int] = []
+    send = target._client.send
+
+    def counting(request: Any, *rest: Any) -> Any:
+        if type(request).__name__.startswith("FetchRequest"):
+            fetches.append(len(committed))
+        return send(request, *rest)
+
+    monkeypatch.setattr(target._client, "send", counting)
+    committed: list[int] = []
+    for number in range(3):
+        commit(driver, target, number)
+        committed.append(number)
+    assert set(fetches) == {0}, "only before the first commit"
+
+
+def test_a_plain_producers_record_is_left_alone(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
+    """Who may write to the topic, as every pipeline on it may, must not be able to make a batch look committed."""
+    target = driver.new()
+    target.open(driver.running(0))
+    record = driver.stage(target, 0)
+    target.commit()
+    put(driver, encode(replace(record, sequence=5, batch=driver.running(5).batch)))
+    put(driver, None)
+    with caplog.at_level(logging.WARNING):
+        assert driver.new().open(driver.running(1)) == record
+    (warning,) = {
+        r.getMessage() for r in caplog.records if driver.name in r.getMessage() and "left alone" in r.getMessage()
+    }
+    assert driver.ledger_topic in warning
+    assert driver.name in warning
+
+
+def test_another_transactions_record_is_left_alone(driver: Driver) -> None:
+    target = driver.new()
+    target.open(driver.running(0))
+    record = driver.stage(target, 0)
+    target.commit()
+    stranger = Producer({"bootstrap.servers": driver.bootstrap, "transactional.id": f"stranger-{driver.name}"})
+    stranger.init_transactions(60)
+    stranger.begin_transaction()
+    stranger.produce(driver.ledger_topic, key=driver.name, value=encode(replace(record, sequence=5)), partition=0)
+    stranger.flush(60)
+    assert driver.new().glance() == record, "an open one holds nobody up"
+    stranger.commit_transaction(60)
+    assert driver.new().open(driver.running(1)) == record
+
+
+def test_a_ledger_of_others_records_alone_is_refused(driver: Driver) -> None:
+    record = driver.record(0)
+    put(driver, encode(record))
+    with pytest.raises(LedgerUnreadable, match="tombstone") as refused:
+        driver.new().open(driver.running(1))
+    assert json.loads(encode(record))["pipeline"] in refused.value.message
+    put(driver, None)  # the way out that the error names
+    assert driver.new().open(driver.running(1)) is None
+
+
+def put(driver: Driver, value: bytes | None) -> None:
+    """Under the pipeline's key, without a transaction."""
+    producer = Producer({"bootstrap.servers": driver.bootstrap})
+    producer.produce(driver.ledger_topic, key=driver.name, value=value, partition=0)
+    assert producer.flush(60) == 0
