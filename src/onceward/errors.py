@@ -49,7 +49,10 @@ executor to the driver as JSON (:func:`to_json`, :func:`from_json`): a driver ne
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, ClassVar
+
+_LINE_BREAKS = re.compile(r"\s*[\r\n]\s*")
 
 
 class OncewardError(Exception):
@@ -69,7 +72,12 @@ class OncewardError(Exception):
         self.details = details or {}
 
     def __str__(self) -> str:
-        return f"{self.message}. Next: {self.next_step}." if self.next_step else self.message
+        """One paragraph, whatever was quoted in it."""
+        text = f"{self.message}. Next: {self.next_step}." if self.next_step else self.message
+        return _LINE_BREAKS.sub(" ", text)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.next_step, self.details)

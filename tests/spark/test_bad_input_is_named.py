@@ -156,7 +156,11 @@ def test_batches_that_the_topic_finds_too_large_though_no_record_is(pipeline: Pi
 
 def test_a_missing_topic(pipeline: Pipeline):
     pipeline.feed(5)
-    error = pipeline.refused(topic="topic-that-is-not-there")
+    query = pipeline.start(topic="topic-that-is-not-there")
+    said, error = pipeline.ended(query), onceward.error_of(query)
+    assert said.count("does not exist on") == 1
+    assert "direct cause" not in said
+    assert "wire/" not in said, "nobody needs our own frames"
     assert type(error) is TopicMissing
     assert "topic-that-is-not-there" in error.message
     assert "create_topic_partitions" in error.next_step

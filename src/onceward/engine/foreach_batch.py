@@ -136,6 +136,12 @@ class ForeachBatchSink(ABC):
         """Called when the block of a :class:`Batch` ends; a typed error is kept on its way through Spark."""
         try:
             self._process(frame, writes, running_batch(frame, batch_id, self._policy.pipeline))
+        except OncewardError as error:
+            self._gave_up(frame, batch_id, error)
+            # Spark prints what is raised here three times, with all that led to it. The error says it all in a
+            # paragraph; what it came from is for whoever asks.
+            log.debug("%s: batch %s is not written", self._policy.pipeline, batch_id, exc_info=error)
+            raise error.with_traceback(None) from None
         except BaseException as error:
             self._gave_up(frame, batch_id, error)
             raise

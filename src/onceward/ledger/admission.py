@@ -255,7 +255,7 @@ def refusal(
             f"{batch} was offered, but {known}: the checkpoint was deleted or replaced, or two queries share one "
             "pipeline_id",
             next_step="restore the checkpoint; or give this query a pipeline_id of its own; or, for a query without "
-            'state, continue at the ledger\'s offsets with KafkaSink(resume="ledger") and '
+            'state, continue at the ledger\'s offsets with a new, empty checkpoint, KafkaSink(resume="ledger") and '
             'kafka_source(starting="ledger")',
             details=_details(batch, newest),
         )
@@ -276,7 +276,7 @@ def refusal(
         f"{batch} was offered, but {known}, and the offsets differ: {offsets}. The checkpoint was truncated or "
         "restored from an older copy, or another copy of this query is running on it and is ahead",
         next_step="if another copy is running, stop one of the two; else restore the newest checkpoint; or, for a "
-        'query without state, start with a new checkpoint, KafkaSink(resume="ledger") and '
+        'query without state, start with a new, empty checkpoint, KafkaSink(resume="ledger") and '
         'kafka_source(starting="ledger")',
         details=_details(batch, newest),
     )

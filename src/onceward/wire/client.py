@@ -318,7 +318,7 @@ class KafkaClient:
             raise BrokerUnreachable(
                 f"none of bootstrap.servers={','.join(self.settings.bootstrap_servers)} answered: {outcome}",
                 next_step="check bootstrap.servers, security.protocol, and that the brokers are up and reachable",
-            ) from outcome
+            ) from None
         raise_as_error(outcome)
 
     def _refuse_after_fork(self) -> None:

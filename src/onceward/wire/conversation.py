@@ -159,4 +159,4 @@ def _gravest(api: Api, codes: Iterable[Code]) -> tuple[int, str, Rule]:
 
 def raise_as_error(outcome: Refused | Unanswered, next_step: str = "") -> NoReturn:
     """Raise ``outcome`` as the error of the table, for callers to whom it means nothing special."""
-    raise outcome.as_error(next_step) from outcome
+    raise outcome.as_error(next_step) from None

@@ -14,12 +14,18 @@ _HEADINGS = {
     Need.OPTIONAL: "Not needed: without these the pipeline runs, and checks less before it starts.",
 }
 
+_TRUST = (
+    "# Kafka has no ACL on keys: who may write to a ledger topic may write any pipeline's record there, and a forged",
+    "# one makes a batch look committed. Give pipelines that do not trust each other ledger topics of their own",
+    "# (ledger_topic= of the sink, --ledger-topic here), and let nobody else write to them.",
+)
+
 
 def as_commands(lines: Sequence[Acl], principal: str, bootstrap_servers: str | None) -> str:
     """Lines for a shell. What is optional is commented out; without servers, ``$BOOTSTRAP`` stands for them."""
     servers = shlex.quote(bootstrap_servers) if bootstrap_servers else '"$BOOTSTRAP"'
     connection = f"--bootstrap-server {servers}"
-    text = ["# Whoever runs these lines needs Alter on the cluster; add --command-config for a login."]
+    text = ["# Whoever runs these lines needs Alter on the cluster; add --command-config for a login.", *_TRUST]
     for need, heading in _HEADINGS.items():
         chosen = [line for line in lines if line.need is need]
         if chosen:

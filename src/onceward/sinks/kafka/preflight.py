@@ -29,13 +29,13 @@ def check_topic(client: KafkaClient, settings: KafkaSinkSettings, topic: str | N
         return
     try:
         client.topic_partitions([topic])
-    except TopicMissing as missing:
+    except TopicMissing:
         if settings.create_topic_partitions is None or topic != settings.topic:
             raise TopicMissing(
                 f"topic {topic!r} does not exist on {', '.join(settings.client.bootstrap_servers)}",
                 next_step="create it (kafka-topics --create), or build the sink with create_topic_partitions=N",
                 details={"topic": topic},
-            ) from missing
+            ) from None
         log.info("creating topic %s with %d partitions", topic, settings.create_topic_partitions)
         client.create_topic(topic, settings.create_topic_partitions)
 

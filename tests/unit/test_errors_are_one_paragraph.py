@@ -1,0 +1,54 @@
+"""What a reader gets of an error: one paragraph, with the next step, and nothing of what it came from."""
+
+from __future__ import annotations
+
+import traceback
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from onceward.engine import foreach_batch
+from onceward.engine.foreach_batch import Batch, ForeachBatchSink
+from onceward.errors import BrokerUnreachable, TopicMissing
+from onceward.wire.conversation import Refused, raise_as_error
+from onceward.wire.error_table import Api, rule_of
+
+
+def test_the_next_step_is_in_both_texts() -> None:
+    error = TopicMissing("no topic\n   t", next_step="create it")
+    assert str(error) == "no topic t. Next: create it."
+    assert repr(error) == "TopicMissing('no topic t. Next: create it.')"
+
+
+def test_a_refusal_is_told_once() -> None:
+    def ask() -> None:
+        try:
+            raise Refused(Api.METADATA, 3, rule_of(Api.METADATA, 3), "topic t")
+        except Refused as refused:
+            raise_as_error(refused)
+
+    with pytest.raises(TopicMissing) as caught:
+        ask()
+    assert "".join(traceback.format_exception(caught.value)).count("was refused with") == 1
+
+
+def test_spark_is_given_the_error_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark prints three times over whatever comes with it."""
+    sink: Any = SimpleNamespace(_policy=SimpleNamespace(pipeline="p"), _gave_up=lambda *_: None, _process=_failing)
+    monkeypatch.setattr(foreach_batch, "running_batch", lambda *_: None)
+    sink._write = lambda *given: ForeachBatchSink._write(sink, *given)
+    frame: Any = None
+    with pytest.raises(BrokerUnreachable) as caught, Batch(sink, frame, 7):
+        pass
+    shown = traceback.format_exception(caught.value)
+    assert "the reason behind" not in "".join(shown)
+    assert [line for line in shown if "_failing" in line] == []
+    assert shown[-1].endswith("nobody answers. Next: wait.\n")
+
+
+def _failing(*_: object) -> None:
+    try:
+        raise ValueError("the reason behind")
+    except ValueError as reason:
+        raise BrokerUnreachable("nobody answers", next_step="wait") from reason
