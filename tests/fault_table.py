@@ -41,6 +41,7 @@ FAULTS = {
     "sequencer-unreachable": "sequencer unreachable from the executors",
     "executor-frozen": "executor frozen; its Produce comes when the batch has run again",
     "produce-response-lost": "Produce response lost",
+    "ledger-leader-deposed": "ledger leader cut off from the controllers, but not from clients",
     "leader-moves": "partition leader moves mid-transaction",
     "coordinator-dies-init": "coordinator dies during init",
     "coordinator-dies-send": "coordinator dies during send",

@@ -42,8 +42,9 @@
 
 What is said here of visibility holds for ``delivery="exactly_once"``; the weaker deliveries may have written a part.
 
-``retry_batch`` says whether the engine may run the same batch again by itself. Errors pickle, and cross from an
-executor to the driver as JSON (:func:`to_json`, :func:`from_json`): a driver never unpickles what a socket says.
+``retry_batch`` says whether the engine may run the same batch again by itself, ``reopen`` whether it may begin anew
+with it. Errors pickle, and cross from an executor to the driver as JSON (:func:`to_json`, :func:`from_json`): a driver
+never unpickles what a socket says.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class OncewardError(Exception):
     """
 
     retry_batch: ClassVar[bool] = False
+    reopen: ClassVar[bool] = False
+    """May the engine begin anew with this batch, as a start of the query would: take over, read the ledger, admit?"""
 
     def __init__(self, message: str, *, next_step: str = "", details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -168,7 +171,9 @@ class LedgerBehind(AdmissionRefused):
 
 
 class LedgerOutdated(AdmissionRefused):
-    """The ledger was read from a broker that no longer led it: more is committed than this run knew. Start again."""
+    """The ledger was read from a broker that no longer led it: more is committed than this run knew."""
+
+    reopen = True
 
 
 class LedgerUnreadable(AdmissionRefused):

@@ -16,8 +16,10 @@ from onceward.engine.spark_query import RunningBatch
 from onceward.errors import CommitInDoubt, LedgerOutdated, LedgerUnreadable
 from onceward.ledger.record import encode
 from onceward.sinks.kafka.target import KafkaTarget
+from onceward.wire.client import KafkaClient
 from onceward.wire.connections import ConnectionLost
 from onceward.wire.offsets import LATEST, list_offsets
+from wire_fixtures import Writer, appends_to, settings
 
 pytestmark = pytest.mark.broker
 
@@ -151,6 +153,27 @@ def test_another_transactions_record_is_left_alone(driver: Driver) -> None:
     assert driver.new().glance() == record, "an open one holds nobody up"
     stranger.commit_transaction(60)
     assert driver.new().open(driver.running(1)) == record
+
+
+def test_a_forger_who_names_himself_is_noticed(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
+    """The log does not say whose transaction it was, so that this one is believed; hence a ledger topic per domain of
+    trust. What the coordinator knows of the pipeline shows that something is odd."""
+    target = driver.new()
+    target.open(driver.running(0))
+    record = driver.stage(target, 0)
+    target.commit()
+    client = KafkaClient(settings(driver.bootstrap)[0])
+    forger = Writer(client, f"forger-{driver.name}")
+    forged = replace(record, sequence=1, producer=forger.transaction.take_over())
+    where = target._ledger.partition()
+    forger.transaction.begin()
+    forger.transaction.add_partitions([where])
+    forger.producer().send(appends_to(where, [target._ledger.record_to_append(forged)]))
+    forger.transaction.commit()
+    client.close()
+    with caplog.at_level(logging.WARNING):
+        assert driver.new().open(driver.running(1)) == forged
+    assert [text for text in caplog.messages if "somebody else wrote that record" in text]
 
 
 def test_a_ledger_of_others_records_alone_is_refused(driver: Driver) -> None:

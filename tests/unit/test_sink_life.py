@@ -11,7 +11,7 @@ import pytest
 from onceward.engine import foreach_batch, runs
 from onceward.engine.foreach_batch import ForeachBatchSink
 from onceward.engine.micro_batch import BatchPolicy
-from onceward.errors import Fenced, SendFailed, UnsupportedQuery
+from onceward.errors import Fenced, LedgerOutdated, SendFailed, UnsupportedQuery
 from onceward.ids import BatchId, PipelineId
 
 
@@ -51,8 +51,8 @@ class Batches:
 
 
 class Sink(ForeachBatchSink):
-    def __init__(self, settings: str = "alike") -> None:
-        super().__init__(BatchPolicy(PipelineId("p"), "checkpoint", 1), where="here", settings=settings)
+    def __init__(self, settings: str = "alike", attempts: int = 1) -> None:
+        super().__init__(BatchPolicy(PipelineId("p"), "checkpoint", attempts), where="here", settings=settings)
         self.targets: list[Target] = []
 
     def _new_target(self) -> Any:
@@ -188,3 +188,25 @@ def test_a_block_left_by_an_error_writes_nothing(sink: Any) -> None:
         write()
     assert sink.targets == []
     assert notes == [("run-1/q", 0)]
+
+
+@pytest.mark.parametrize(("outdated", "opened"), [(1, 2), (2, 3)])
+def test_an_outdated_ledger_makes_it_begin_anew(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, outdated: int, opened: int
+) -> None:
+    seen: list[BatchId | None] = []
+
+    def process(self: Batches, writes: Any, running: Running) -> None:
+        seen.append(self.failed)
+        if len(seen) <= outdated:
+            raise LedgerOutdated("read from a deposed leader", next_step="start the query again")
+
+    monkeypatch.setattr(Batches, "process", process)
+    patient = Sink(attempts=3)
+    call(patient, "run-1/q", 4)
+    assert [target.closed for target in patient.targets] == [True] * (opened - 1) + [False]
+    assert seen == [None] + [BatchId("q", 4)] * outdated, "it may be committed by the very run that offers it again"
+    patient.close()
+    seen.clear()
+    with pytest.raises(LedgerOutdated):
+        call(sink, "run-2/q", 4)

@@ -161,13 +161,18 @@ class ForeachBatchSink(ABC):
     def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:
         self._refuse_a_second_query(frame, running)
         place = runs.Place(running.run_id, self._where)
-        batches = self._batches_at(place, frame, running)
-        try:
-            batches.process(writes, running)
-        except BaseException:
-            # Spark ends the query now; a later start, or the next try of a patient function, opens everything again.
-            runs.leave(place, failed=running.batch)
-            raise
+        for left in reversed(range(self._policy.attempts)):
+            batches = self._batches_at(place, frame, running)
+            try:
+                return batches.process(writes, running)
+            except BaseException as error:
+                # Spark ends the query now; a later start, or the next try of a patient function, or of ours, opens
+                # everything again.
+                runs.leave(place, failed=running.batch)
+                if not left or not isinstance(error, OncewardError) or not error.reopen:
+                    raise
+                log.warning("%s: beginning anew with %s: %s", self._policy.pipeline, running.batch, error)
+        return None
 
     def _refuse_a_second_query(self, frame: DataFrame, running: RunningBatch) -> None:
         """Two queries under one pipeline id would fence each other: the healthy one shall not be the first to stop."""

@@ -67,8 +67,29 @@ class KafkaTarget(AtomicTarget):
         # The order matters: after take_over no earlier owner can commit, so what the ledger says then is final.
         self._transaction.take_over()
         newest = self.newest()
+        self._doubt_a_strange_writer(newest)
         self._sources.begin(running, newest, self._settings.resume)
         return newest
+
+    def _doubt_a_strange_writer(self, newest: LedgerRecord | None) -> None:
+        """A transactional id keeps its producer id until it expires (then it begins at epoch 0) or its epochs run out.
+
+        So this can be right, and nobody can tell any more: the coordinator does not know what an id had before.
+        """
+        ours = self._transaction.identity
+        if newest is None or newest.producer.producer_id == ours.producer_id or ours.epoch == 0:
+            return
+        log.warning(
+            "the newest ledger record of %s in %s, %s (sequence %d), was written by %s, and the coordinator has %s for "
+            "the pipeline: its epochs ran out, or its first run after transactional.id.expiration.ms committed nothing, or "
+            "somebody else wrote that record",
+            self._settings.pipeline,
+            self._settings.ledger_topic,
+            newest.batch,
+            newest.sequence,
+            newest.producer,
+            ours,
+        )
 
     def begin(self) -> ProducerIdentity:
         if self._transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
