@@ -60,6 +60,7 @@ def expected(
         return dict(zip(outputs, _postings(source), strict=True))
     one_topic: dict[str, Callable[[], list[Row]]] = {
         "copy": lambda: _copies(source),
+        "scatter": lambda: _copies(source),
         "counts": lambda: list(_counts(source, ledger, topic)),
         "windows": lambda: list(_windows(source, ledger, topic)),
         "etl": lambda: _numbers_once_per_window(source),
