@@ -7,6 +7,7 @@ that waits tells so by a file ``waiting…`` in ``folder`` and goes on when the 
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -60,13 +61,15 @@ def persisted(sink: ow.KafkaSink, folder: str, _topics: Sequence[str]) -> Functi
     return write
 
 
-def drawn(sink: ow.KafkaSink, folder: str, topics: Sequence[str]) -> Function:
+def shared_out(sink: ow.KafkaSink, _folder: str, topics: Sequence[str]) -> Function:
     """Draws a lot for each record, persists it, and shares the records out by it: two frames of one batch."""
 
+    @F.udf("double")
+    def lot() -> float:
+        return random.random()
+
     def write(frame: DataFrame, batch_id: int) -> None:
-        kept = frame.withColumn("lot", F.rand()).persist()
-        kept.count()
-        _tell_and_wait(folder)
+        kept = frame.withColumn("lot", lot.asNondeterministic()()).persist()
         with sink.batch(frame, batch_id) as batch:
             batch.write(kept.where("lot < 0.5").drop("lot"), topic=topics[0])
             batch.write(kept.where("lot >= 0.5").drop("lot"), topic=topics[1])
@@ -82,4 +85,4 @@ def _tell_and_wait(folder: str) -> None:
         time.sleep(0.05)
 
 
-FUNCTIONS = {"one-task-first": one_task_first, "persisted": persisted}
+FUNCTIONS = {"one-task-first": one_task_first, "persisted": persisted, "shared-out": shared_out}

@@ -69,6 +69,11 @@ def expected(
     return {output: one_topic[query]()}
 
 
+def copies(source: Sequence[ReadRecord]) -> list[Row]:
+    """The rows of ``copy``, wherever they go."""
+    return _copies(source)
+
+
 def late_and_dropped(source: Sequence[ReadRecord], ledger: Ledger, topic: str) -> int:
     """How many records of ``windows`` no window may count, for a test that wants some."""
     return sum(late for _, late in _fold_windows(source, ledger, topic))

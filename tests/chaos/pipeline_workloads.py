@@ -8,6 +8,7 @@ Runs in the job (``pipeline_job``). Each row says where it comes from:
 * ``windows``: per key and 20 s window of event time how many records and which; late ones are dropped.
 * ``transfers``: each transfer becomes a debit in one topic and a credit in another, of opposite amounts.
 * ``scatter``: one row per input record behind a shuffle that is not repeatable: a record's task is drawn by chance.
+* ``two-frames``: the same rows as ``copy``, for a function that shares them out between two topics.
 * ``etl``: parse, keep numbers of 18 characters, each once per 20 s window of event time, when the window closes.
 """
 
@@ -117,4 +118,5 @@ WORKLOADS = {
     "windows": Workload(windows),
     "transfers": Workload(transfers, topics=2),
     "etl": Workload(etl),
+    "two-frames": Workload(copy, topics=2),
 }

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from pipeline_audit import audit
+from pipeline_audit import ask_the_checker, audit, output_rows
 from pipeline_lives import JobLife, send
+from pipeline_models import copies
 from pipeline_runs import Pipeline
 
 from fault_table import fired
 from onceward.testing import LocalKafka
+from onceward.testing.topic_reader import read_topic
+from onceward.testing.verdict import exactly_once
 
 TWO_EXECUTORS = "local-cluster[2,1,1200]"
 
@@ -45,12 +48,26 @@ def test_a_persisted_frame_behind_a_shuffle(kafka: LocalKafka, new_pipeline: Cal
     pipeline.produce(4_000)
     with pipeline.job() as life:
         life.until((Path(life.settings.folder) / "waiting").exists, "a frame that is persisted")
-        executor = life.executors()[0]
-        kill(executor)
-        life.until(lambda: executor.pid not in [e.pid for e in life.executors()], "a dead executor")
+        kill_and_wait(life)
         life.go()
         assert life.wait() == 0, life.log_tail()
     audit(pipeline)
+
+
+@pytest.mark.fault("persisted-blocks-lost")
+def test_a_lot_is_drawn_once(kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]):
+    """Two frames of one batch read one persisted lot; an executor dies between the two, and there is no shuffle."""
+    pipeline = new_pipeline(kafka, query="two-frames", function="shared-out", hold="send", master=TWO_EXECUTORS)
+    pipeline.produce(4_000)
+    with pipeline.job() as life:
+        life.until(lambda: life.steps("send"), "the first frame")
+        kill_and_wait(life)
+        life.go()
+        assert life.wait() == 0, life.log_tail()
+    verdict = exactly_once(copies(read_topic(kafka.bootstrap_servers, pipeline.source)), output_rows(pipeline))
+    assert verdict.holds, verdict
+    answer = ask_the_checker(pipeline)
+    assert answer["verdict"] == "exactly_once", answer
 
 
 def two_waiting(life: JobLife) -> list[Path] | None:
@@ -64,6 +81,13 @@ def kill_container_of(life: JobLife, worker: int) -> None:
     parents = {process.pid for process in psutil.Process(worker).parents()}
     (executor,) = [process for process in life.executors() if process.pid in parents]
     kill(executor)
+
+
+def kill_and_wait(life: JobLife) -> None:
+    """One executor less; whether Spark has noticed is left to chance, as it is outside of tests."""
+    executor = life.executors()[0]
+    kill(executor)
+    life.until(lambda: executor.pid not in [other.pid for other in life.executors()], "a dead executor")
 
 
 def kill(executor: psutil.Process) -> None:

@@ -76,8 +76,8 @@ def _report(cluster: Cluster, folder: SoakFolder, state: State, standstill: str 
         ("brokers", f"3, Kafka {cluster.kafka.version}, min.insync.replicas 2"),
         (
             "pipelines",
-            "a copy, a count per key (RocksDB), and a copy behind a shuffle that is not repeatable, whose function counts "
-            "or persists the frame first in two lives of three: three queries of one driver with two executors",
+            "three queries of one driver with two executors: a copy, a count per key (RocksDB), and a copy behind a "
+            "shuffle that is not repeatable, which in two lives of three is counted or persisted first",
         ),
         ("machine", f"{os.cpu_count()} cores"),
         ("records in", f"{safe.facts['records in']:,}"),

@@ -18,14 +18,16 @@ execution), which our own job skips.
 What does tell: the driver's ``ShuffleStatus`` keeps an output that it takes back in ``mapStatusesDeleted``
 (``removeMapOutput``, ``removeOutputsByFilter``; Spark 4.0 to 4.3). So when no output of any shuffle behind a frame was
 ever taken back, every reader of it saw the same. When one was, this may be harmless (repeatable output, or nobody had
-read), but nobody can know: the batch runs again, with all shuffles behind it forgotten, so that nothing is left of the
-mix. An answer of the tracker is immediate, unlike Spark's listeners, which lag and may drop events.
+read), but nobody can know: the batch runs again, with all shuffles behind it forgotten and all blocks of persisted
+frames dropped, so that nothing is left of the mix. An answer of the tracker is immediate, unlike Spark's listeners,
+which lag and may drop events.
 
 What remains:
 
 * What is computed twice on purpose. Two frames that are written one after the other, or two branches of a union, each
   compute a plan that is not persisted: a function that is not repeatable answers each of them anew.
-* Blocks of a persisted frame that are lost and computed again leave no trace here, if no shuffle is behind them.
+* Blocks of a persisted frame that are lost and computed again leave no trace here, if no shuffle is behind them: see
+  ``engine.persisted``.
 * With ``spark.decommission.enabled`` a lost output may come back from the executor that leaves (``updateMapOutput``
   clears the trace) in the moment in which it is computed again.
 """
@@ -39,6 +41,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from onceward.engine.persisted import drop_blocks
 from onceward.errors import ComputationsMixed, OncewardError
 
 log = logging.getLogger(__name__)
@@ -85,6 +88,7 @@ class Shuffles:
         for shuffle in shuffles:
             tracker.unregisterAllMapAndMergeOutput(shuffle)
             self._forgotten[shuffle] = _taken_back(context, tracker, shuffle)
+        drop_blocks(frame)
         return True
 
 
