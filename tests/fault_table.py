@@ -32,6 +32,8 @@ FAULTS = {
     "executor-out-of-memory": "executor out of memory",
     "task-raises": "a task raises",
     "stage-retried": "stage retried",
+    "stage-retried-unrepeatable": "executor killed behind a shuffle that is not repeatable, when some tasks have sent",
+    "persisted-blocks-lost": "executor killed that held a part of a persisted frame",
     "speculative-copy": "speculative copy of a task",
     "lease-connection-lost": "connection to the sequencer lost while a lease is held",
     "lease-overdue": "lease overdue",

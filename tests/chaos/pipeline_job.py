@@ -21,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from pipeline_functions import FUNCTIONS
 from pipeline_traps import trapped
 from pipeline_workloads import WORKLOADS
 from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +43,8 @@ class JobSettings:
     ``outputs``: the topics that it writes, as many as its workload wants.
     ``seconds``: the trigger's interval; None: all there is, then end. ``hold``: a step of which the ``finished`` event
     waits until the file ``go`` appears in ``folder``, the first time it comes; unlike a stopped process the rest of the
-    job stays alive. ``trap``: see ``pipeline_traps``. ``sparks_own_sink``: what the others do, for comparison.
+    job stays alive. ``trap``: see ``pipeline_traps``. ``function``: one of ``pipeline_functions`` around the sink.
+    ``sparks_own_sink``: what the others do, for comparison.
     """
 
     bootstrap_servers: str
@@ -59,6 +61,7 @@ class JobSettings:
     plain_packages: bool = False
     hold: str | None = None
     trap: str | None = None
+    function: str | None = None
     sparks_own_sink: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     sink: dict[str, Any] = field(default_factory=dict)
@@ -141,7 +144,9 @@ def start(settings: JobSettings, records: DataFrame) -> StreamingQuery:
         options=settings.options,
         **{"single_task_records": 0, **settings.sink},  # also small batches in parallel
     )
-    return writer.foreachBatch(sink).start()
+    if settings.function is None:
+        return writer.foreachBatch(sink).start()
+    return writer.foreachBatch(FUNCTIONS[settings.function](sink, settings.folder, settings.outputs)).start()
 
 
 def run(settings: JobSettings, news: StepNews) -> int:

@@ -60,12 +60,18 @@ def expected(
         return dict(zip(outputs, _postings(source), strict=True))
     one_topic: dict[str, Callable[[], list[Row]]] = {
         "copy": lambda: _copies(source),
+        "scatter": lambda: _copies(source),
         "counts": lambda: list(_counts(source, ledger, topic)),
         "windows": lambda: list(_windows(source, ledger, topic)),
         "etl": lambda: _numbers_once_per_window(source),
     }
     (output,) = outputs
     return {output: one_topic[query]()}
+
+
+def copies(source: Sequence[ReadRecord]) -> list[Row]:
+    """The rows of ``copy``, wherever they go."""
+    return _copies(source)
 
 
 def late_and_dropped(source: Sequence[ReadRecord], ledger: Ledger, topic: str) -> int:

@@ -7,11 +7,14 @@ Runs in the job (``pipeline_job``). Each row says where it comes from:
 * ``counts``: how often each key was seen so far, for the keys of each batch (state, update mode).
 * ``windows``: per key and 20 s window of event time how many records and which; late ones are dropped.
 * ``transfers``: each transfer becomes a debit in one topic and a credit in another, of opposite amounts.
+* ``scatter``: one row per input record behind a shuffle that is not repeatable: a record's task is drawn by chance.
+* ``two-frames``: the same rows as ``copy``, for a function that shares them out between two topics.
 * ``etl``: parse, keep numbers of 18 characters, each once per 20 s window of event time, when the window closes.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +37,22 @@ def _origin() -> Column:
 
 def copy(records: DataFrame, _topics: Sequence[str]) -> DataFrame:
     return records.select("key", F.concat_ws(":", _origin(), F.col("value").cast("string")).alias("value"))
+
+
+def scatter(records: DataFrame, _topics: Sequence[str]) -> DataFrame:
+    """``repartition`` goes by the rows' order, and that by the fresh id; in the headers, so that it is not left out."""
+
+    @F.udf("string")
+    def fresh_id() -> str:
+        return uuid.uuid4().hex
+
+    header = F.struct(F.lit("id").alias("key"), F.col("id").cast("binary").alias("value"))
+    value = F.concat_ws(":", _origin(), F.col("value").cast("string"))
+    return (
+        records.select("key", value.alias("value"), fresh_id.asNondeterministic()().alias("id"))
+        .repartition(4)
+        .select("key", "value", F.array(header).alias("headers"))
+    )
 
 
 def fanout(records: DataFrame, topics: Sequence[str]) -> DataFrame:
@@ -93,9 +112,11 @@ def etl(people: DataFrame, _topics: Sequence[str]) -> DataFrame:
 
 WORKLOADS = {
     "copy": Workload(copy),
+    "scatter": Workload(scatter),
     "fanout": Workload(fanout, topics=3),
     "counts": Workload(counts, "update"),
     "windows": Workload(windows),
     "transfers": Workload(transfers, topics=2),
     "etl": Workload(etl),
+    "two-frames": Workload(copy, topics=2),
 }

@@ -21,6 +21,7 @@ from .report import (
     Report,
     attempt_row,
     ends_row,
+    failure_row,
     fault_rows,
     recoveries,
     recovery_rows,
@@ -73,7 +74,11 @@ def _report(cluster: Cluster, folder: SoakFolder, state: State, standstill: str 
         ("commit", state.commit),
         ("minutes under faults", f"{state.elapsed_s / 60:.1f}, in {state.starts} start(s)"),
         ("brokers", f"3, Kafka {cluster.kafka.version}, min.insync.replicas 2"),
-        ("pipelines", "a copy and a count per key (RocksDB), two queries of one driver with two executors"),
+        (
+            "pipelines",
+            "three queries of one driver with two executors: a copy, a count per key (RocksDB), and a copy behind a "
+            "shuffle that is not repeatable, which in two lives of three is counted or persisted first",
+        ),
         ("machine", f"{os.cpu_count()} cores"),
         ("records in", f"{safe.facts['records in']:,}"),
         ("records out", f"{safe.facts['records out']:,}"),
@@ -83,6 +88,7 @@ def _report(cluster: Cluster, folder: SoakFolder, state: State, standstill: str 
         ),
         ("aborted share", f"{aborted / max(1, committed + aborted):.1%}"),
         attempt_row(news),
+        failure_row(news),
         step_error_row(folder.fired()),
         *fault_rows(journal, planned),
         ("driver lives", state.lives),

@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as Assigned
 from onceward.testing.topic_reader import end_offsets, reader_settings
 
 from .findings import Findings, Ledger, Visible
-from .workload import COPIES, COUNTS, KEYS, SOURCE, SOURCE_PARTITIONS, key_index, key_of, number_in, value_of
+from .workload import COUNTS, KEYS, SOURCE, SOURCE_PARTITIONS, key_index, key_of, number_in, value_of
 
 _SILENCE_SECONDS = 60.0
 
@@ -47,28 +47,28 @@ def check_source(found: Findings, servers: str, account: Path) -> list[np.ndarra
 # ── what came out ──
 
 
-def check_copies(found: Findings, servers: str, numbers: list[np.ndarray]) -> Visible:
-    """W1: each record once (I1, I2), as it was (content), in order (I3)."""
+def check_copies(found: Findings, servers: str, topic: str, numbers: list[np.ndarray], *, in_order: bool) -> Visible:
+    """W1 and *scatter*: each record once (I1, I2), as it was (content), and ``in_order`` (I3)."""
     seen = [np.zeros(len(part), dtype=np.uint8) for part in numbers]
     reached: dict[tuple[int, int], int] = {}
     out = 0
-    ends = end_offsets(servers, COPIES, "read_uncommitted")
+    ends = end_offsets(servers, topic, "read_uncommitted")
     visible = _nothing_yet(ends)
-    for message in _messages(servers, COPIES, ends):
+    for message in _messages(servers, topic, ends):
         out += 1
         visible[message.partition()][message.offset()] = True
         value = message.value()
         partition_text, offset_text, original = value.split(b":", 2)
         partition, offset = int(partition_text), int(offset_text)
         if not (0 <= partition < len(seen) and 0 <= offset < len(seen[partition])):
-            found.violated("I2", f"a copy of nothing: {value!r}")
+            found.violated("I2", f"{topic}: a copy of nothing: {value!r}")
             continue
         number = int(numbers[partition][offset])
         seen[partition][offset] = min(250, seen[partition][offset] + 1)
         if message.key() != key_of(number) or original != value_of(partition, number):
-            found.violated("I1", f"a copy that differs: {message.key()!r} {value!r}")
+            found.violated("I1", f"{topic}: a copy that differs: {message.key()!r} {value!r}")
         way = (partition, message.partition())
-        if offset <= reached.get(way, -1):
+        if in_order and offset <= reached.get(way, -1):
             found.violated("I3", f"{value!r} after offset {reached[way]} in partition {message.partition()}")
         reached[way] = offset
     for partition, counted in enumerate(seen):
@@ -76,7 +76,8 @@ def check_copies(found: Findings, servers: str, numbers: list[np.ndarray]) -> Vi
             offsets = np.flatnonzero(wrong)
             if len(offsets):
                 shown = ", ".join(map(str, offsets[:10]))
-                found.violated(promise, f"{len(offsets)} of partition {partition} {what}: {shown}", len(offsets))
+                text = f"{topic}: {len(offsets)} of partition {partition} {what}: {shown}"
+                found.violated(promise, text, len(offsets))
     found.facts["records out"] = found.facts.get("records out", 0) + out
     return visible
 

@@ -1,4 +1,4 @@
-"""The driver: two queries over one source, as a user would write them. ``python -m soak.job '<JobSettings as JSON>'``.
+"""The driver: three queries over one source, as users would write them. ``python -m soak.job '<JobSettings as JSON>'``.
 
 Arms the fault points that its environment names, appends the ends of the engine's steps to ``news``, and lives until
 SIGTERM (status 0; SIGUSR1 before disarms the fault points), or until one of its queries fails: status 3 for an error
@@ -24,7 +24,8 @@ from job_process import News
 from onceward import events
 from onceward.testing import faults
 
-from .workload import COPY_PIPELINE, COUNT_PIPELINE, OUTPUT_OF, SOURCE
+from . import scatter
+from .workload import COPY_PIPELINE, COUNT_PIPELINE, OUTPUT_OF, SCATTER_PIPELINE, SCATTERED, SOURCE
 
 STOPPED_BY_US, FAILED_OTHERWISE = 3, 4
 _TOLD = {
@@ -34,12 +35,14 @@ _TOLD = {
     (events.COMMIT, "failed"),
     (events.ABORT, "finished"),
     (events.ABORT, "failed"),
+    (events.SEND, "failed"),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobSettings:
-    """``single_task_records``: as in ``KafkaSink``, it differs from life to life."""
+    """``single_task_records``: as in ``KafkaSink``; ``scatter``: a key of ``scatter.FUNCTIONS``. Both differ from life
+    to life."""
 
     bootstrap_servers: str
     folder: str
@@ -48,6 +51,7 @@ class JobSettings:
     max_offsets: int
     trigger_seconds: float
     single_task_records: int
+    scatter: str
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -61,6 +65,8 @@ class StepNews(News):
             error = type(event.error).__name__ if event.error else None
             ids = {name: event.ids.get(name) for name in ("pipeline", "batch_id", "epoch")}
             self.tell("step", step=event.step, phase=event.phase, seconds=event.seconds, error=error, **ids)
+        elif (event.step, event.phase) == (events.LEASE, "finished") and event.ids["partition"].topic == SCATTERED:
+            self.tell("sent", task=event.ids["task"])
 
 
 def copies(people: DataFrame) -> DataFrame:
@@ -73,7 +79,11 @@ def counts(people: DataFrame) -> DataFrame:
     return keyed.agg(F.count("*").cast("string").alias("value"))
 
 
-QUERIES = {COPY_PIPELINE: (copies, "append"), COUNT_PIPELINE: (counts, "update")}
+QUERIES = {
+    COPY_PIPELINE: (copies, "append"),
+    COUNT_PIPELINE: (counts, "update"),
+    SCATTER_PIPELINE: (scatter.scattered, "append"),
+}
 
 
 def session(settings: JobSettings) -> SparkSession:
@@ -121,13 +131,14 @@ def start(spark: SparkSession, settings: JobSettings, pipeline: str) -> Streamin
         bootstrap_servers=settings.bootstrap_servers,
         topic=OUTPUT_OF[pipeline],
         pipeline_id=pipeline,
-        single_task_records=settings.single_task_records,
+        single_task_records=0 if pipeline == SCATTER_PIPELINE else settings.single_task_records,
         batch_attempts=10,
         options={"transaction.timeout.ms": 40_000, "request.timeout.ms": 15_000},
     )
+    function = scatter.FUNCTIONS[settings.scatter](sink) if pipeline == SCATTER_PIPELINE else sink
     writer = transform(people).writeStream.outputMode(mode).queryName(pipeline)
     writer = writer.option("checkpointLocation", f"{settings.checkpoints}/{pipeline}")
-    return writer.trigger(processingTime=f"{settings.trigger_seconds} seconds").foreachBatch(sink).start()
+    return writer.trigger(processingTime=f"{settings.trigger_seconds} seconds").foreachBatch(function).start()
 
 
 def run(settings: JobSettings, news: StepNews) -> int:

@@ -16,6 +16,7 @@ from typing import Literal
 Kind = Literal[
     "kill-driver",
     "kill-executor",
+    "kill-executor-behind-shuffle",
     "kill-broker",
     "stop-driver",
     "stop-executor",
@@ -25,14 +26,15 @@ Kind = Literal[
 ]
 Target = Literal["any", "controller", "coordinator"]
 
-KILLS: tuple[Kind, ...] = ("kill-driver", "kill-executor", "kill-broker")
+KILLS: tuple[Kind, ...] = ("kill-driver", "kill-executor", "kill-executor-behind-shuffle", "kill-broker")
 
-# Shuffled block by block: every stretch of half an hour holds each kind, whatever the seed. Executors and brokers come
-# back sooner than a driver does.
+# Shuffled block by block: every stretch of half an hour holds each kind, whatever the seed. Executors come back sooner
+# than a driver does; and of those that are killed while a shuffle is read, not every one leaves readers without input.
 _BLOCK: tuple[Kind, ...] = (
     *("kill-driver",) * 6,
-    *("kill-executor",) * 7,
-    *("kill-broker",) * 7,
+    *("kill-executor",) * 4,
+    *("kill-executor-behind-shuffle",) * 9,
+    *("kill-broker",) * 6,
     "stop-driver",
     "stop-executor",
     "stop-broker",
@@ -44,6 +46,7 @@ KINDS: tuple[Kind, ...] = tuple(dict.fromkeys(_BLOCK))
 _GAP_SECONDS = (25.0, 31.0)
 _STOPPED_SECONDS = (2.0, 9.0)  # longer and shorter than a broker's session
 _DOWN_SECONDS = (0.0, 3.0)
+_AFTER_SENDING_SECONDS = (0.0, 0.8)  # a batch of *scatter* sends for about as long
 _TARGETS: tuple[Target, ...] = ("any", "controller", "coordinator")
 
 _STEPS = ("check:started", "offsets:started", "ledger:started", "ledger:finished", "commit:started", "lease:finished")
@@ -58,7 +61,8 @@ _ATTEMPTS_OF_A_LIFE = 1_500
 class Fault:
     """One entry of the plan.
 
-    ``gap_s``: seconds since the one before. ``lasts_s``: how long a process stays stopped or a broker stays down.
+    ``gap_s``: seconds since the one before. ``lasts_s``: how long a process stays stopped or a broker stays down, or
+    how long after the first task of a batch has sent something an executor is killed behind a shuffle.
     ``victim``: a number to choose by among several of a kind; ``target`` says which broker is meant.
     """
 
@@ -73,6 +77,15 @@ class Fault:
     def concerns_a_broker(self) -> bool:
         return self.kind.endswith("-broker")
 
+    @property
+    def concerns_an_executor(self) -> bool:
+        return "-executor" in self.kind
+
+    @property
+    def waits_for_senders(self) -> bool:
+        """It comes when some tasks behind the shuffle have sent and others have not."""
+        return self.kind == "kill-executor-behind-shuffle"
+
 
 def plan(seed: int, start: int = 0) -> Iterator[Fault]:
     """The faults of ``seed`` from number ``start`` on, without end."""
@@ -85,7 +98,7 @@ def _plan(seed: int) -> Iterator[Fault]:
         if position % len(_BLOCK) == 0:
             block = chooser.sample(_BLOCK, len(_BLOCK))
         kind = block[position % len(_BLOCK)]
-        lasts = chooser.uniform(*(_STOPPED_SECONDS if kind.startswith("stop-") else _DOWN_SECONDS))
+        lasts = chooser.uniform(*_lasting(kind))
         yield Fault(
             position,
             kind,
@@ -94,6 +107,12 @@ def _plan(seed: int) -> Iterator[Fault]:
             chooser.randrange(6),
             chooser.choice(_TARGETS),
         )
+
+
+def _lasting(kind: Kind) -> tuple[float, float]:
+    if kind.startswith("stop-"):
+        return _STOPPED_SECONDS
+    return _AFTER_SENDING_SECONDS if kind == "kill-executor-behind-shuffle" else _DOWN_SECONDS
 
 
 def step_errors(seed: int, life: int) -> list[str]:

@@ -99,6 +99,14 @@ def attempt_row(news: Iterable[dict[str, Any]]) -> tuple[str, str]:
     )
 
 
+def failure_row(news: Iterable[dict[str, Any]]) -> tuple[str, str]:
+    """Why attempts failed that had begun to send, by error and pipeline."""
+    failed = (told for told in news if told["what"] == "step" and (told["step"], told["phase"]) == ("send", "failed"))
+    kinds = Counter(f"{told['pipeline']} {told['error']}" for told in failed)
+    told = ", ".join(f"{kind} {times}" for kind, times in sorted(kinds.items()))
+    return "attempts that failed while sending", f"{kinds.total()}: {told}" if kinds else "0"
+
+
 def ends_row(journal: Sequence[dict[str, Any]]) -> tuple[str, str]:
     """Drivers that ended without being killed, by error."""
     ends = [entry for entry in journal if entry["what"] == "driver-ended"]

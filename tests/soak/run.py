@@ -28,6 +28,7 @@ _TICK_SECONDS = 0.2
 _SAY_SECONDS = 30.0
 _STANDSTILL_SECONDS = 240.0
 _CATCH_UP_SECONDS = 900.0
+_SENDERS_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,12 @@ class Soak:
             driver = supervisor.driver
             if driver is None:
                 return False
-            if fault.kind.endswith("-executor"):
+            if fault.concerns_an_executor:
+                if fault.waits_for_senders:
+                    if not supervisor.some_have_sent(_SENDERS_SECONDS):
+                        return False
+                    time.sleep(fault.lasts_s)
+                    began = time.time()
                 executors = driver.executors()
                 if not executors:
                     return False
@@ -140,7 +146,7 @@ class Soak:
                 victim = f"driver {driver.pid}"
             if fault.kind == "kill-driver":
                 driver.kill()
-            elif fault.kind == "kill-executor":
+            elif fault.kind.startswith("kill-executor"):
                 signal_all(processes, signal.SIGKILL)
             else:
                 signal_all(processes, signal.SIGSTOP)

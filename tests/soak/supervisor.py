@@ -18,10 +18,12 @@ from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE
 from .job import JobSettings
 from .plan import step_errors
 from .processes import Driver
+from .scatter import FUNCTIONS
 from .state import SoakFolder, State
 
 _SAME_END_AT_MOST = 5
 _STOP_SECONDS = 90
+_WATCH_SECONDS = 0.02
 
 
 class StoppedForGood(Exception):
@@ -55,6 +57,19 @@ class Supervisor:
             self._bury()
             self._start(with_errors)
 
+    def some_have_sent(self, patience_s: float) -> bool:
+        """Wait until a task of *scatter* sends something, from now on; False if none does, or no driver is there."""
+        if self._life is None or not (self._life / "news.jsonl").exists():
+            return False
+        with (self._life / "news.jsonl").open("rb") as news:
+            news.seek(0, os.SEEK_END)
+            deadline = time.monotonic() + patience_s
+            while self.driver is not None and time.monotonic() < deadline:
+                if b'"what": "sent"' in news.read():
+                    return True
+                time.sleep(_WATCH_SECONDS)
+        return False
+
     def calm(self) -> None:
         """No more errors in the steps of the life that runs."""
         if self.driver is not None:
@@ -86,6 +101,7 @@ class Supervisor:
             max_offsets=self._max_offsets,
             trigger_seconds=0.2,
             single_task_records=0 if number % 2 else 10_000,  # every other life writes also small batches in parallel
+            scatter=tuple(FUNCTIONS)[number % len(FUNCTIONS)],
         )
         environment = {
             "SPARK_HOME": str(spark_home(life)),

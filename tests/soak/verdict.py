@@ -23,7 +23,17 @@ from .chains import check_batches, check_chain, ledger_of
 from .contents import check_copies, check_counts, check_source
 from .findings import Findings
 from .log_dump import logged_transactions
-from .workload import COPIES, COPY_PIPELINE, COUNT_PIPELINE, COUNTS, LEDGER, OUTPUT_OF, PIPELINES, SOURCE
+from .workload import (
+    COPIES,
+    COPY_PIPELINE,
+    COUNT_PIPELINE,
+    LEDGER,
+    OUTPUT_OF,
+    PIPELINES,
+    SCATTER_PIPELINE,
+    SCATTERED,
+    SOURCE,
+)
 
 _STILL_OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
@@ -37,7 +47,8 @@ def safety(kafka: LocalKafka, account: Path) -> Findings:
     for pipeline, ledger in ledgers.items():
         check_chain(found, pipeline, ledger, [len(part) for part in numbers])
     visible = {
-        COPY_PIPELINE: check_copies(found, servers, numbers),
+        COPY_PIPELINE: check_copies(found, servers, COPIES, numbers, in_order=True),
+        SCATTER_PIPELINE: check_copies(found, servers, SCATTERED, numbers, in_order=False),
         COUNT_PIPELINE: check_counts(found, servers, numbers, ledgers[COUNT_PIPELINE]),
     }
     committed = aborted = aborted_records = 0
@@ -86,7 +97,7 @@ def open_transactions(kafka: LocalKafka) -> list[str]:
     """What the coordinators list as open, and partitions whose last stable offset is not their end."""
     listed = kafka.kafka_tool("kafka-transactions", "list").splitlines()
     found = [line for line in listed if any(state in line.split() for state in _STILL_OPEN)]
-    for topic in (COPIES, COUNTS, LEDGER):
+    for topic in (*OUTPUT_OF.values(), LEDGER):
         stable = end_offsets(kafka.bootstrap_servers, topic, "read_committed", timeout_s=60)
         ends = end_offsets(kafka.bootstrap_servers, topic, "read_uncommitted", timeout_s=60)
         found += [f"{topic}-{p}: stable to {stable[p]} of {end}" for p, end in ends.items() if stable[p] != end]

@@ -17,9 +17,19 @@ from soak import guard
 from soak.chains import check_batches, check_chain
 from soak.findings import Findings
 from soak.log_dump import LoggedTransaction, parsed
-from soak.report import Report, ends_row, fault_rows, recoveries, recovery_rows, step_error_row
+from soak.report import Report, ends_row, failure_row, fault_rows, recoveries, recovery_rows, step_error_row
 from soak.state import SoakFolder, State
-from soak.workload import COPIES, COPY_PIPELINE, COUNT_PIPELINE, SOURCE, key_index, key_of, number_in, value_of
+from soak.workload import (
+    COPIES,
+    COPY_PIPELINE,
+    COUNT_PIPELINE,
+    SCATTER_PIPELINE,
+    SOURCE,
+    key_index,
+    key_of,
+    number_in,
+    value_of,
+)
 
 
 def commit(pipeline: str, at: float) -> dict[str, Any]:
@@ -32,6 +42,7 @@ def killed(kind: str, at: float) -> dict[str, Any]:
 
 def test_recovery_is_the_time_until_every_pipeline_has_committed_again():
     news = [commit(COPY_PIPELINE, 9), commit(COPY_PIPELINE, 12), commit(COUNT_PIPELINE, 17), commit(COPY_PIPELINE, 18)]
+    news += [commit(SCATTER_PIPELINE, 13)]
     journal = [killed("kill-broker", 10), killed("none", 11), killed("kill-driver", 17.5)]
     (only,) = recoveries(journal, news)  # after the second kill one of them has not come back
     assert (only.kind, only.seconds) == ("kill-broker", 7)
@@ -41,7 +52,7 @@ def test_recovery_is_the_time_until_every_pipeline_has_committed_again():
 def test_faults_are_told_as_planned_and_as_fired():
     rows = dict(fault_rows([killed("kill-driver", 1), killed("kill-broker", 2)], Counter({"kill-driver": 2})))
     assert rows["fault kill-driver"] == "planned 2, fired 1"
-    assert rows["kills"] == "2: driver 1, executor 0, broker 1"
+    assert rows["kills"] == "2: driver 1, executor 0, executor-behind-shuffle 0, broker 1"
 
 
 def test_step_errors_and_ends_are_counted_by_name():
@@ -50,6 +61,13 @@ def test_step_errors_and_ends_are_counted_by_name():
     ends = [{"what": "driver-ended", "status": 3, "end": [{"error": "CommitInDoubt"}]}]
     assert ends_row(ends)[1] == "1: CommitInDoubt 1"
     assert ends_row([])[1] == "0"
+
+
+def test_failures_are_counted_by_error():
+    told = {"what": "step", "step": "send", "phase": "failed", "pipeline": "p", "error": "SendFailed"}
+    news = [told, {**told, "phase": "finished"}, told, {**told, "error": "EpochPoisoned"}]
+    assert failure_row(news)[1] == "3: p EpochPoisoned 1, p SendFailed 2"
+    assert failure_row([])[1] == "0"
 
 
 def test_a_report_with_a_violation_has_not_passed_and_says_which():

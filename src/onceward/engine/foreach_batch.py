@@ -43,8 +43,9 @@ class Batch:
 
     Made by :meth:`ForeachBatchSink.batch`. Nothing is written when the block is left by an exception; a block without
     a :meth:`write` commits that the batch has no rows. Each frame is computed on its own, by a Spark job of its own:
-    frames that share out the rows of a batch must do it by the rows' own values, and a frame that is costly to
-    compute twice may be persisted until the block has ended.
+    frames that share out the rows of a batch must do it by the rows' own values. What is drawn by chance or looked up,
+    and what is costly to compute twice, is persisted until the block has ended; when an executor dies with a part of
+    it, the batch runs again.
     """
 
     def __init__(self, sink: ForeachBatchSink, frame: DataFrame, batch_id: int) -> None:

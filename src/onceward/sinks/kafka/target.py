@@ -15,6 +15,8 @@ from pyspark.sql import DataFrame, Row
 
 from onceward import events
 from onceward.engine import job
+from onceward.engine.persisted import Readers
+from onceward.engine.shuffles import Shuffles
 from onceward.engine.spark_query import RunningBatch
 from onceward.engine.target import AtomicTarget, Write, Written
 from onceward.errors import BatchTimedOut, Fenced, LedgerOutdated, OncewardError, from_json
@@ -55,6 +57,7 @@ class KafkaTarget(AtomicTarget):
         self._fitting: dict[str | None, ProducerSettings] = {}
         self._sequences: dict[TopicPartition, int] = {}  # where the open transaction's partitions go on
         self._sequencer: Sequencer | None = None
+        self._shuffles = Shuffles()
 
     # 1. Admit
 
@@ -113,19 +116,24 @@ class KafkaTarget(AtomicTarget):
     # 2 to 6. One Spark job for each frame
 
     def write(self, writes: Sequence[Write], running: RunningBatch) -> Written:
+        if not writes:
+            return Written({}, ())
         whole: Output = {}
         records: list[int] = []
+        readers = Readers(writes[0].frame.sparkSession.sparkContext)
         for write in writes:
-            output = self._write_one(write, running)
+            output = self._write_one(write, running, readers)
             records.append(sum(part.count for part in output.values()))
             whole = joined(whole, output)
+        readers.must_have_seen_the_same()
         return Written(manifest_of(whole), tuple(records), payload_bytes(whole))
 
-    def _write_one(self, write: Write, running: RunningBatch) -> Output:
+    def _write_one(self, write: Write, running: RunningBatch, readers: Readers) -> Output:
         ids = self._ids(running)
         with events.step(events.PLAN, **ids), job.naming_lost_input():
             job_frame, task_count = self._plan(write, running)
-        with events.step(events.SEND, **ids), job.naming_lost_input():
+            readers.add(job_frame)
+        with events.step(events.SEND, **ids), job.naming_lost_input(), self._shuffles.read_once(job_frame):
             rows, book = self._run(job_frame)
         with events.step(events.CHECK, **ids):
             output = check([_report(row) for row in rows], book.turns, task_count, self._sequences)

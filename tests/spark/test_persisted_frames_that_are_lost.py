@@ -1,0 +1,106 @@
+"""Blocks of a persisted frame that are gone: what is computed again in their place must not meet what was read before.
+
+On real executors that are killed: ``tests/chaos/test_shuffles_that_die.py``. Here is what a single block manager shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from onceward.engine import persisted
+from onceward.engine.persisted import Readers
+from onceward.engine.shuffles import Shuffles
+from onceward.errors import ComputationsMixed
+
+
+@pytest.fixture
+def counted(spark: SparkSession) -> Iterator[tuple[DataFrame, Any]]:
+    """A persisted frame of two blocks behind a shuffle, and how many partitions were computed before the shuffle."""
+    computed = spark.sparkContext.accumulator(0)
+
+    def count(batches: Any) -> Any:
+        computed.add(1)
+        yield from batches
+
+    kept = spark.range(0, 100, 1, 3).mapInArrow(count, "id long").repartition(2).persist()
+    kept.count()
+    yield kept, computed
+    kept.unpersist(blocking=True)
+
+
+def test_blocks_are_read_before_a_loss(counted: tuple[DataFrame, Any]):
+    kept, computed = counted
+    with Shuffles().read_once(kept):
+        assert len(kept.collect()) == 100
+    assert computed.value == 3
+
+
+def test_no_block_survives_a_mix(counted: tuple[DataFrame, Any]):
+    """Or the next attempt would read blocks of two computations, with nothing left to compute."""
+    kept, computed = counted
+    shuffles = Shuffles()
+    kept.sparkSession.sparkContext._jsc.sc().env().mapOutputTracker().removeOutputsOnExecutor("driver")
+    with pytest.raises(ComputationsMixed), shuffles.read_once(kept):
+        kept.collect()
+    with shuffles.read_once(kept):
+        assert len(kept.collect()) == 100
+    assert computed.value == 6
+    assert kept.is_cached
+
+
+@pytest.mark.parametrize("way", ["two frames", "a union", "behind shuffles"])
+def test_two_readers_after_an_executor_is_gone(
+    counted: tuple[DataFrame, Any], monkeypatch: pytest.MonkeyPatch, way: str
+):
+    kept, _ = counted
+    some, others = kept.where("id < 50"), kept.where("id >= 50")
+    if way == "a union":
+        read = [some.union(others)]
+    else:
+        read = [some, others] if way == "two frames" else [some.repartition(3), others.repartition(3)]
+    readers = after_the_loss_of_an_executor(monkeypatch, kept, read)
+    with pytest.raises(ComputationsMixed, match="read more than once"):
+        readers.must_have_seen_the_same()
+    behind = persisted._persisted_behind(kept)
+    stored = [info for info in kept.sparkSession.sparkContext._jsc.sc().getRDDStorageInfo() if info.id() in behind]
+    assert sum(info.numCachedPartitions() for info in stored) == 0, "the next attempt computes all of them"
+
+
+def test_one_reader_after_an_executor_is_gone(counted: tuple[DataFrame, Any], monkeypatch: pytest.MonkeyPatch):
+    """A record is in one block, and that is read once."""
+    after_the_loss_of_an_executor(monkeypatch, counted[0], [counted[0]]).must_have_seen_the_same()
+
+
+def test_two_readers_of_what_is_not_persisted(spark: SparkSession, monkeypatch: pytest.MonkeyPatch):
+    frame = spark.range(10).repartition(2)
+    after_the_loss_of_an_executor(monkeypatch, frame, [frame, frame]).must_have_seen_the_same()
+
+
+def test_two_readers_and_all_executors_there(counted: tuple[DataFrame, Any]):
+    readers = Readers(counted[0].sparkSession.sparkContext)
+    for _ in range(2):
+        readers.add(counted[0])
+    readers.must_have_seen_the_same()
+
+
+def test_a_checkpointed_frame_is_left_alone(spark: SparkSession):
+    """Its blocks are all there is of it."""
+    kept = spark.range(10).repartition(2).localCheckpoint()
+    persisted.drop_blocks(kept.where("id < 5"))
+    assert kept.count() == 10
+
+
+def after_the_loss_of_an_executor(monkeypatch: pytest.MonkeyPatch, frame: DataFrame, read: list[DataFrame]) -> Readers:
+    """One that was there when the first of ``read`` was written; a local session has none to lose."""
+    context = frame.sparkSession.sparkContext
+    there = persisted._executors(context)
+    with monkeypatch.context() as before:
+        before.setattr(persisted, "_executors", lambda _: there | {"lost:1"})
+        readers = Readers(context)
+    for one in read:
+        readers.add(one)
+    return readers
