@@ -35,6 +35,7 @@
     │   ├── EpochPoisoned
     │   ├── AttemptSuperseded         a newer attempt of the same Spark task goes on instead
     │   ├── ReportMismatch
+    │   ├── ComputationsMixed         rows of two computations of the batch may have met in it
     │   ├── TransactionTimedOut
     │   └── BatchTimedOut
     ├── CommitInDoubt                 EndTxn(commit) has no answer yet; the ledger decides
@@ -207,6 +208,10 @@ class AttemptSuperseded(BatchFailed):
 
 class ReportMismatch(BatchFailed):
     """What the tasks report is not what the sequencer booked."""
+
+
+class ComputationsMixed(BatchFailed):
+    """Spark lost intermediate results while it computed the batch, and computed them again for a part of it only."""
 
 
 class TransactionTimedOut(BatchFailed):

@@ -153,6 +153,23 @@ def test_a_stage_retry_is_a_second_attempt_too(book):
     poisoned_by(book, "may have sent")
 
 
+@pytest.mark.fault("stage-retried")
+@pytest.mark.parametrize("fate", ["is there", "waits", "finished", "is gone"])
+def test_a_stage_retry_poisons_without_a_lease(book, fate):
+    """What was finished with no rows belongs to the other computation, too."""
+    greeted(book, A, B)
+    book.lease(B, [P0], 0.0)
+    if fate == "waits":
+        book.lease(A, [P0], 0.0)
+    elif fate == "finished":
+        book.finished(A)
+    if fate in ("finished", "is gone"):
+        book.disconnected(A)
+    with pytest.raises(EpochPoisoned):
+        book.hello(TaskAttempt(0, 0, 40))
+    poisoned_by(book, "attempts the whole stage again")
+
+
 def test_the_late_hello_of_an_older_attempt_is_refused_and_changes_nothing(book):
     greeted(book, A_AGAIN)
     book.lease(A_AGAIN, [P0], 0.0)

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, Row
 
 from onceward import events
 from onceward.engine import job
+from onceward.engine.shuffles import Shuffles
 from onceward.engine.spark_query import RunningBatch
 from onceward.engine.target import AtomicTarget, Write, Written
 from onceward.errors import BatchTimedOut, Fenced, LedgerOutdated, OncewardError, from_json
@@ -55,6 +56,7 @@ class KafkaTarget(AtomicTarget):
         self._fitting: dict[str | None, ProducerSettings] = {}
         self._sequences: dict[TopicPartition, int] = {}  # where the open transaction's partitions go on
         self._sequencer: Sequencer | None = None
+        self._shuffles = Shuffles()
 
     # 1. Admit
 
@@ -104,7 +106,7 @@ class KafkaTarget(AtomicTarget):
         ids = self._ids(running)
         with events.step(events.PLAN, **ids), job.naming_lost_input():
             job_frame, task_count = self._plan(write, running)
-        with events.step(events.SEND, **ids), job.naming_lost_input():
+        with events.step(events.SEND, **ids), job.naming_lost_input(), self._shuffles.read_once(job_frame):
             rows, book = self._run(job_frame)
         with events.step(events.CHECK, **ids):
             output = check([_report(row) for row in rows], book.turns, task_count, self._sequences)

@@ -9,7 +9,8 @@ Steps 3 to 5 of a micro-batch:
    of them is acknowledged is the lease given back with the next sequence.
 
 What if this process dies? With a lease: its connection breaks, the sequencer poisons the epoch, the batch runs again.
-Without: Spark runs another attempt of the task, which may go on under the same epoch because nothing was sent.
+Without: Spark runs another attempt of the task, which may go on under the same epoch because nothing was sent. What if
+output that the tasks read is lost? Part of the batch would be computed again, so all of it is: ``engine.shuffles``.
 """
 
 from __future__ import annotations

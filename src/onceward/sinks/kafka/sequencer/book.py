@@ -8,12 +8,18 @@ tasks that share a producer id must take turns on a partition and continue each 
 a task must never send under an epoch in which an earlier attempt of the same task may have sent: the broker would
 take both, since their sequences differ, and the records would be there twice.
 
+When output that a job's last stage reads is lost, Spark attempts that stage again: two computations of the batch may
+then meet in one epoch (``engine.shuffles`` tells how, and is the one who decides). It shows here when a task comes
+with an attempt number that it had before, since Spark counts them anew in each attempt of a stage
+(``TaskSetManager``); that ends the epoch early, whether or not anything was sent.
+
 An attempt's way, and what ends the epoch instead::
 
     (new) ──hello──> READY ──lease──> HOLDING ──release──> READY ──finished──> (done)
                        └──lease: nothing free──> WAITING ──another's release──> HOLDING
 
     hello     of a second attempt whose predecessor ever held a lease, or of the same attempt twice   → poisoned
+              of an attempt with a number that the task had before: the stage is attempted again      → poisoned
     lease     after ``finished``, without ``hello``, or while waiting                                → poisoned
     release   of a lease that is not held by this attempt, or with an impossible sequence             → poisoned
     finished  while a lease is held                                                                   → poisoned
@@ -45,7 +51,8 @@ class TaskAttempt:
     """One attempt of one Spark task: what ``TaskContext`` says of it.
 
     ``partition_id`` names the task, ``task_attempt_id`` is unique and growing within a Spark application: of two
-    attempts of a task, the one with the higher number was started later.
+    attempts of a task, the one with the higher number was started later. ``attempt_number`` counts a task's attempts
+    within one attempt of its stage.
     """
 
     partition_id: int
@@ -127,7 +134,8 @@ class EpochBook:
         """``task`` is here. Returns the attempt that it replaces, which held no lease and never will.
 
         :raises AttemptSuperseded: a newer attempt was here first; nothing changes.
-        :raises EpochPoisoned: the epoch is over, or ends now, since the predecessor may have sent.
+        :raises EpochPoisoned: the epoch is over, or ends now, since the predecessor may have sent or belongs to an
+            earlier attempt of the stage.
         """
         self._refuse_when_over()
         predecessor = self._current.get(task.partition_id)
@@ -147,6 +155,10 @@ class EpochBook:
             # A lease counts from the grant, not from its use: 1. the predecessor is granted, 2. its executor dies,
             # or the answer is lost, or it is merely slow, 3. nobody here can know whether it has sent.
             self._poison_and_raise(f"{task} came although {predecessor} has held a lease and may have sent")
+        if task.attempt_number <= predecessor.attempt_number:
+            # 1. tasks of the stage finish, with rows or without, 2. output that they read is lost, 3. Spark computes it
+            # again, from look-ups and random numbers that may differ, and runs the stage's other tasks on the new one.
+            self._poison_and_raise(f"{task} came after {predecessor}: Spark attempts the whole stage again")
 
     def lease(
         self, task: TaskAttempt, wanted: Sequence[TopicPartition], now: float, limit: int = NO_LIMIT
