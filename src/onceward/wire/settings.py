@@ -43,9 +43,11 @@ class ProducerSettings:
     compression: str = "none"
     compression_level: int | None = None
     batch_bytes: int = 1_000_000
-    """Largest record batch in bytes (batch.size). The broker's limit, message.max.bytes, is 1,048,588 by default."""
+    """Record batches are filled up to this size (batch.size); a record that is larger gets one of its own. The broker's
+    limit, message.max.bytes, is 1,048,588 by default."""
     max_request_bytes: int = 8 * 1024 * 1024
-    """Record batches of one broker are put into one request up to this size (max.request.size)."""
+    """Record batches of one broker are put into one request up to this size, and no record may take more once it is
+    compressed (max.request.size)."""
     max_in_flight: int = 5
     """Unanswered requests per broker, 1 to 5: the broker remembers the last five batches of a producer in a
     partition, so that more could not be recognised as duplicates (KIP-98, ``ProducerStateEntry``)."""
