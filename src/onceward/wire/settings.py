@@ -16,6 +16,9 @@ from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOpt
 from onceward.wire.security import SECURITY_OPTIONS, Security, TokenProvider, security_from_options
 from onceward.wire.spark_options import java_security_options
 
+LONGEST_TRANSACTION_MS = 900_000
+"""How long a transaction may be open unless a setting says otherwise: Kafka's default of transaction.max.timeout.ms."""
+
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -53,8 +56,9 @@ class ProducerSettings:
     partition, so that more could not be recognised as duplicates (KIP-98, ``ProducerStateEntry``)."""
     delivery_timeout_ms: int = 120_000
     """From the call of ``send`` to the last acknowledgement (delivery.timeout.ms)."""
-    transaction_timeout_ms: int = 60_000
-    """The coordinator aborts a transaction that is open longer (transaction.timeout.ms)."""
+    transaction_timeout_ms: int | None = None
+    """The coordinator aborts a transaction that is open longer (transaction.timeout.ms). None: 15 minutes
+    (:data:`LONGEST_TRANSACTION_MS`), or as long as the brokers allow where that is less."""
     acks: int = -1
     """-1: all in-sync replicas. 1, the leader alone, only with ``delivery="none"``."""
 

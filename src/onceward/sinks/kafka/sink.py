@@ -48,7 +48,8 @@ class KafkaSink(ForeachBatchSink):
         from another sink), only while the pipeline has no ledger record. ``"complete"`` and ``"keep"``, for one start
         after :class:`~onceward.errors.BatchChanged`: write the frames that a committed batch lacks, or leave it so.
     :param options: Kafka client settings by Kafka's own names, such as ``security.protocol``, ``compression.type``,
-        ``batch.size``, ``transaction.timeout.ms``. Unknown or contradictory ones are refused here.
+        ``batch.size``, ``transaction.timeout.ms`` (default: 15 minutes, or what the brokers allow if that is less).
+        Unknown or contradictory ones are refused here.
     :param oauth_token_provider: for ``sasl.mechanism=OAUTHBEARER``: a picklable object with ``token() -> str``.
     :param ledger_topic: compacted topic of the ledger, created when missing (16 partitions).
     :param create_topic_partitions: create ``topic`` with that many partitions when it is missing; None: refuse.
