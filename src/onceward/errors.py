@@ -7,7 +7,8 @@
     │   ├── UnknownOption             an option nobody knows
     │   ├── ContradictoryOptions      two settings that cannot both hold
     │   ├── UnsupportedQuery          a Spark mode under which the promise cannot be kept
-    │   └── TransactionTimeoutTooLarge
+    │   ├── TransactionTimeoutTooLarge
+    │   └── TransactionTimeoutTooShort
     ├── InputError                    the data cannot be written as they are; nothing of the batch is visible
     │   ├── BadColumn                 missing, or of the wrong type
     │   ├── InvalidTopicName
@@ -105,6 +106,10 @@ class UnsupportedQuery(ConfigurationError):
 
 class TransactionTimeoutTooLarge(ConfigurationError):
     """``transaction.timeout.ms`` is above the broker's ``transaction.max.timeout.ms``."""
+
+
+class TransactionTimeoutTooShort(ConfigurationError):
+    """A batch needed more than ``transaction.timeout.ms``, and once more when it was tried again."""
 
 
 class InputError(OncewardError):

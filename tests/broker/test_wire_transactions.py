@@ -407,6 +407,19 @@ def test_a_timeout_above_the_brokers_limit_names_both_settings(client: KafkaClie
         assert text in str(refused.value)
 
 
+def test_the_default_timeout_fits_the_broker(client: KafkaClient, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onceward.wire.transaction.LONGEST_TRANSACTION_MS", 3_600_000)
+    transaction = Transaction(client, new_id(), None)
+    transaction.take_over()
+    assert transaction.timeout_ms == 900_000  # the brokers' transaction.max.timeout.ms
+    transaction.begin()
+    assert transaction.open_for_ms == 0
+    transaction.add_partitions([TopicPartition(topic, 0)])
+    assert transaction.open_for_ms > 0
+    transaction.abort()
+    assert transaction.open_for_ms == 0
+
+
 def test_empty_transactions_harm_nobody(client: KafkaClient, topic: str, visible: Callable[[], list[bytes]]) -> None:
     writer = Writer(client, new_id())
     writer.transaction.take_over()

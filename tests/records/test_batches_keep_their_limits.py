@@ -40,7 +40,17 @@ def test_a_record_of_exactly_the_limit_passes_and_one_byte_more_does_not():
     with pytest.raises(RecordTooLarge) as refused:
         encode(columns_of([Plain(None, b"v" * 500)]), batch_bytes=fragment.size - 1)
     assert refused.value.details == {"record_bytes": fragment.size, "limit_bytes": fragment.size - 1}
-    assert "batch.size" in refused.value.next_step
+    assert "max.request.size" in refused.value.next_step
+
+
+def test_a_record_above_batch_bytes_travels_alone():
+    """Kafka's batch.size limits no record; max.request.size does."""
+    records = [Plain(b"k", b"small"), Plain(b"k", b"x" * 5_000), Plain(b"k", b"small")]
+    fragments = encode(columns_of(records), batch_bytes=1_000, record_bytes=6_000)
+    assert [fragment.count for fragment in fragments] == [1, 1, 1]
+    assert [as_plain(r) for b in read_batches(on_the_wire(fragments)) for r in b.records] == expected(records)
+    with pytest.raises(RecordTooLarge):
+        encode(columns_of(records), batch_bytes=1_000, record_bytes=5_000)
 
 
 def test_a_record_too_large_between_others_is_refused_without_telling_its_data():

@@ -9,7 +9,7 @@ import pytest
 from streaming_pipeline import Pipeline
 
 from onceward import events
-from onceward.errors import BatchTimedOut, TransactionTimedOut
+from onceward.errors import BatchTimedOut, TransactionTimedOut, TransactionTimeoutTooShort
 from onceward.testing import LocalKafka
 
 WAIT_SECONDS = 90
@@ -56,6 +56,50 @@ def test_a_timeout_while_tasks_still_send(
     pipeline.run(frame=pipeline.frame(max_offsets_per_trigger=100), options={"transaction.timeout.ms": 4_000})
     pipeline.assert_exactly_once(ledger_records=1)
     assert [e.ids["batch_id"] for e in steps if (e.step, e.phase) == (events.PLAN, "started")] == [0, 0]
+
+
+def held_up(rows: Any, flag: str) -> Any:
+    """A copy in which the task of source partition 1 waits as long as there is a file ``flag``."""
+    import os
+
+    from pyspark.sql.functions import udf
+
+    @udf("binary")
+    def value_in_time(value: bytes, partition: int) -> bytes:
+        while partition == 1 and os.path.exists(flag):
+            time.sleep(0.1)
+        return bytes(value)
+
+    return rows.withColumn("value", value_in_time("value", "partition")).selectExpr(
+        "key", "concat_ws(':', partition, offset, CAST(value AS STRING)) AS value"
+    )
+
+
+@pytest.mark.fault("transaction-times-out")
+def test_a_batch_too_slow_for_its_transaction(
+    kafka: LocalKafka, pipeline_on: Any, tmp_path: Any, steps: list[events.Event]
+):
+    """One task has sent, the other one computes: nobody sends, so nobody would be refused."""
+    pipeline = pipeline_on(kafka)
+    pipeline.feed(40)
+    flag = tmp_path / "held up"
+    flag.touch()
+    tasks = {"single_task_records": 0, "batch_attempts": 5}
+
+    def slow(rows: Any) -> Any:
+        return held_up(rows, str(flag))
+
+    error = pipeline.refused(slow, options={"transaction.timeout.ms": 4_000}, **tasks)
+    assert type(error) is TransactionTimeoutTooShort
+    for word in ("transaction.timeout.ms=4000", "40 source records"):
+        assert word in error.message
+    assert "transaction.max.timeout.ms" in error.next_step
+    failures = [type(e.error) for e in steps if (e.step, e.phase) == (events.SEND, "failed")]
+    assert failures == [TransactionTimedOut, TransactionTimeoutTooShort]
+    assert flag.exists()
+    flag.unlink()
+    pipeline.run(slow, options={"transaction.timeout.ms": 60_000}, **tasks)  # as the error says
+    pipeline.assert_exactly_once(ledger_records=1)
 
 
 def test_a_timeout_is_not_taken_for_a_takeover_when_attempts_have_run_out(

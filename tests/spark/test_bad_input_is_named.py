@@ -118,9 +118,12 @@ def test_a_time_that_kafka_cannot_carry(pipeline: Pipeline):
 @pytest.mark.fault("record-too-large")
 def test_a_record_larger_than_a_batch_may_be(pipeline: Pipeline):
     value = "CASE WHEN n = 5 THEN repeat('x', 200000) ELSE 'small' END AS value"
-    error = refused_and_invisible(pipeline, value, options={"batch.size": 100_000})
+    options = {"batch.size": 20_000, "max.request.size": 100_000}
+    error = refused_and_invisible(pipeline, value, options=options)
     assert type(error) is RecordTooLarge
-    assert "batch.size" in f"{error.message} {error.next_step}"
+    assert "max.request.size" in f"{error.message} {error.next_step}"
+    pipeline.run(lambda rows: numbers(rows).selectExpr(value), options={**options, "max.request.size": 300_000})
+    assert max(len(message.value()) for message in pipeline.visible()) == 200_000
 
 
 @pytest.mark.parametrize("topic_is", ["the sink's", "in a column"])

@@ -28,7 +28,7 @@ def test_defaults_are_kafkas() -> None:
     client, producer = parsed({})
     assert client.bootstrap_servers == ("a:9092", "b:9093")
     assert client.client_id == "me"
-    assert (producer.delivery_timeout_ms, producer.transaction_timeout_ms) == (120_000, 60_000)
+    assert (producer.delivery_timeout_ms, producer.transaction_timeout_ms) == (120_000, None)
     assert (producer.acks, producer.compression, producer.max_in_flight) == (-1, "none", 5)
 
 

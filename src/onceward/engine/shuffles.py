@@ -116,8 +116,9 @@ def _taken_back(context: Any, tracker: Any, shuffle: int) -> frozenset[str]:
     status = tracker.shuffleStatuses().get(shuffle)
     if status.isEmpty():
         return _NOTHING_LOST
-    text = str(context._gateway.jvm.java.util.Arrays.toString(status.get().mapStatusesDeleted()))
-    return frozenset(text.strip("[]").split(", "))
+    # All in one text, "Array(null, …)": one call into the JVM for each output would be felt.
+    text = str(context._gateway.jvm.scala.runtime.ScalaRunTime.stringOf(status.get().mapStatusesDeleted()))
+    return frozenset(text.removeprefix("Array(").removesuffix(")").split(", "))
 
 
 def _mixed() -> ComputationsMixed:

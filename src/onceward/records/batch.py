@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,17 +69,19 @@ def encode_fragments(
     codec: Codec,
     batch_bytes: int,
     now_ms: int,
+    record_bytes: int | None = None,
     compression_level: int | None = None,
 ) -> list[Fragment]:
     """``columns`` as record batches of at most ``batch_bytes`` each, header included, in input order.
 
-    Sizes are judged before compression, and never below the truth. A record that alone exceeds ``batch_bytes`` is
-    compressed alone; raises RecordTooLarge when it is still too large. A batch that compression would enlarge travels
-    uncompressed. Raises BadColumn for timestamps and headers that no Kafka record can have.
+    Sizes are judged before compression, and never below the truth. A record that alone exceeds ``batch_bytes`` gets a
+    batch of its own; raises RecordTooLarge when that, compressed, exceeds ``record_bytes`` (default: ``batch_bytes``).
+    A batch that compression would enlarge travels uncompressed. Raises BadColumn for timestamps and headers that no
+    Kafka record can have.
     """
     if len(columns) == 0:
         return []
-    wanted = _Wanted(codec, compression_level, batch_bytes, now_ms)
+    wanted = _Wanted(codec, compression_level, batch_bytes, record_bytes or batch_bytes, now_ms)
     return [fragment for _, fragment in _encoded(columns, [len(columns)], wanted)]
 
 
@@ -90,23 +92,49 @@ def encode_partitions(
     codec: Codec,
     batch_bytes: int,
     now_ms: int,
+    record_bytes: int | None = None,
     compression_level: int | None = None,
 ) -> list[tuple[int, list[Fragment]]]:
     """What :func:`encode_fragments` makes of each partition's rows, for all partitions in one go.
 
-    ``partitions`` has the partition of each row. Partitions ascend; each has at least one row, in input order. Much
-    cheaper than one call a partition when there are many partitions with few rows each.
+    ``partitions`` has the partition of each row. Partitions ascend; each has at least one row, in input order.
     """
     ordered, runs = order_by_partition(columns, partitions)
-    fragments: dict[int, list[Fragment]] = {run.partition: [] for run in runs}
-    by_end = iter(runs)
-    run = None
-    wanted = _Wanted(codec, compression_level, batch_bytes, now_ms)
-    for start, fragment in _encoded(ordered, [run.end for run in runs], wanted):
-        while run is None or start >= run.end:
-            run = next(by_end)
-        fragments[run.partition].append(fragment)
-    return list(fragments.items())
+    fragments = encode_runs(
+        ordered,
+        [run.end for run in runs],
+        codec=codec,
+        batch_bytes=batch_bytes,
+        now_ms=now_ms,
+        record_bytes=record_bytes,
+        compression_level=compression_level,
+    )
+    return [(run.partition, parts) for run, parts in zip(runs, fragments, strict=True)]
+
+
+def encode_runs(
+    columns: RecordColumns,
+    ends: Sequence[int],
+    *,
+    codec: Codec,
+    batch_bytes: int,
+    now_ms: int,
+    record_bytes: int | None = None,
+    compression_level: int | None = None,
+) -> list[list[Fragment]]:
+    """What :func:`encode_fragments` makes of each run of rows, which goes from the last one's end to its own.
+
+    Every run has at least one row, and the last one ends with the rows. Much cheaper than one call a run when there
+    are many runs with few rows each.
+    """
+    fragments: list[list[Fragment]] = [[] for _ in ends]
+    run = 0
+    wanted = _Wanted(codec, compression_level, batch_bytes, record_bytes or batch_bytes, now_ms)
+    for start, fragment in _encoded(columns, list(ends), wanted):
+        while start >= ends[run]:
+            run += 1
+        fragments[run].append(fragment)
+    return fragments
 
 
 def stamp(
@@ -146,6 +174,7 @@ class _Wanted:
     codec: Codec
     level: int | None
     batch_bytes: int
+    record_bytes: int
     now_ms: int
 
     def __post_init__(self) -> None:
@@ -168,7 +197,7 @@ def _encoded(columns: RecordColumns, borders: list[int], wanted: _Wanted) -> Ite
     for block in _blocks(positions, cuts):
         size = int(positions[block[-1]] - positions[block[0]])
         if size > _LARGEST_BATCH - HEADER_BYTES:  # only a single record can be; Arrow could not hold it
-            raise _too_large(size, wanted.batch_bytes)
+            raise _too_large(size, wanted.record_bytes)
         yield from _encode_block(rows, block, wanted)
 
 
@@ -210,8 +239,8 @@ def _encode_block(rows: Rows, cuts: list[int], wanted: _Wanted) -> Iterator[tupl
 
 def _fragment(rows: Rows, plain: memoryview, start: int, end: int, wanted: _Wanted) -> Fragment:
     codec, records = _compressed(plain, wanted)
-    if HEADER_BYTES + len(records) > wanted.batch_bytes:
-        raise _too_large(HEADER_BYTES + len(records), wanted.batch_bytes)
+    if end - start == 1 and HEADER_BYTES + len(records) > wanted.record_bytes:  # several are cut to size
+        raise _too_large(HEADER_BYTES + len(records), wanted.record_bytes)
     times = rows.timestamp_ms
     return Fragment(
         records=records,
@@ -233,7 +262,8 @@ def _compressed(plain: memoryview, wanted: _Wanted) -> tuple[Codec, Any]:
 
 def _too_large(size: int, limit: int) -> RecordTooLarge:
     return RecordTooLarge(
-        f"one record takes {size} bytes and a batch may have {limit}",
-        next_step="raise batch.size, max.request.size and the topic's max.message.bytes, or make the record smaller",
+        f"one record takes {size} bytes and may have {limit} (max.request.size)",
+        next_step="raise max.request.size (options= of the sink) and the topic's max.message.bytes, or make the record "
+        "smaller",
         details={"record_bytes": size, "limit_bytes": limit},
     )

@@ -58,24 +58,35 @@ def order_by_partition(columns: RecordColumns, partitions: npt.NDArray[Any]) -> 
     Partitions ascend, each has at least one row, and input order is kept inside each. Rows that all belong to one
     partition are not copied.
     """
-    if len(columns) == 0:
-        return columns, []
-    counts = np.bincount(partitions)
-    last = len(counts) - 1
-    if counts[last] == len(columns):
-        return columns, [Run(last, 0, len(columns))]
-    # NumPy sorts 16-bit integers by radix: linear, and stable.
-    narrow = partitions.astype(np.uint16 if last < 1 << 16 else np.uint32, copy=False)
-    ordered = columns.take(np.argsort(narrow, kind="stable"))
-    ends = np.cumsum(counts)
-    starts = ends - counts
-    return ordered, [Run(int(p), int(starts[p]), int(ends[p])) for p in np.flatnonzero(counts)]
+    order, runs = _order(partitions)
+    return (columns if order is None else columns.take(order)), runs
 
 
 def group_by_partition(columns: RecordColumns, partitions: npt.NDArray[Any]) -> list[tuple[int, RecordColumns]]:
-    """The rows of each partition that has any, as slices; see :func:`order_by_partition`."""
-    ordered, runs = order_by_partition(columns, partitions)
-    return [(run.partition, ordered.slice(run.start, run.end - run.start)) for run in runs]
+    """The rows of each partition that has any, in input order, partitions ascending.
+
+    Each has memory of its own, which is free when it is dropped (rows that all belong to one partition are not copied).
+    """
+    order, runs = _order(partitions)
+    if order is None:
+        return [(run.partition, columns) for run in runs]
+    return [(run.partition, columns.take(order[run.start : run.end])) for run in runs]
+
+
+def _order(partitions: npt.NDArray[Any]) -> tuple[npt.NDArray[Any] | None, list[Run]]:
+    """Row numbers sorted by partition, or None where they are in order because there is one partition at most."""
+    if len(partitions) == 0:
+        return None, []
+    counts = np.bincount(partitions)
+    last = len(counts) - 1
+    if counts[last] == len(partitions):
+        return None, [Run(last, 0, len(partitions))]
+    # NumPy sorts 16-bit integers by radix: linear, and stable.
+    narrow = partitions.astype(np.uint16 if last < 1 << 16 else np.uint32, copy=False)
+    ends = np.cumsum(counts)
+    starts = ends - counts
+    runs = [Run(int(p), int(starts[p]), int(ends[p])) for p in np.flatnonzero(counts)]
+    return np.argsort(narrow, kind="stable"), runs
 
 
 def _in_turn(rows: int, partition_count: int, first: int) -> Partitions:

@@ -331,7 +331,8 @@ class _Send:
             return RecordTooLarge(
                 f"topic {topic} refused a batch of {append.fragment.size} bytes ({append.fragment.count} records)"
                 f": {rule.reason}{limit}",
-                next_step="raise max.message.bytes of the topic, or lower batch.size (if single records are small)",
+                next_step="raise max.message.bytes of the topic"
+                + (", or lower batch.size" if append.fragment.count > 1 else ", or make the record smaller"),
                 details=details,
             )
         resources = {Kind.TOPIC: topic, Kind.TRANSACTIONAL_ID: self._producer._transactional_id or ""}

@@ -16,6 +16,9 @@ from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOpt
 from onceward.wire.security import SECURITY_OPTIONS, Security, TokenProvider, security_from_options
 from onceward.wire.spark_options import java_security_options
 
+LONGEST_TRANSACTION_MS = 900_000
+"""How long a transaction may be open unless a setting says otherwise: Kafka's default of transaction.max.timeout.ms."""
+
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -43,16 +46,19 @@ class ProducerSettings:
     compression: str = "none"
     compression_level: int | None = None
     batch_bytes: int = 1_000_000
-    """Largest record batch in bytes (batch.size). The broker's limit, message.max.bytes, is 1,048,588 by default."""
+    """Record batches are filled up to this size (batch.size); a record that is larger gets one of its own. The broker's
+    limit, message.max.bytes, is 1,048,588 by default."""
     max_request_bytes: int = 8 * 1024 * 1024
-    """Record batches of one broker are put into one request up to this size (max.request.size)."""
+    """Record batches of one broker are put into one request up to this size, and no record may take more once it is
+    compressed (max.request.size)."""
     max_in_flight: int = 5
     """Unanswered requests per broker, 1 to 5: the broker remembers the last five batches of a producer in a
     partition, so that more could not be recognised as duplicates (KIP-98, ``ProducerStateEntry``)."""
     delivery_timeout_ms: int = 120_000
     """From the call of ``send`` to the last acknowledgement (delivery.timeout.ms)."""
-    transaction_timeout_ms: int = 60_000
-    """The coordinator aborts a transaction that is open longer (transaction.timeout.ms)."""
+    transaction_timeout_ms: int | None = None
+    """The coordinator aborts a transaction that is open longer (transaction.timeout.ms). None: 15 minutes
+    (:data:`LONGEST_TRANSACTION_MS`), or as long as the brokers allow where that is less."""
     acks: int = -1
     """-1: all in-sync replicas. 1, the leader alone, only with ``delivery="none"``."""
 

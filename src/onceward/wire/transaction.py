@@ -36,9 +36,12 @@ from onceward.wire.coordinator import NOBODY, TransactionCoordinator, Transactio
 from onceward.wire.deadline import Deadline, Instant
 from onceward.wire.error_table import Verdict
 from onceward.wire.fencing import Fencing, judge
+from onceward.wire.settings import LONGEST_TRANSACTION_MS
 from onceward.wire.transaction_states import TRANSITIONS, State, Step
 
 _GRACE_MS = 10_000
+_PATIENCE_MS = 60_000
+_SAFE_TIMEOUT_MS = 60_000  # Kafka's own default of transaction.timeout.ms, which any broker can be expected to allow
 _IDLE_MS = 10_000  # after a pause of that length one more request is not felt
 _TAKEOVER_ATTEMPTS = 5
 _TAKEOVER_MS = 5_000  # a takeover that has aborted our transaction asks again every 0.1 s until it has the id
@@ -49,12 +52,20 @@ _INVALID_TRANSACTION_TIMEOUT = 50
 _TRANSACTIONAL_ID_NOT_FOUND = 105
 
 
+LONGER_OR_SMALLER = (
+    "raise transaction.timeout.ms (options= of the sink), up to the brokers' transaction.max.timeout.ms: this batch "
+    "stands in Spark's log and keeps its size; max_offsets_per_trigger makes later ones smaller"
+)
+"""What to do about a batch that is too large for its transaction."""
+
+
 class Transaction:
     """See the module. Thread safe; steps of different threads take turns.
 
-    :param timeout_ms: ``transaction.timeout.ms``: the coordinator aborts what is open longer.
+    :param timeout_ms: ``transaction.timeout.ms``: the coordinator aborts what is open longer. None: 15 minutes, or what
+        the brokers allow if that is less.
     :param patience_ms: how long a step is asked again before it fails. The default outlives the transaction timeout,
-        after which the coordinator has settled everything that it still can.
+        after which the coordinator has settled everything that it still can; without one it is 70 s.
     :param outdated: has somebody newer written since we did? Asked before an id is claimed that the coordinator has
         forgotten (``transactional.id.expiration.ms``), because then it fences nobody.
     """
@@ -63,14 +74,15 @@ class Transaction:
         self,
         client: KafkaClient,
         transactional_id: str,
-        timeout_ms: int,
+        timeout_ms: int | None,
         *,
         patience_ms: int | None = None,
         outdated: Callable[[], bool] = lambda: False,
     ) -> None:
         self.transactional_id = transactional_id
-        self.timeout_ms = timeout_ms
-        self.patience_ms = patience_ms or timeout_ms + _GRACE_MS
+        self.timeout_ms = timeout_ms or LONGEST_TRANSACTION_MS
+        self._may_be_shorter = timeout_ms is None
+        self.patience_ms = patience_ms or (timeout_ms or _PATIENCE_MS) + _GRACE_MS
         self.identity: ProducerIdentity = NOBODY
         """The identity of the open transaction, or of the next one."""
         self.version: Literal[1, 2] = 1
@@ -84,7 +96,7 @@ class Transaction:
         self._given_at = Instant.now()
         self._added: set[TopicPartition] = set()
         self._groups: set[str] = set()
-        self._opened_at = Instant.now()
+        self._opened_at: Instant | None = None  # since when the coordinator may know of the transaction
         self._adrift = 0  # requests to take the id over that got no answer, and may still arrive
 
     def take_over(self) -> ProducerIdentity:
@@ -120,6 +132,10 @@ class Transaction:
         try:
             identity = self._coordinator.init_producer_id(NOBODY, self.timeout_ms, self._deadline(), on_lost=lost)
         except Refused as refused:
+            if refused.code == _INVALID_TRANSACTION_TIMEOUT and self._may_be_shorter:
+                self._may_be_shorter, self.timeout_ms = False, self._longest_allowed_ms()
+                self._take_it()
+                return
             self._raise_init_refusal(refused)
         except Unanswered as unanswered:
             raise_as_error(unanswered)
@@ -158,7 +174,7 @@ class Transaction:
             self._added.clear()
             self._groups.clear()
             self._epoch_used = True
-            self._opened_at = Instant.now()
+            self._opened_at = None
             self.state = State.OPEN
             return self.identity
 
@@ -170,6 +186,7 @@ class Transaction:
         :raises TransactionTimedOut: … :raises Fenced: … :raises AccessDenied: … :raises TopicMissing: …
         """
         with self._step(Step.ADD_PARTITIONS):
+            self._opened_at = self._opened_at or Instant.now()
             missing = set(partitions) - self._added
             if missing and self.version == 1:
                 with self._refusals_explained():
@@ -187,6 +204,7 @@ class Transaction:
         with self._step(Step.COMMIT_OFFSETS), self._refusals_explained():
             if not offsets:
                 return
+            self._opened_at = self._opened_at or Instant.now()
             if self.version == 1 and group not in self._groups:
                 self._groups.add(group)
                 self._coordinator.add_offsets(self.identity, group, self._deadline())
@@ -261,6 +279,13 @@ class Transaction:
             if self.state is not State.OPEN:
                 return refusal
             return self._fenced_or_timed_out(refusal)
+
+    @property
+    def open_for_ms(self) -> float:
+        """For how long the coordinator may have known of the open transaction: since its first partition or offsets
+        were announced to :meth:`add_partitions` or :meth:`commit_offsets`. 0 when it cannot know of one."""
+        opened_at = self._opened_at
+        return 0.0 if opened_at is None or self.state is not State.OPEN else opened_at.age_ms()
 
     # --- ending ------------------------------------------------------------------------------------------------
 
@@ -393,17 +418,17 @@ class Transaction:
             raise self._fenced(RuntimeError(f"{found.identity} has a transaction open"))
 
     def _fenced_or_timed_out(self, refusal: OncewardError) -> OncewardError:
-        open_for_ms = self._opened_at.age_ms()
+        open_for_ms = 0.0 if self._opened_at is None else self._opened_at.age_ms()
         try:
             why = self._what_fenced_us()
         except (Unanswered, BrokerUnreachable):
             why = Fencing.STILL_OURS  # nobody to ask: recover() will find out, and is refused if it was a takeover
         cause = f"transaction.timeout.ms={self.timeout_ms}"
-        advice = "raise transaction.timeout.ms or make batches smaller"
+        advice = f"if it repeats, {LONGER_OR_SMALLER}"
         if why is Fencing.ABORTED_FOR_US and open_for_ms < self.timeout_ms:
             why = self._wait_for_a_newer_owner()
             cause = "at the request of an older copy of this pipeline"
-            advice = "look for a copy that should not be running"
+            advice = "if it repeats, look for a copy that should not be running"
         if why is Fencing.TAKEN_OVER:
             return self._fenced(refusal)
         if why is Fencing.STILL_OURS and isinstance(refusal, BatchFailed):
@@ -411,7 +436,7 @@ class Transaction:
         self.state = State.TIMED_OUT
         return TransactionTimedOut(
             f"the coordinator aborted {self.identity} of {self.transactional_id} after {open_for_ms:.0f} ms ({cause})",
-            next_step=f"the batch runs again; {advice} if it repeats",
+            next_step=f"the batch runs again; {advice}",
             details={"transactional_id": self.transactional_id, "transaction.timeout.ms": self.timeout_ms},
         )
 
@@ -463,15 +488,23 @@ class Transaction:
     def _raise_init_refusal(self, refused: Refused) -> NoReturn:
         if refused.code != _INVALID_TRANSACTION_TIMEOUT:
             raise_as_error(refused)
-        try:
-            limit = self._client.broker_config().get("transaction.max.timeout.ms")
-        except OncewardError:  # without the right to describe configs the message has one number less
-            limit = None
+        limit = self._broker_limit()
         raise TransactionTimeoutTooLarge(
             f"transaction.timeout.ms={self.timeout_ms} is above the broker's transaction.max.timeout.ms"
             + (f"={limit}" if limit else ""),
             next_step="lower transaction.timeout.ms, or raise transaction.max.timeout.ms on the brokers",
         ) from refused
+
+    def _longest_allowed_ms(self) -> int:
+        limit = self._broker_limit()
+        return min(int(limit), LONGEST_TRANSACTION_MS) if limit else _SAFE_TIMEOUT_MS
+
+    def _broker_limit(self) -> str | None:
+        """``transaction.max.timeout.ms``, or None without the right to describe the brokers' configuration."""
+        try:
+            return self._client.broker_config().get("transaction.max.timeout.ms")
+        except OncewardError:
+            return None
 
     # --- steps -------------------------------------------------------------------------------------------------
 

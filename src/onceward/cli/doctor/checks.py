@@ -14,7 +14,7 @@ from onceward.engine.jars import resolve, spark_connector_coordinates
 from onceward.engine.java import java_executable
 from onceward.errors import AccessDenied, ConfigurationError, OncewardError, TopicMissing
 from onceward.wire.client import KafkaClient
-from onceward.wire.settings import settings_from_options
+from onceward.wire.settings import LONGEST_TRANSACTION_MS, settings_from_options
 
 _OLDEST_SPARK, _FIRST_UNKNOWN_SPARK = (4, 0), (5, 0)
 
@@ -92,8 +92,9 @@ def _transactions(client: KafkaClient) -> Finding:
     )
 
 
-def _timeout(client: KafkaClient, wanted_ms: int) -> Finding:
+def _timeout(client: KafkaClient, chosen_ms: int | None) -> Finding:
     most = int(client.broker_config().get("transaction.max.timeout.ms") or 0)
+    wanted_ms = min(most, LONGEST_TRANSACTION_MS) if chosen_ms is None else chosen_ms
     if most >= wanted_ms:
         return Finding("ok", f"transaction.max.timeout.ms={most}, the sink's transaction.timeout.ms is {wanted_ms}")
     return Finding(

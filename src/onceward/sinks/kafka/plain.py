@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.secrecy import unlogged_calls
 from onceward.sinks.kafka import preflight
 from onceward.sinks.kafka.columns import prepare
-from onceward.sinks.kafka.rows import HeldRows, partition_counts
+from onceward.sinks.kafka.rows import HeldRows, partition_counts, pieces
 from onceward.sinks.kafka.settings import KafkaSinkSettings
 from onceward.sinks.kafka.tasks import number, this_attempt
 from onceward.wire.client import KafkaClient
@@ -99,8 +100,8 @@ class _PlainTask:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> int:
         records = 0
-        for batch in batches:
-            self._rows.add(batch)
+        for piece in chain.from_iterable(map(pieces, batches)):
+            self._rows.add(piece)
             if self._rows.held_bytes >= self._held_bytes:
                 records += self._send_all()
         return records + self._send_all()

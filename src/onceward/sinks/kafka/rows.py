@@ -1,13 +1,16 @@
-"""A task's rows on the way to their partitions: held back as they come, then routed and encoded in one go.
+"""A task's rows on the way to their partitions: put there as they come, held back, then encoded.
 
-Runs in executor tasks, called by :mod:`tasks` and :mod:`plain` with the Arrow batches that Spark hands over (columns as
-made by :mod:`columns`).
+Runs in executor tasks and, for small batches, in the driver. Called by :mod:`tasks`, :mod:`plain` and
+:mod:`driver_task`, with the Arrow batches that Spark hands over (columns as made by :mod:`columns`).
+
+Memory: what is held is there twice for a moment, as rows and as record batches; everything else works on a few
+mebibytes at a time, however large an Arrow batch is and however many rows are held.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +19,25 @@ import pyarrow.compute as pc
 
 from onceward.errors import BadColumn, PartitionMissing, RecordTooLarge
 from onceward.ids import TopicPartition, topic_name
-from onceward.records.batch import Fragment, encode_partitions
+from onceward.records.batch import Fragment, encode_runs
 from onceward.records.columns import RecordColumns
 from onceward.records.compression import codec_of
-from onceward.records.partitioner import assign_partitions
+from onceward.records.partitioner import assign_partitions, group_by_partition
 from onceward.sinks.kafka.columns import TIMESTAMP_MS
 from onceward.wire.client import KafkaClient
 from onceward.wire.settings import ProducerSettings
+
+_PIECE_BYTES = 4 << 20
+"""Rows are put to their partitions, and partitions encoded, in pieces of about so many bytes: enough to pay for the
+calls, little enough that what they need in between (several times as much) does not count."""
+
+
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """``batch`` in slices of a few mebibytes, which share its memory; nothing for an empty one."""
+    rows = batch.num_rows
+    step = max(1, rows * _PIECE_BYTES // max(1, batch.nbytes))
+    for start in range(0, rows, step):
+        yield batch.slice(start, step)
 
 
 class HeldRows:
@@ -41,32 +56,72 @@ class HeldRows:
         self._count_of = count_of
         self._producer = producer
         self._next_null_key = first
-        self._batches: list[pa.RecordBatch] = []
+        self._fresh: list[pa.RecordBatch] = []  # not yet put to their partitions
+        self._fresh_bytes = 0
+        self._held: dict[TopicPartition, list[RecordColumns]] = {}
         self.held_bytes = 0
         """Bytes held back, about."""
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Hold one Arrow batch."""
-        if batch.num_rows:
-            self._batches.append(batch)
-            self.held_bytes += batch.nbytes
-
-    def encode(self) -> dict[TopicPartition, list[Fragment]]:
-        """All rows held, as fragments by partition; holds nothing afterwards.
+        """Hold one Arrow batch, and now and then put to their partitions what has come.
 
         :raises BadColumn: a null topic, or a timestamp before 1970.
         :raises PartitionMissing, TopicMissing, InvalidTopicName: a row names what does not exist.
-        :raises RecordTooLarge: one record is larger than ``batch.size``.
         """
-        batches, self._batches, self.held_bytes = self._batches, [], 0
-        fragments: dict[TopicPartition, list[Fragment]] = {}
-        if not batches:
-            return fragments
-        for batch in pa.Table.from_batches(batches).combine_chunks().to_batches():
+        for piece in pieces(batch):
+            self._fresh.append(piece)
+            self._fresh_bytes += piece.nbytes
+            self.held_bytes += piece.nbytes
+            if self._fresh_bytes >= _PIECE_BYTES:
+                self._put_to_partitions()
+
+    def _put_to_partitions(self) -> None:
+        fresh, self._fresh, self._fresh_bytes = self._fresh, [], 0
+        if not fresh:
+            return
+        for batch in pa.Table.from_batches(fresh).combine_chunks().to_batches():
             for topic, rows in self._by_topic(batch):
-                for partition, parts in self._encode_topic(topic, rows):
-                    fragments.setdefault(TopicPartition(topic, partition), []).extend(parts)
+                columns = _columns(rows)
+                for partition, part in group_by_partition(columns, self._partitions(topic, columns, rows)):
+                    self._held.setdefault(TopicPartition(topic, partition), []).append(part)
+
+    def encode(self) -> dict[TopicPartition, list[Fragment]]:
+        """All rows held, as fragments by partition; holds nothing afterwards. Raises what :meth:`add` does, too.
+
+        :raises RecordTooLarge: one record is larger than ``max.request.size``.
+        """
+        self._put_to_partitions()
+        held, self._held, self.held_bytes = self._held, {}, 0
+        fragments: dict[TopicPartition, list[Fragment]] = {}
+        for group in _groups(held):
+            # Partition by partition, so that record batches are as full as what is held allows.
+            columns = RecordColumns.concat([part for _, parts in group for part in parts])
+            ends = np.cumsum([sum(map(len, parts)) for _, parts in group]).tolist()
+            partitions = [partition for partition, _ in group]
+            fragments.update(zip(partitions, self._encode_runs(columns, ends, partitions), strict=True))
         return fragments
+
+    def _encode_runs(
+        self, columns: RecordColumns, ends: list[int], partitions: list[TopicPartition]
+    ) -> list[list[Fragment]]:
+        producer = self._producer
+        try:
+            return encode_runs(
+                columns,
+                ends,
+                codec=codec_of(producer.compression),
+                batch_bytes=producer.batch_bytes,
+                record_bytes=producer.max_request_bytes,
+                now_ms=time.time_ns() // 1_000_000,
+                compression_level=producer.compression_level,
+            )
+        except RecordTooLarge as error:  # the encoder does not know what the bytes are for
+            topics = sorted({partition.topic for partition in partitions})
+            raise RecordTooLarge(
+                f"topic {', '.join(map(repr, topics))}: {error.message}",
+                next_step=error.next_step,
+                details={**error.details, "topic": topics[0] if len(topics) == 1 else topics},
+            ) from None
 
     def _by_topic(self, batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
         if self._topic is not None:
@@ -78,24 +133,6 @@ class HeldRows:
                 next_step="filter these rows out, fill the column, or pass topic= to KafkaSink",
             )
         return [(str(name), batch.filter(pc.equal(topics, name))) for name in pc.unique(topics)]
-
-    def _encode_topic(self, topic: str, batch: pa.RecordBatch) -> list[tuple[int, list[Fragment]]]:
-        columns = _columns(batch)
-        try:
-            return encode_partitions(
-                columns,
-                self._partitions(topic, columns, batch),
-                codec=codec_of(self._producer.compression),
-                batch_bytes=self._producer.batch_bytes,
-                now_ms=time.time_ns() // 1_000_000,
-                compression_level=self._producer.compression_level,
-            )
-        except RecordTooLarge as error:  # the encoder does not know what the bytes are for
-            raise RecordTooLarge(
-                f"topic {topic!r}: {error.message}",
-                next_step=error.next_step,
-                details={**error.details, "topic": topic},
-            ) from None
 
     def _partitions(self, topic: str, columns: RecordColumns, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
         count = self._count_of(topic)
@@ -115,6 +152,23 @@ class HeldRows:
                 details={"topic": topic, "partition": int(explicit[bad][0])},
             )
         return np.where(given, explicit, chosen).astype(np.int32, copy=False)
+
+
+def _groups(
+    held: dict[TopicPartition, list[RecordColumns]],
+) -> Iterator[list[tuple[TopicPartition, list[RecordColumns]]]]:
+    """``held`` a few mebibytes at a time, each partition in one group; takes out what it gives."""
+    group: list[tuple[TopicPartition, list[RecordColumns]]] = []
+    size = 0
+    for partition in list(held):
+        parts = held.pop(partition)
+        group.append((partition, parts))
+        size += sum(part.nbytes for part in parts)
+        if size >= _PIECE_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def partition_counts(client: KafkaClient, known: Mapping[str, int], ledger_topic: str) -> Callable[[str], int]:

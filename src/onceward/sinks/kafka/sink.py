@@ -48,7 +48,8 @@ class KafkaSink(ForeachBatchSink):
         from another sink), only while the pipeline has no ledger record. ``"complete"`` and ``"keep"``, for one start
         after :class:`~onceward.errors.BatchChanged`: write the frames that a committed batch lacks, or leave it so.
     :param options: Kafka client settings by Kafka's own names, such as ``security.protocol``, ``compression.type``,
-        ``batch.size``, ``transaction.timeout.ms``. Unknown or contradictory ones are refused here.
+        ``batch.size``, ``transaction.timeout.ms`` (default: 15 minutes, or what the brokers allow if that is less).
+        Unknown or contradictory ones are refused here.
     :param oauth_token_provider: for ``sasl.mechanism=OAUTHBEARER``: a picklable object with ``token() -> str``.
     :param ledger_topic: compacted topic of the ledger, created when missing (16 partitions).
     :param create_topic_partitions: create ``topic`` with that many partitions when it is missing; None: refuse.
@@ -57,7 +58,10 @@ class KafkaSink(ForeachBatchSink):
     :param single_task_records: a batch of a query without state that spans at most so many source records runs as
         one task, which saves the others' start; 0: never.
     :param held_bytes: payload bytes that a task holds back before it sends, so that the transaction is open only
-        while bytes move.
+        while bytes move. A Python worker needs about 4 times as much beside some 100 MB for itself: 350 MB at the
+        default of 64 MiB (measured with records of 20 B to 100 kB). Spark counts that to
+        ``spark.executor.memoryOverhead`` (default: a tenth of the heap, at least 384 MiB), once for each of the
+        executor's cores.
     :param sequencer_host: host name under which executors reach the driver; None: ``spark.driver.host``.
     :param sequencer_port: port of the driver's sequencer; 0: any free one.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.

@@ -19,8 +19,16 @@ from onceward.engine.persisted import Readers
 from onceward.engine.shuffles import Shuffles
 from onceward.engine.spark_query import RunningBatch
 from onceward.engine.target import AtomicTarget, Write, Written
-from onceward.errors import BatchTimedOut, Fenced, LedgerOutdated, OncewardError, from_json
-from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.errors import (
+    BatchTimedOut,
+    Fenced,
+    LedgerOutdated,
+    OncewardError,
+    TransactionTimedOut,
+    TransactionTimeoutTooShort,
+    from_json,
+)
+from onceward.ids import BatchId, ProducerIdentity, TopicPartition
 from onceward.ledger.record import LedgerRecord
 from onceward.ledger.topic import Ledger
 from onceward.secrecy import unlogged_calls
@@ -36,7 +44,7 @@ from onceward.sinks.kafka.tasks import REPORT_SCHEMA, TaskSpec, writer
 from onceward.wire.client import KafkaClient
 from onceward.wire.producer import Append, PartitionProducer
 from onceward.wire.settings import ProducerSettings
-from onceward.wire.transaction import Transaction
+from onceward.wire.transaction import LONGER_OR_SMALLER, Transaction
 from onceward.wire.transaction_states import State
 
 log = logging.getLogger(__name__)
@@ -50,6 +58,7 @@ class KafkaTarget(AtomicTarget):
         self._client = KafkaClient(settings.client)
         self._ledger = Ledger(self._client, settings.ledger_topic, settings.pipeline)
         timeout_ms = settings.producer.transaction_timeout_ms
+        self._overdue: BatchId | None = None  # the last batch that did not end within the transaction's time
         self._transaction = Transaction(self._client, settings.pipeline, timeout_ms, outdated=self._outdated)
         self._staged = self._committed = -1  # sequences of ledger records
         self._confirmed = False  # is what was last read from the ledger known to be the newest?
@@ -134,7 +143,7 @@ class KafkaTarget(AtomicTarget):
             job_frame, task_count = self._plan(write, running)
             readers.add(job_frame)
         with events.step(events.SEND, **ids), job.naming_lost_input(), self._shuffles.read_once(job_frame):
-            rows, book = self._run(job_frame)
+            rows, book = self._run(job_frame, running)
         with events.step(events.CHECK, **ids):
             output = check([_report(row) for row in rows], book.turns, task_count, self._sequences)
         self._sequences = dict(book.next_sequences)
@@ -182,7 +191,7 @@ class KafkaTarget(AtomicTarget):
             bind, advertised = preflight.sequencer_hosts(frame.sparkSession.sparkContext, self._settings)
             self._sequencer = Sequencer(bind, advertised, self._settings.sequencer_port)
         producer = self._settings.producer
-        limit_ms = min(producer.delivery_timeout_ms, producer.transaction_timeout_ms)
+        limit_ms = min(producer.delivery_timeout_ms, self._transaction.timeout_ms)
         return self._sequencer.open_epoch(
             self._transaction.identity,
             lease_limit_seconds=limit_ms / 1000,
@@ -190,7 +199,7 @@ class KafkaTarget(AtomicTarget):
             first_sequences=self._sequences,
         )
 
-    def _run(self, job_frame: DataFrame) -> tuple[list[Row], EpochBook]:
+    def _run(self, job_frame: DataFrame, running: RunningBatch) -> tuple[list[Row], EpochBook]:
         """Run the job; a typed error of a task or of the sequencer comes before Spark's text of it."""
         sequencer = self._sequencer
         assert sequencer is not None  # noqa: S101 — opened in _plan
@@ -199,6 +208,9 @@ class KafkaTarget(AtomicTarget):
         def lost() -> OncewardError | None:
             if deadline is not None and time.monotonic() > deadline and sequencer.failure is None:
                 sequencer.poison(self._out_of_time())
+            if self._transaction.open_for_ms > self._transaction.timeout_ms and sequencer.failure is None:
+                # The coordinator aborts it, and whoever sends next will be refused; but that may be minutes from now.
+                sequencer.poison(self._transaction_timed_out(running))
             return sequencer.failure
 
         try:
@@ -218,6 +230,18 @@ class KafkaTarget(AtomicTarget):
         """Why the attempt is lost. A task cannot tell fencing from a transaction that timed out; the driver can."""
         failure = sequencer.failure
         return self._transaction.explain(failure) if isinstance(failure, Fenced) else failure
+
+    def _transaction_timed_out(self, running: RunningBatch) -> OncewardError:
+        """Once is bad luck (a broker, an executor); twice it is the batch, and a third time would be no better."""
+        again, self._overdue = self._overdue == running.batch, running.batch
+        size = "" if running.input_records is None else f" of {running.input_records:,} source records"
+        what = (
+            f"{running.batch}{size} was not sent within transaction.timeout.ms={self._transaction.timeout_ms}, counted "
+            "from its first record"
+        )
+        if again:
+            return TransactionTimeoutTooShort(f"{what}, and not when it was tried again", next_step=LONGER_OR_SMALLER)
+        return TransactionTimedOut(what, next_step=f"the batch runs again; if it repeats, {LONGER_OR_SMALLER}")
 
     def _deadline(self) -> float | None:
         limit = self._settings.batch_timeout_s

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from onceward.errors import AttemptSuperseded, EpochPoisoned, OncewardError, Seq
 from onceward.ids import TopicPartition
 from onceward.records.batch import Fragment, next_sequence
 from onceward.sinks.kafka.report import Segment, TaskReport
-from onceward.sinks.kafka.rows import HeldRows, partition_counts
+from onceward.sinks.kafka.rows import HeldRows, partition_counts, pieces
 from onceward.sinks.kafka.sequencer.book import TaskAttempt
 from onceward.sinks.kafka.sequencer.lease import SequencerConnection
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
@@ -122,8 +123,8 @@ class _TransactionalTask:
         self._segments: dict[TopicPartition, list[Segment]] = {}
 
     def run(self, batches: Batches) -> TaskReport:
-        for batch in batches:
-            self._rows.add(batch)
+        for piece in chain.from_iterable(map(pieces, batches)):
+            self._rows.add(piece)
             if self._rows.held_bytes >= self._spec.held_bytes:
                 self._send_all()
         self._send_all()
