@@ -1,7 +1,8 @@
 """The README's first job, typed into an empty folder: its commands as they stand, and ``kill -9`` in the middle.
 
-All that differs from the page is the port, which is a free one. The folder has nothing in it, the environment is not
-activated, and the job is a process of its own, started by ``python`` and by ``spark-submit``.
+All that differs from the page is the port, which is a free one. The folder has nothing in it, and the job is a process
+of its own: started by ``python`` without the environment activated, and by ``spark-submit`` with it, since that looks
+for PySpark in the ``python3`` of the path.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Newcomer:
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder, self.port, self.servers = folder, port, f"localhost:{port}"
+        self.activated = False
         self.started: list[subprocess.Popen[str]] = []
         [job] = [block for block in markdown.blocks(ROOT / "README.md") if block.language == "python"]
         (folder / "job.py").write_text(self.fit(job.text))
@@ -48,11 +50,11 @@ class Newcomer:
         return re.sub(r"\b9092\b", str(self.port), text)
 
     def environment(self) -> dict[str, str]:
-        """Without the virtual environment's ``bin``: what is run from there is named by its path."""
-        path = [folder for folder in os.environ["PATH"].split(os.pathsep) if Path(folder) != BIN]
-        kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK", "VIRTUAL"))
-        }
+        """With the virtual environment's ``bin`` on the path only if it is activated; what is run is named in full."""
+        others = [folder for folder in os.environ["PATH"].split(os.pathsep) if Path(folder) != BIN]
+        path = [str(BIN), *others] if self.activated else others
+        ours = ("PYSPARK", "SPARK", "VIRTUAL_ENV")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         return {**kept, "PATH": os.pathsep.join(path), "PYTHONPATH": os.pathsep.join(p for p in sys.path if "src" in p)}
 
     def words(self, line: str) -> list[str]:
@@ -116,6 +118,7 @@ def submit_line(newcomer: Newcomer) -> str:
 
 @pytest.mark.parametrize("launcher", ["python", "spark-submit"])
 def test_the_first_job_survives_a_kill(launcher: str, newcomer: Newcomer):
+    newcomer.activated = launcher == "spark-submit"
     line = lines("README.md", "python job.py")[0] if launcher == "python" else submit_line(newcomer)
     [send], [verify] = lines("README.md", "python -c"), lines("README.md", "onceward verify")
 
