@@ -10,6 +10,7 @@ from typing import Any
 from handmade_pipeline import HandmadePipeline
 
 STATUS = {"exactly_once": 0, "violated": 1, "inconclusive": 2}
+UNAVAILABLE = 69
 
 
 def verify(pipeline: HandmadePipeline, *options: str, settle_s: float = 5, at_rest: bool = True) -> dict[str, Any]:
@@ -18,7 +19,8 @@ def verify(pipeline: HandmadePipeline, *options: str, settle_s: float = 5, at_re
     command += ["--pipeline-id", pipeline.pipeline_id, "--ledger-topic", pipeline.ledger, "--output", "json"]
     command += ["--settle", str(settle_s), *(["--expect-caught-up"] if at_rest else []), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode in STATUS.values(), done.stderr
+    assert done.returncode in (*STATUS.values(), UNAVAILABLE), done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
-    assert done.returncode == STATUS[answer["verdict"]]
+    assert done.returncode == answer["exit_status"]
+    assert done.returncode in (STATUS[answer["verdict"]], UNAVAILABLE)
     return answer

@@ -114,7 +114,7 @@ def verify(
             shared_topic=shared_topic,
             what_is_left=what_is_left,
             log_dirs=tuple(log_dirs or ()),
-            since=since_of(since) if since else None,
+            since=None if since is None else since_of(since),
             conserves=conserves_of(
                 conserves.value if conserves else None, lineage_headers, lineage_json, each_topic=each_topic
             ),

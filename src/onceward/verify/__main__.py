@@ -70,7 +70,7 @@ def _question(options: argparse.Namespace) -> Question:
         shared_topic=options.shared_topic,
         what_is_left=options.what_is_left,
         log_dirs=tuple(folder for folders in options.log_dirs for folder in folders),
-        since=since_of(options.since) if options.since else None,
+        since=None if options.since is None else since_of(options.since),
         conserves=conserves_of(
             options.conserves, options.lineage_headers, options.lineage_json, each_topic=options.each_topic
         ),

@@ -72,7 +72,7 @@ def one_chain(read: Sequence[Batch], findings: Findings, *, complete: bool = Fal
         _never_back(before, after, findings)
     for batch in batches:
         _moves_forward(batch, findings)
-        _tells_of_every_write(batch, findings)
+    _every_write_is_told_of(batches, findings)
     _one_identity_each(batches, findings)
     _one_run_after_the_other(batches, findings)
     _output_only_grows(batches, findings)
@@ -234,15 +234,37 @@ def _one_run_after_the_other(batches: Sequence[Batch], findings: Findings) -> No
             findings.anomaly("zombie-write", "I7", after.place, detail)
 
 
+def _every_write_is_told_of(batches: Sequence[Batch], findings: Findings) -> None:
+    """Manifests have as many records as the user's function handed over, in all and for each topic that it named.
+
+    A supplement tells of all the frames of its batch, and its manifest of those that it added.
+    """
+    before = None
+    written = 0
+    for batch in batches:
+        if not batch.supplement:
+            written = batch.records
+            _tells_of_every_write(batch, findings)
+        elif before is not None and before.sequence + 1 == batch.sequence:
+            written += batch.records
+            handed_over = sum(write.records for write in batch.writes or ())
+            if written < handed_over:
+                detail = f"sequence {batch.sequence}: with it, {handed_over} records of batch {batch.batch_id} were "
+                detail += f"handed over, the manifests have {written}"
+                findings.anomaly("lost-write", "I1", batch.place, detail)
+        before = batch
+
+
 def _tells_of_every_write(batch: Batch, findings: Findings) -> None:
-    """The manifest has as many records as the user's function handed over, in all and for each topic that it named."""
-    if batch.writes is None or batch.supplement:
+    if batch.writes is None:
         return
     told: dict[str | None, int] = defaultdict(int)
     for write in batch.writes:
         told[write.topic] += write.records
     for topic in sorted(topic for topic in told if topic is not None):
-        _as_many(batch, f"to topic {topic}", told[topic], _records(batch, topic), findings, more_allowed=None in told)
+        _as_many(
+            batch, f"to topic {topic}", told[topic], _records_to(batch, topic), findings, more_allowed=None in told
+        )
     _as_many(batch, "in all", sum(told.values()), batch.records, findings, more_allowed=False)
 
 
@@ -256,7 +278,7 @@ def _as_many(
         findings.anomaly("unaccounted-write", "I2", batch.place, detail)
 
 
-def _records(batch: Batch, topic: str) -> int:
+def _records_to(batch: Batch, topic: str) -> int:
     return sum(part.count for part in batch.parts if part.topic == topic)
 
 

@@ -40,7 +40,7 @@ class Span(NamedTuple):
 
 
 class Write(NamedTuple):
-    """One call that handed over a frame. ``topic`` is None where a column named it."""
+    """One frame that was handed over. ``topic`` is None where the sink's settings or the rows say it."""
 
     topic: str | None
     records: int
@@ -63,7 +63,7 @@ class Batch:
     run_id: str = ""
     """Of the query's start that wrote it; empty: not told."""
     writes: tuple[Write, ...] | None = None
-    """What the user's function handed over, call by call; None: not told."""
+    """What the user's function handed over, frame by frame (a supplement: all of the batch's); None: not told."""
     supplement: bool = False
     """It adds to the batch of the record before it; ``parts`` are only what was added."""
     committed_at_ms: int = 0
