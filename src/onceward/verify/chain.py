@@ -91,7 +91,8 @@ def _chain(
         findings.gone(f"batches before sequence {oldest.sequence}: the ledger does not have them any more")
     elif oldest.batch_id > 0:
         findings.cannot_judge(
-            f"what was written before batch {oldest.batch_id}, with which the ledger begins "
+            f"what was written before batch {oldest.batch_id}, with which the ledger begins: by another sink "
+            '(resume="adopt"), or nothing, if the query skipped these batches '
             f"(--since {oldest.batch_id} does not ask for it)"
         )
     whole = covered_from == 0 and oldest.sequence == 0 and oldest.batch_id == 0
@@ -247,11 +248,9 @@ def _every_write_is_told_of(batches: Sequence[Batch], findings: Findings) -> Non
             _tells_of_every_write(batch, findings)
         elif before is not None and before.sequence + 1 == batch.sequence:
             written += batch.records
-            handed_over = sum(write.records for write in batch.writes or ())
-            if written < handed_over:
-                detail = f"sequence {batch.sequence}: with it, {handed_over} records of batch {batch.batch_id} were "
-                detail += f"handed over, the manifests have {written}"
-                findings.anomaly("lost-write", "I1", batch.place, detail)
+            if before.writes is not None and batch.writes is not None:
+                handed_over = sum(write.records for write in batch.writes)
+                _as_many(batch, "with it, in all", handed_over, written, findings, more_allowed=False)
         before = batch
 
 
