@@ -25,7 +25,7 @@ from onceward.verify.ledger import Part, kafka_position
 from onceward.verify.lineage import Lineage
 from onceward.verify.manifests import Reading
 
-_CELL_BYTES = 128 << 20
+_CELL_BYTES = 32 << 20
 _SHOWN_PLACES = 100
 
 
@@ -42,7 +42,7 @@ class Conserves:
     each_topic: bool = False
     lineage: Lineage = field(default_factory=Lineage)
     cell_bytes: int = _CELL_BYTES
-    """How much memory counting may take; what needs more is done in turns."""
+    """What counters may take; looking at them takes four times as much. Inputs that need more are counted in turns."""
 
 
 def conserve(
