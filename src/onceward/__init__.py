@@ -18,16 +18,18 @@ if TYPE_CHECKING:
     from onceward.errors import OncewardError as OncewardError
     from onceward.sinks.kafka.sink import KafkaSink as KafkaSink
     from onceward.sources.kafka import kafka_source as kafka_source
+    from onceward.sources.lineage import lineage as lineage
 
 _HOME = {
     "KafkaSink": "onceward.sinks.kafka.sink",
     "OncewardError": "onceward.errors",
     "error_of": "onceward.engine.foreach_batch",
     "kafka_source": "onceward.sources.kafka",
+    "lineage": "onceward.sources.lineage",
     "spark_conf": "onceward.engine.spark_session",
 }
 
-__all__ = ["KafkaSink", "OncewardError", "error_of", "errors", "kafka_source", "spark_conf"]
+__all__ = ["KafkaSink", "OncewardError", "error_of", "errors", "kafka_source", "lineage", "spark_conf"]
 
 
 def __getattr__(name: str) -> Any:

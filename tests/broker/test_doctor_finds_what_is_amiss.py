@@ -56,7 +56,7 @@ def test_a_secret_in_a_broken_configuration_file_is_not_shown(tmp_path: Path) ->
     config = tmp_path / "client.properties"
     config.write_text("sasl.password the-canary\n")
     result = CliRunner().invoke(app, ["doctor", "--bootstrap-servers", "b:1", "--command-config", str(config)])
-    assert result.exit_code == 1
+    assert result.exit_code == 64
     assert "line 1" in result.output
     assert "canary" not in result.output
     with pytest.raises(Exception, match="no file"):

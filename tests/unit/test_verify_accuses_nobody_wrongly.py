@@ -152,6 +152,6 @@ def test_a_checker_that_fails_accuses_nobody(capsys: pytest.CaptureFixture[str])
         raise FileNotFoundError("a segment that retention has just deleted")
 
     stream = io.StringIO()
-    assert run(ask, "json", stream) == 2
+    assert run(ask, "json", stream) == 70
     assert json.loads(stream.getvalue())["verdict"] == "inconclusive"
     assert "Traceback" in capsys.readouterr().err

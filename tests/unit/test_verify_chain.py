@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.verify.chain import disjoint_parts, one_chain
-from onceward.verify.findings import CannotTell, Findings
-from onceward.verify.ledger import Batch, Part, Span, batch_of, kafka_position
+from onceward.verify.chain import Skipped, disjoint_parts, one_chain
+from onceward.verify.findings import CannotTell, Findings, WrongUsage
+from onceward.verify.ledger import Batch, Part, Span, Write, batch_of, kafka_position
+from onceward.verify.since import select, since_of
 
 
 def batch(sequence: int, start: Any, end: Any, **more: Any) -> Batch:
@@ -141,3 +144,140 @@ def test_only_what_looks_like_kafkas_position_is_one():
     assert [kafka_position(other) for other in (None, 5, {"logOffset": 5}, {"in": {"0": None}}, {"in": {"x": 1}})] == [
         None
     ] * 5
+
+
+def test_skipped_batches_are_no_gap():
+    findings = Findings()
+    skips = [
+        batch(0, at(p0=0), at(p0=5)),
+        batch(1, at(p0=5), at(p0=9), batch_id=3),
+        batch(2, at(p0=12), at(p0=15), batch_id=5),
+    ]
+    chain = one_chain(skips, findings)
+    assert findings.verdict == "exactly_once"
+    assert chain.skipped == (Skipped("q", 1, 2, ()), Skipped("q", 4, 4, ((("in", 0), 9, 11),)))
+
+
+@pytest.mark.parametrize("more", [{"batch_id": 1}, {"batch_id": 5, "query_id": "another"}])
+def test_offsets_left_out_without_a_skip(more: dict[str, Any]):
+    assert names(batch(0, at(p0=0), at(p0=5)), batch(1, at(p0=7), at(p0=9), **more)) == ["ledger-gap"]
+
+
+def test_a_skip_never_goes_back():
+    assert names(batch(0, at(p0=0), at(p0=5)), batch(1, at(p0=3), at(p0=9), batch_id=4)) == ["non-monotonic"]
+
+
+def test_a_supplement_repeats_its_batch():
+    start, end = at(p0=0), at(p0=5)
+    more = {"supplement": True, "batch_id": 0}
+    chain = [batch(0, start, end), batch(1, start, end, **more), batch(2, start, end, **more)]
+    assert names(*chain, batch(3, end, at(p0=9), batch_id=1)) == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"batch_id": 1}, {"query_id": "another"}, {"spans": (Span(at(p0=0), at(p0=6)),)}], ids=str
+)
+def test_a_supplement_of_another_batch(wrong: dict[str, Any]):
+    added = replace(batch(1, at(p0=0), at(p0=5), batch_id=0, supplement=True), **wrong)
+    assert names(batch(0, at(p0=0), at(p0=5)), added) == ["ledger-fork"]
+
+
+def test_a_batch_told_twice_is_a_fork():
+    """An empty one, which no offset would show."""
+    assert names(batch(0, at(p0=5), at(p0=5)), batch(1, at(p0=5), at(p0=5), batch_id=0)) == ["ledger-fork"]
+    assert names(batch(0, at(p0=5), at(p0=5), batch_id=3), batch(1, at(p0=5), at(p0=5))) == ["non-monotonic"]
+
+
+def test_a_run_that_comes_back_is_a_zombie():
+    """Its epochs rise, for it has fenced its heir."""
+    runs = [batch(n, at(p0=n), at(p0=n + 1), run_id=run) for n, run in enumerate(["a", "a", "b", "", "b", "a"])]
+    assert names(*runs[:-1]) == []
+    (found,) = judged(*runs).anomalies
+    assert (found.name, "sequence 1 " in found.detail) == ("zombie-write", True)
+
+
+def writing(parts: dict[str, int], *writes: tuple[str | None, int], **more: Any) -> Batch:
+    told = tuple(Part(0, topic, 0, count, 0, count - 1, "") for topic, count in parts.items())
+    return batch(0, at(p0=0), at(p0=5), parts=told, writes=tuple(Write(*write) for write in writes), **more)
+
+
+@pytest.mark.parametrize(
+    ("wrote", "name"),
+    [
+        (writing({"a": 3, "b": 2}, ("a", 3), ("b", 2)), None),
+        (writing({"a": 3, "b": 2}, ("a", 1), (None, 4)), None),
+        (writing({}), None),
+        (writing({"a": 3}, ("a", 3), ("b", 2)), "lost-write"),
+        (writing({"a": 3}, (None, 3), ("a", 1)), "lost-write"),
+        (writing({"a": 3, "b": 2}, ("a", 3)), "unaccounted-write"),
+    ],
+)
+def test_what_is_handed_over_is_told(wrote: Batch, name: str | None):
+    assert set(names(wrote)) == ({name} if name else set())
+
+
+@pytest.mark.parametrize(("added", "name"), [(2, set()), (1, {"lost-write"})])
+def test_a_supplement_tells_of_every_frame(added: int, name: set[str]):
+    whole = writing({"a": 3}, ("a", 3))
+    parts = (Part(1, "b", 0, added, 0, added - 1, ""),)
+    more = replace(
+        whole, sequence=1, identity=(7, 9), supplement=True, parts=parts, writes=(Write("a", 3), Write("b", 2))
+    )
+    assert set(names(whole, more)) == name
+
+
+CHAIN = [
+    batch(n, at(p0=n), at(p0=n + 1), query_id=query, batch_id=number, committed_at_ms=1_000 * n)
+    for n, (query, number) in enumerate([("q", 7), ("q", 8), ("r", 0), ("r", 1), ("r", 4)])
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "complete"),
+    [
+        ("1", 3, True),
+        ("batch:0", 2, True),
+        ("2", 4, True),  # 2 and 3 were skipped
+        ("sequence:1", 1, True),
+        ("sequence:0", 0, True),
+        ("1970-01-01T00:00:01.500Z", 2, True),
+        ("1970-01-01T00:00:00+00:00", 0, True),
+    ],
+)
+def test_since_begins_with_the_batch_asked_for(text: str, first: int, complete: bool):
+    selected = select(CHAIN, since_of(text))
+    assert ([b.sequence for b in selected.batches], selected.complete) == (list(range(first, 5)), complete)
+    findings = Findings()
+    one_chain(selected.batches, findings, complete=selected.complete)
+    assert findings.verdict == "exactly_once"
+
+
+def test_since_does_not_hide_what_compaction_took():
+    selected = select(CHAIN[3:], since_of("sequence:1"))
+    findings = Findings()
+    one_chain(selected.batches, findings, complete=selected.complete)
+    assert (selected.complete, findings.verdict) == (False, "inconclusive")
+
+
+def test_since_a_batch_that_is_not_there_yet():
+    with pytest.raises(CannotTell, match="ends with batch 4 of query r") as refused:
+        select(CHAIN, since_of("5"))
+    assert refused.value.exit_status == 2
+
+
+@pytest.mark.parametrize("text", ["", "-1", "yesterday", "batch:x", "2030-01-31T06:00", "query:3", "²"])
+def test_since_takes_nothing_else(text: str):
+    with pytest.raises(WrongUsage, match="is no batch") as refused:
+        since_of(text)
+    assert refused.value.exit_status == 64
+
+
+def test_what_is_optional_in_a_record_is_read():
+    told = {"version": 1, "sequence": 0, "query_id": "q", "batch_id": 0, "sources": [], "manifest": {}}
+    told |= {"producer_id": 1, "producer_epoch": 2}
+    plain = batch_of(json.dumps(told).encode(), "ledger", 0, 0)
+    assert (plain.run_id, plain.writes, plain.supplement) == ("", None, False)
+    more = told | {"run_id": "r", "writes": [["a", 3], [None, 4]], "supplement": True, "committed_at_ms": 5}
+    full = batch_of(json.dumps(more).encode(), "ledger", 0, 0)
+    assert (full.run_id, full.writes, full.supplement) == ("r", (Write("a", 3), Write(None, 4)), True)
+    assert full.committed_at_ms == 5

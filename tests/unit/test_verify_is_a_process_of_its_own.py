@@ -33,7 +33,7 @@ def test_without_librdkafka_it_names_the_extra_to_install(start: str):
         else "sys.argv.insert(1, 'verify'); from onceward.cli import app; app()"
     )
     done = python(f"import sys; sys.modules['confluent_kafka'] = None; {run}", *ARGUMENTS)
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 69, done.stderr
     assert 'pip install "onceward[demo]"' in done.stderr
     assert json.loads(done.stdout)["verdict"] == "inconclusive"
 
@@ -44,6 +44,6 @@ def test_a_setting_that_librdkafka_does_not_know_is_named(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "onceward.verify", *arguments], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 64, done.stderr
     assert "no.such.setting" in done.stderr
     assert "Traceback" not in done.stderr

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from onceward.verify.findings import STATUS_HELP
+
 if TYPE_CHECKING:
     from onceward.verify.checker import Question
 
@@ -20,6 +22,17 @@ class Output(str, Enum):
 
     text = "text"
     json = "json"
+
+
+class Rule(str, Enum):
+    """How many output records name each record of the source."""
+
+    EXACTLY = "exactly"
+    AT_MOST = "at-most"
+    AT_LEAST = "at-least"
+
+
+_PURPOSE = f"Prove or refute exactly-once for a pipeline's topics.\n\n{STATUS_HELP}"
 
 
 def verify(
@@ -41,20 +54,55 @@ def verify(
     what_is_left: Annotated[
         bool, typer.Option("--what-is-left", help="Do not ask for what compaction and retention have removed.")
     ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BATCH",
+            help="Judge from there on: a batch number of the newest checkpoint (12), sequence:40, or a time with its "
+            "zone (2030-01-31T06:00Z).",
+        ),
+    ] = None,
+    conserves: Annotated[
+        Rule | None,
+        typer.Option(
+            help="Where output records name their input: each record of the source that a batch has read is named by "
+            "one output record of that batch (exactly), by one or none (at-most, for filters), by one or more "
+            "(at-least)."
+        ),
+    ] = None,
+    each_topic: Annotated[
+        bool,
+        typer.Option(
+            "--each-topic", help="With --conserves: so for each output topic by itself, not for all together."
+        ),
+    ] = False,
+    lineage_headers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEC",
+            help="Headers with the name, as topic=NAME,partition=NAME,offset=NAME; by default those of "
+            "KafkaSink(lineage=True). Without topic= the pipeline reads one topic.",
+        ),
+    ] = None,
+    lineage_json: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="The same, as fields of a JSON value: offset=meta.offset,….")
+    ] = None,
     log_dirs: Annotated[
         list[Path] | None,
         typer.Option(metavar="DIR", help="A broker's log directory, to judge the epoch of each record batch."),
     ] = None,
     settle: Annotated[float, typer.Option(metavar="SECONDS", help="How long transactions may take to end.")] = 15,
     patience: Annotated[float, typer.Option(metavar="SECONDS", help="How long a broker may take to answer.")] = 60,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show librdkafka's own log.")] = False,
     output: Annotated[Output, typer.Option(help="For people, or for programs.")] = Output.text,
 ) -> None:
-    """Prove or refute exactly-once for a pipeline's topics. Exit status: 0 exactly once, 1 violated, 2 cannot tell."""
     from onceward.verify.command import run
 
     def ask() -> Question:
         from onceward.verify.checker import Question
         from onceward.verify.client_settings import settings_from_file
+        from onceward.verify.options import conserves_of
+        from onceward.verify.since import since_of
 
         return Question(
             bootstrap_servers=bootstrap_servers,
@@ -66,8 +114,16 @@ def verify(
             shared_topic=shared_topic,
             what_is_left=what_is_left,
             log_dirs=tuple(log_dirs or ()),
+            since=None if since is None else since_of(since),
+            conserves=conserves_of(
+                conserves.value if conserves else None, lineage_headers, lineage_json, each_topic=each_topic
+            ),
             settle_s=settle,
             patience_s=patience,
+            verbose=verbose,
         )
 
     raise typer.Exit(run(ask, output.value))
+
+
+verify.__doc__ = _PURPOSE

@@ -5,8 +5,9 @@ Runs as a process of its own: ``onceward verify`` or ``python -m onceward.verify
 encoder or in the ledger's code must not be repeated by whoever looks for it. ``.importlinter`` holds that. It only
 reads: it joins no group, commits nothing, fences nobody, and may look at a pipeline that is running.
 
-Route for readers: ``checker`` (what is asked, in order) → ``ledger`` and ``chain`` (the batches as told) →
+Route for readers: ``checker`` (what is asked, in order) → ``ledger``, ``since`` and ``chain`` (the batches as told) →
 ``partition_log``, ``checksum`` and ``manifests`` (the batches as they are) → ``culprits`` (whose is what nobody
-told of) → ``positions`` (sources, lag) → ``segments`` and ``fencing`` (the brokers' files, for epochs) →
-``findings`` and ``report`` (the outcome). ``cluster`` is the only module that talks to a broker.
+told of) → ``segments`` and ``fencing`` (the brokers' files, for epochs) → ``conserves`` with ``lineage`` and
+``conservation`` (the input, if it is asked for) → ``positions`` (sources, lag) → ``findings`` and ``report`` (the
+outcome). ``cluster`` is the only module that talks to a broker.
 """

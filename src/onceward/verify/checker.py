@@ -15,6 +15,7 @@ from typing import Any
 
 from onceward.verify.chain import Chain, disjoint_parts, one_chain
 from onceward.verify.cluster import COMMITTED, Cluster, Where
+from onceward.verify.conserves import Conserves, conserve
 from onceward.verify.culprits import leave_undecided, name_culprits
 from onceward.verify.fencing import Epochs, judge_ledger, judge_output
 from onceward.verify.findings import Findings, place
@@ -23,6 +24,7 @@ from onceward.verify.ledger_reader import LedgerReading, read_ledger
 from onceward.verify.manifests import OutputRange, Reading, judge, read_outputs
 from onceward.verify.positions import look_at_sources
 from onceward.verify.segments import replica_folder
+from onceward.verify.since import Selection, Since, select
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +37,11 @@ class Question:
     :param shared_topic: others write to the output topics, too.
     :param what_is_left: what compaction and retention have removed is not asked for.
     :param log_dirs: the brokers' log directories, for the epochs in each record batch.
+    :param since: the batch to begin with; what came before is not asked for. None: the ledger's first.
+    :param conserves: ask whether every record of the source is accounted for in the output, too.
     :param settle_s: how long transactions may take to end, in seconds.
     :param patience_s: how long to wait for an answer of a broker, in seconds.
+    :param verbose: librdkafka's own log goes to standard error.
     """
 
     bootstrap_servers: str
@@ -48,8 +53,11 @@ class Question:
     shared_topic: bool = False
     what_is_left: bool = False
     log_dirs: tuple[Path, ...] = ()
+    since: Since | None = None
+    conserves: Conserves | None = None
     settle_s: float = 15.0
     patience_s: float = 60.0
+    verbose: bool = False
 
 
 def check(question: Question) -> Findings:
@@ -57,7 +65,7 @@ def check(question: Question) -> Findings:
     began = time.monotonic()
     findings = Findings(what_is_left=question.what_is_left)
     settings = {**question.client, "bootstrap.servers": question.bootstrap_servers}
-    cluster = Cluster(settings, question.pipeline_id, question.patience_s)
+    cluster = Cluster(settings, question.pipeline_id, question.patience_s, verbose=question.verbose)
 
     outputs = _outputs(cluster, question, findings)
     seen_to = cluster.ends(outputs, COMMITTED)
@@ -65,7 +73,8 @@ def check(question: Question) -> Findings:
     high = cluster.ends(outputs)
 
     _undecided(ledger, question, findings)
-    chain = one_chain(ledger.batches, findings)
+    selected = select(ledger.batches, question.since)
+    chain = one_chain(selected.batches, findings, complete=selected.complete)
     findings.facts |= {"pipeline_id": question.pipeline_id, "ledger": _ledger_facts(question.ledger_topic, chain)}
     if not chain.batches:
         findings.cannot_judge(f"pipeline {question.pipeline_id}: the ledger {question.ledger_topic} has no batch of it")
@@ -73,7 +82,7 @@ def check(question: Question) -> Findings:
     if ledger.undecided:  # what is visible may belong to a batch that is told of behind an open transaction
         seen_to = {w: min(to, max((p.last + 1 for p in parts.get(w, ())), default=0)) for w, to in seen_to.items()}
 
-    ranges = _ranges(cluster, question, chain, parts, seen_to, high, findings)
+    ranges = _ranges(cluster, question, chain, selected, parts, seen_to, high, findings)
     readings = _readings(cluster, question, parts, ranges, high, findings)
     judge(readings, findings)
     if question.shared_topic:
@@ -84,6 +93,8 @@ def check(question: Question) -> Findings:
         _epochs(cluster, question, chain, readings, findings)
 
     findings.facts["topics"] = _topic_facts(readings, findings)
+    if question.conserves is not None and chain.batches:
+        conserve(cluster, chain, readings, question.conserves, findings)
     look_at_sources(cluster, chain, findings, expect_caught_up=question.expect_caught_up)
     findings.facts["seconds"] = round(time.monotonic() - began, 3)
     return findings
@@ -95,7 +106,7 @@ def _ledger(cluster: Cluster, question: Question) -> LedgerReading:
 
 def _outputs(cluster: Cluster, question: Question, findings: Findings) -> list[Where]:
     """The partitions of the topics that were asked for, or else of those that batches wrote to."""
-    told = () if question.topics else _ledger(cluster, question).batches
+    told = () if question.topics else select(_ledger(cluster, question).batches, question.since).batches
     topics = question.topics or sorted({part.topic for batch in told for part in batch.parts})
     found: list[Where] = []
     for topic in topics:
@@ -129,6 +140,7 @@ def _ranges(
     cluster: Cluster,
     question: Question,
     chain: Chain,
+    selected: Selection,
     parts: Mapping[Where, Sequence[Part]],
     seen_to: Mapping[Where, int],
     high: Mapping[Where, int],
@@ -139,7 +151,7 @@ def _ranges(
         for where, seen in seen_to.items()
     }
     stable = cluster.wait_until_stable(high if question.expect_caught_up else wanted, question.settle_s)
-    starts = cluster.starts(high)
+    starts = _after_what_is_left_out(cluster.starts(high), selected, parts)
     first_sequence = chain.covered[0].sequence if chain.covered else 0
     ranges = {}
     for where in high:
@@ -154,6 +166,22 @@ def _ranges(
         end = min(stable[where], high[where] if question.expect_caught_up else wanted[where])
         ranges[where] = OutputRange(starts[where], end, accounted_from, min(seen_to[where], end))
     return ranges
+
+
+def _after_what_is_left_out(
+    starts: Mapping[Where, int], selected: Selection, parts: Mapping[Where, Sequence[Part]]
+) -> dict[Where, int]:
+    """Where to begin reading: behind the last record of a batch that is left out, so that old output costs nothing."""
+    begin = dict(starts)
+    for part in (part for batch in selected.before for part in batch.parts):
+        where = (part.topic, part.partition)
+        if where in begin:
+            begin[where] = max(begin[where], part.last + 1)
+    # A batch that is told to lie before what is left out is an anomaly already, and no case of retention.
+    return {
+        where: max(starts[where], min([first, *(part.first for part in parts.get(where, ()))]))
+        for where, first in begin.items()
+    }
 
 
 def _readings(
@@ -213,6 +241,15 @@ def _ledger_facts(topic: str, chain: Chain) -> dict[str, Any]:
         "begins_at": [span.start for span in batches[0].spans],
         "ends_at": [span.end for span in batches[-1].spans],
         "queries": len({batch.query_id for batch in batches}),
+        "supplements": sum(batch.supplement for batch in batches),
+        "skipped": [
+            {
+                "query_id": skipped.query_id,
+                "batches": [skipped.first_batch, skipped.last_batch],
+                "read": [place(*where, first, last) for where, first, last in skipped.ranges],
+            }
+            for skipped in chain.skipped
+        ],
     }
 
 

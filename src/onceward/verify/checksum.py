@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from onceward.verify.findings import CannotTell
+from onceward.verify.findings import Unavailable
 
 try:
     from crc32c import crc32c
 except ImportError as missing:  # pragma: no cover  it is a dependency of the package
-    raise CannotTell("the crc32c package is missing", next_step="pip install onceward") from missing
+    raise Unavailable("the crc32c package is missing", next_step="pip install onceward") from missing
 
 Headers = Sequence[tuple[str, "bytes | None"]]
 

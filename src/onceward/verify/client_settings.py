@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from onceward.verify.findings import CannotTell
+from onceward.verify.findings import WrongUsage
 
 _RENAMED = {
     "ssl.endpoint.identification.algorithm": "ssl.endpoint.identification.algorithm",
@@ -38,11 +38,11 @@ _JAAS = re.compile(r"\b(username|password)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:
 
 
 def settings_from_file(file: Path) -> dict[str, str]:
-    """What ``file`` says, in librdkafka's names. :raises CannotTell: it is missing, or has a Java keystore."""
+    """What ``file`` says, in librdkafka's names. :raises WrongUsage: it is missing, or has a Java keystore."""
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise CannotTell(f"{file} cannot be read: {error.strerror}", next_step="check --command-config") from error
+        raise WrongUsage(f"{file} cannot be read: {error.strerror}", next_step="check --command-config") from error
     return librdkafka_settings(_properties(text))
 
 
@@ -57,7 +57,7 @@ def librdkafka_settings(given: dict[str, str]) -> dict[str, str]:
             settings |= _login(value)
         elif name == "ssl.truststore.location":
             if not pem:
-                raise CannotTell(
+                raise WrongUsage(
                     "librdkafka reads no Java truststore",
                     next_step="export its certificates as PEM (keytool -exportcert -rfc) and name the file in "
                     "ssl.ca.location",

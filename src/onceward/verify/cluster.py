@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from onceward.verify.findings import CannotTell
+from onceward.verify.findings import CannotTell, Unavailable, WrongUsage
 
 try:
     import confluent_kafka as kafka
     from confluent_kafka import admin
 except ImportError as missing:
-    raise CannotTell(
+    raise Unavailable(
         "the checker reads with confluent-kafka, which is not installed", next_step='pip install "onceward[demo]"'
     ) from missing
 
@@ -33,6 +33,11 @@ _POLL_RECORDS = 10_000
 _POLL_SECONDS = 0.5
 _LOOK_SECONDS = 0.1
 _AT_ONCE = 64  # partitions read at the same time
+_CONTACT_SECONDS = 10.0
+"""For the first answer of any broker: login, TLS and a slow network included."""
+_REFUSED_SECONDS = 3.0
+"""… once every address has refused or cannot be resolved: a broker that is just starting gets a second chance."""
+_NO_LOGS, _ALL_LOGS = 0, 7  # syslog's levels
 _READER = {
     "enable.auto.commit": False,
     "enable.partition.eof": True,
@@ -48,19 +53,55 @@ class Cluster:
 
     :param settings: librdkafka's names, ``bootstrap.servers`` among them.
     :param patience_s: how long to wait for the next answer, in seconds.
+    :param verbose: librdkafka writes its own log to standard error. Else it writes nothing: while a broker is away it
+        would repeat itself twenty times a second, and what matters of it is in our errors.
+    :raises WrongUsage: librdkafka does not take ``settings``.
+    :raises Unavailable: no broker answers within ten seconds, or each one refuses.
     """
 
-    def __init__(self, settings: Mapping[str, Any], group: str, patience_s: float) -> None:
-        self._settings = {"log_level": 3, **settings}  # 3: errors; librdkafka warns of what it then retries by itself
+    def __init__(self, settings: Mapping[str, Any], group: str, patience_s: float, *, verbose: bool = False) -> None:
+        self._settings = {"log_level": _ALL_LOGS if verbose else _NO_LOGS, **settings, "error_cb": self._hear}
         self.group = group
         self._patience_s = patience_s
+        self._trouble: dict[int, str] = {}
+        """What librdkafka tells of connections by its own errors' codes, newest text each."""
         try:
             self._admin: Any = kafka_admin.AdminClient(dict(self._settings))
         except kafka.KafkaException as error:
-            raise CannotTell(
+            raise WrongUsage(
                 f"librdkafka does not take these settings: {_text(error)}",
                 next_step="correct the --command-config file (librdkafka's names, or Kafka's client properties)",
             ) from error
+        self._reach(settings["bootstrap.servers"])
+
+    def _hear(self, error: Any) -> None:
+        self._trouble[error.code()] = error.str()
+
+    def _reach(self, servers: str) -> None:
+        """Ask for the cluster, so that a wrong address costs seconds and not the patience of every later question."""
+        contact_s = min(_CONTACT_SECONDS, self._patience_s)
+        answer = self._admin.describe_cluster(request_timeout=contact_s)
+        began = time.monotonic()
+        while not answer.done():
+            self._admin.poll(_LOOK_SECONDS)  # serves _hear
+            all_refuse = kafka.KafkaError._ALL_BROKERS_DOWN in self._trouble
+            waited = time.monotonic() - began
+            if waited > contact_s or (all_refuse and waited > _REFUSED_SECONDS):
+                raise self._unreachable(servers)
+        try:
+            answer.result()
+        except kafka.KafkaException as error:
+            if error.args[0].code() in _NOBODY_THERE:
+                raise self._unreachable(servers) from error
+            # Somebody answered. What may not be asked for comes up, with its name, where it is needed.
+
+    def _unreachable(self, servers: str) -> Unavailable:
+        reasons = (text for code, text in self._trouble.items() if code != kafka.KafkaError._ALL_BROKERS_DOWN)
+        return Unavailable(
+            f"no broker answers at {servers}: {next(reasons, 'nothing listens, or it does not speak Kafka')}",
+            next_step="check --bootstrap-servers and --command-config, and that the cluster is up; --verbose shows "
+            "librdkafka's own log",
+        )
 
     def leaders(self, topic: str) -> dict[Where, int] | None:
         """The partitions of ``topic`` with the node that leads each; None when there is no such topic."""
@@ -75,7 +116,7 @@ class Cluster:
                 raise CannotTell(
                     f"topic {topic} may not be looked at", next_step=f"grant DESCRIBE and READ on topic {topic}"
                 ) from error
-            raise CannotTell(
+            raise Unavailable(
                 f"no broker answers: {_text(error)}", next_step="check --bootstrap-servers and --command-config"
             ) from error
         return {(topic, info.id): info.leader.id if info.leader else -1 for info in described.partitions}
@@ -207,6 +248,17 @@ _PASSING = frozenset(
     }
 )
 """What librdkafka tells of and goes on."""
+
+
+_NOBODY_THERE = frozenset(
+    {
+        kafka.KafkaError._TIMED_OUT,
+        kafka.KafkaError._TRANSPORT,
+        kafka.KafkaError._ALL_BROKERS_DOWN,
+        kafka.KafkaError._RESOLVE,
+        kafka.KafkaError._AUTHENTICATION,
+    }
+)
 
 
 def _text(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """A question asked, its answer written, and the exit status. For ``__main__`` and ``onceward verify``.
 
-Status 0: exactly once. 1: violated. 2: cannot tell.
+The status is the verdict's (0, 1, 2) or that of what kept the checker from asking (``findings``: 64, 69, 70).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from onceward.verify.findings import EXIT_STATUS, CannotTell, Findings
+from onceward.verify.findings import CHECKER_FAILED, EXIT_STATUS, CannotTell, Findings
 from onceward.verify.report import as_text
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def run(ask: Callable[[], Question], output: str, stream: TextIO = sys.stdout) -
     :param ask: makes the question; a setting that cannot be used comes up there.
     :param output: ``json`` or ``text``.
     """
+    status: int | None = None
     try:
         from onceward.verify.checker import check  # here, because it needs confluent-kafka
 
@@ -32,14 +33,17 @@ def run(ask: Callable[[], Question], output: str, stream: TextIO = sys.stdout) -
         findings = Findings()
         findings.cannot_judge(reason.message)
         findings.facts["next_step"] = reason.next_step
-        sys.stderr.write(f"{reason.message}. Next: {reason.next_step}.\n")
+        status = reason.exit_status
+        sys.stderr.write(f"CANNOT TELL: {reason.message}. Next: {reason.next_step}.\n")
     except Exception as error:  # noqa: BLE001 — Python's own exit status would be 1, which accuses the pipeline
         findings = Findings()
         findings.cannot_judge(f"the checker itself failed: {type(error).__name__}: {error}")
+        status = CHECKER_FAILED
         traceback.print_exc()
+    status = EXIT_STATUS[findings.verdict] if status is None else status
     if output == "json":
-        stream.write(json.dumps(findings.as_json(), indent=1) + "\n")
-    else:
+        stream.write(json.dumps({**findings.as_json(), "exit_status": status}, indent=1) + "\n")
+    elif findings.facts.keys() - {"next_step"}:  # else nothing was looked at, and standard error says why
         stream.write(as_text(findings) + "\n")
     stream.flush()
-    return EXIT_STATUS[findings.verdict]
+    return status

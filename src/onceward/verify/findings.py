@@ -11,6 +11,12 @@ from typing import Any, Literal
 
 Verdict = Literal["exactly_once", "violated", "inconclusive"]
 EXIT_STATUS: dict[Verdict, int] = {"exactly_once": 0, "violated": 1, "inconclusive": 2}
+USAGE, UNAVAILABLE, CHECKER_FAILED = 64, 69, 70
+"""Exit statuses that say nothing of the pipeline, by the numbers of BSD's ``sysexits.h``."""
+STATUS_HELP = (
+    "Exit status: 0 exactly once; 1 violated; 2 cannot tell; 64 the command is used wrongly; 69 no broker can be "
+    "reached, or confluent-kafka is missing; 70 the checker itself failed."
+)
 
 NAMES = {
     "lost-write": "a record that a committed batch is told to have written is not there",
@@ -23,6 +29,9 @@ NAMES = {
     "zombie-write": "something is written under a producer epoch that is not the batch's own",
     "open-transaction": "a transaction was begun and never ended",
     "unaccounted-write": "a record is visible that belongs to no batch",
+    "lost-input": "a record of the source that a committed batch has read is named by no output record",
+    "duplicate-input": "a record of the source is named by more output records than the rule allows",
+    "foreign-input": "an output record names what its batch has not read, or what is no committed record of the source",
     "lag": "the pipeline has not reached the end of its source",
     "state-mismatch": "what is visible differs in content from what the batch is told to have written",
 }
@@ -37,10 +46,24 @@ class CannotTell(Exception):
     :param next_step: what the reader should do about it.
     """
 
+    exit_status = EXIT_STATUS["inconclusive"]
+
     def __init__(self, message: str, *, next_step: str) -> None:
         super().__init__(message)
         self.message = message
         self.next_step = next_step
+
+
+class WrongUsage(CannotTell):
+    """An option, or a file that one names, cannot be used: nobody was asked."""
+
+    exit_status = USAGE
+
+
+class Unavailable(CannotTell):
+    """What the checker works with is not there: a broker, or a library."""
+
+    exit_status = UNAVAILABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,13 @@ class Span(NamedTuple):
     end: Any
 
 
+class Write(NamedTuple):
+    """One frame that was handed over. ``topic`` is None where the sink's settings or the rows say it."""
+
+    topic: str | None
+    records: int
+
+
 @dataclass(frozen=True)
 class Batch:
     """One ledger record, and where it lies."""
@@ -53,6 +60,13 @@ class Batch:
     ledger_topic: str
     ledger_partition: int
     ledger_offset: int
+    run_id: str = ""
+    """Of the query's start that wrote it; empty: not told."""
+    writes: tuple[Write, ...] | None = None
+    """What the user's function handed over, frame by frame (a supplement: all of the batch's); None: not told."""
+    supplement: bool = False
+    """It adds to the batch of the record before it; ``parts`` are only what was added."""
+    committed_at_ms: int = 0
 
     @property
     def place(self) -> str:
@@ -85,6 +99,10 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
             ledger_topic=topic,
             ledger_partition=partition,
             ledger_offset=offset,
+            run_id=str(told.get("run_id") or ""),
+            writes=_writes(told.get("writes")),
+            supplement=bool(told.get("supplement", False)),
+            committed_at_ms=int(told.get("committed_at_ms", 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CannotTell(
@@ -99,6 +117,12 @@ def _parts(sequence: int, manifest: Mapping[str, Mapping[str, Any]]) -> tuple[Pa
         for topic, partitions in manifest.items()
         for partition, (count, first, last, checksum) in partitions.items()
     )
+
+
+def _writes(told: Any) -> tuple[Write, ...] | None:
+    if told is None:
+        return None
+    return tuple(Write(None if topic is None else str(topic), int(records)) for topic, records in told)
 
 
 def kafka_position(position: Any) -> dict[tuple[str, int], int] | None:

@@ -94,11 +94,7 @@ class PartitionLog:
 
     def feed(self, messages: Sequence[Any], offsets: Any) -> None:
         """The next visible records; ``offsets`` are theirs, as a numpy array."""
-        owners = np.searchsorted(self._firsts, offsets, side="right") - 1
-        owners[offsets > self._lasts[owners]] = 0
-        cuts = (np.flatnonzero(np.diff(owners)) + 1).tolist()
-        for start, stop in itertools.pairwise([0, *cuts, len(messages)]):
-            owner = int(owners[start])
+        for owner, start, stop in self._owned(offsets):
             if owner == 0:
                 foreign = offsets[start:stop]
                 self.unaccounted.add(foreign[(foreign >= self._from) & (foreign < self._to)])
@@ -108,6 +104,19 @@ class PartitionLog:
                     [m.key() for m in stretch], [m.value() for m in stretch], [m.headers() for m in stretch]
                 )
         self.visible.add(offsets)
+
+    def stretches(self, offsets: Any) -> Iterator[tuple[Part | None, int, int]]:
+        """``offsets`` by the part that they lie in, None for no part: where in the array each begins, and its end."""
+        for owner, start, stop in self._owned(offsets):
+            yield self.parts[owner - 1] if owner else None, start, stop
+
+    def _owned(self, offsets: Any) -> Iterator[tuple[int, int, int]]:
+        """The same by the part's number from 1 on, 0 for no part."""
+        owners = np.searchsorted(self._firsts, offsets, side="right") - 1
+        owners[offsets > self._lasts[owners]] = 0
+        cuts = (np.flatnonzero(np.diff(owners)) + 1).tolist()
+        for start, stop in itertools.pairwise([0, *cuts, len(offsets)]):
+            yield int(owners[start]), start, stop
 
     def owner_of(self, offset: int) -> Part | None:
         """The part that ``offset`` lies in."""

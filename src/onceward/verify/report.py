@@ -29,6 +29,9 @@ def sentence(findings: Findings) -> str:
         seen += f", from sequence {ledger['first_sequence']} on"
     if findings.verdict == "inconclusive":
         return f"CANNOT TELL: {of}: as far as can be seen {seen}, but not all can be seen"
+    conserved = findings.facts.get("conservation")
+    if conserved:
+        seen += f", and account for {conserved['input_records']:,} records of the source"
     return f"EXACTLY ONCE: {of}: {seen}"
 
 
@@ -40,17 +43,36 @@ def topic_sentence(facts: dict[str, Any]) -> str:
     return "every record belongs to one batch, every batch is whole"
 
 
+def _conservation(facts: dict[str, Any] | None) -> Iterator[str]:
+    if facts is None:
+        return
+    for topic, counts in facts["counts"].items():
+        line = (
+            f"  conserved {facts['rule']}, {topic}: of {facts['input_records']:,} input records {counts['named']:,} "
+            f"are named, {counts['never_named']:,} by nothing, {counts['named_again']:,} more than once"
+        )
+        if counts["not_judged"]:
+            line += f", {counts['not_judged']:,} not judged"
+        yield line
+    if facts["skipped_records"]:
+        yield f"  skipped: {facts['skipped_records']:,} input records, of batches that the query did not hand over"
+
+
 def _lines(findings: Findings) -> Iterator[str]:
     yield sentence(findings)
     ledger = findings.facts.get("ledger", {})
     if ledger.get("batches"):
         first, last = ledger["first_sequence"], ledger["last_sequence"]
         yield f"  ledger {ledger['topic']}: sequences {first} to {last}, {ledger['queries']} checkpoints"
+        for skipped in ledger.get("skipped", ())[:_SHOWN]:
+            read = ", ".join(skipped["read"]) or "nothing, or a source that is not Kafka's"
+            yield f"  skipped: batches {skipped['batches'][0]} to {skipped['batches'][1]}, which read {read}"
     for topic, facts in findings.facts.get("topics", {}).items():
         yield (
             f"  topic {topic}: {facts['records']:,} records in {facts['partitions']} partitions, {facts['batches']:,} "
             f"batches, {facts['aborted_records']:,} aborted records hidden; {topic_sentence(facts)}"
         )
+    yield from _conservation(findings.facts.get("conservation"))
     for source, facts in findings.facts.get("sources", {}).items():
         if "records_behind" in facts:
             lag = "unknown" if facts["group_lag"] is None else f"{facts['group_lag']:,}"

@@ -16,6 +16,8 @@ from onceward.errors import AccessDenied, ConfigurationError, OncewardError, Top
 from onceward.wire.client import KafkaClient
 from onceward.wire.settings import LONGEST_TRANSACTION_MS, settings_from_options
 
+_QUICK = {"socket.connection.setup.timeout.max.ms": "4000"}
+"""Somebody waits in front of a screen; a pipeline that starts beside its brokers is more patient."""
 _OLDEST_SPARK, _FIRST_UNKNOWN_SPARK = (4, 0), (5, 0)
 
 
@@ -64,7 +66,7 @@ def check_brokers(
 
     :raises ConfigurationError: the settings themselves are wrong.
     """
-    options = {} if command_config is None else _properties(command_config)
+    options = _QUICK if command_config is None else _QUICK | _properties(command_config)
     settings, producer = settings_from_options(servers, options, client_id="onceward-doctor")
     client = KafkaClient(settings)
     try:

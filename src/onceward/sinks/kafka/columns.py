@@ -12,6 +12,11 @@ partition    int                                        overrides the partitione
 headers      array<struct<key: string, value: binary>>  null is no headers
 timestamp    timestamp                                  record timestamp; null is the time of writing
 ===========  =========================================  =====================================================
+
+With ``KafkaSink(lineage=True)`` also ``source_topic`` (string), ``source_partition`` and ``source_offset`` (int or
+bigint), of which the last three headers of each record are made: ``onceward.topic``, ``onceward.partition`` and
+``onceward.offset``, numbers as ASCII decimals. A row in which one of the columns is null came from no source record,
+and gets none of them.
 """
 
 from __future__ import annotations
@@ -22,12 +27,14 @@ from pyspark.sql.types import (
     BinaryType,
     DataType,
     IntegerType,
+    LongType,
     StringType,
     StructType,
     TimestampType,
 )
 
 from onceward.errors import BadColumn
+from onceward.sources import lineage as source
 
 TIMESTAMP_MS = "timestamp_ms"
 """``timestamp`` travels to the tasks as a long: milliseconds since the epoch, the resolution of Kafka records."""
@@ -42,20 +49,39 @@ _EXPRESSIONS = {
 }
 KNOWN = tuple(_EXPRESSIONS)
 
+_HEADERS = "array<struct<key: string, value: binary>>"
+_LINEAGE_HEADERS = {
+    "onceward.topic": f"CAST({source.TOPIC} AS BINARY)",
+    "onceward.partition": f"CAST(CAST({source.PARTITION} AS STRING) AS BINARY)",
+    "onceward.offset": f"CAST(CAST({source.OFFSET} AS STRING) AS BINARY)",
+}
 
-def prepare(frame: DataFrame, topic: str | None) -> DataFrame:
-    """``frame`` with the columns above and no others, ``key`` and ``value`` as binary.
+
+def prepare(frame: DataFrame, topic: str | None, *, lineage: bool = False) -> DataFrame:
+    """``frame`` with the columns of the table above and no others, ``key`` and ``value`` as binary.
 
     :param topic: the sink's static topic; it wins over a ``topic`` column, as in Spark's own sink.
+    :param lineage: the source columns become headers, behind those that a record has.
     :raises BadColumn: naming the column, what it is, and what it should be.
     """
-    types = check(frame, topic)
-    wanted = [name for name in KNOWN if name in types and (name != "topic" or topic is None)]
+    types = check(frame, topic, lineage=lineage)
+    wanted = {name: _EXPRESSIONS[name] for name in KNOWN if name in types and (name != "topic" or topic is None)}
+    if lineage:
+        wanted["headers"] = _with_lineage("headers" if "headers" in types else f"CAST(NULL AS {_HEADERS})")
     # As SQL text: column objects would cost a dozen calls into the JVM each, in every batch.
-    return frame.selectExpr(*(_EXPRESSIONS[name] for name in wanted))
+    return frame.selectExpr(*wanted.values())
 
 
-def check(frame: DataFrame, topic: str | None) -> dict[str, DataType]:
+def _with_lineage(own: str) -> str:
+    """The headers ``own`` and those of the lineage. Behind them, because of several of one name Kafka's users take the
+    last, and a record may bring its source's own."""
+    added = ", ".join(f"named_struct('key', '{name}', 'value', {value})" for name, value in _LINEAGE_HEADERS.items())
+    unknown = " OR ".join(f"{name} IS NULL" for name in source.COLUMNS)
+    both = f"concat(coalesce({own}, CAST(array() AS {_HEADERS})), array({added}))"
+    return f"CASE WHEN {unknown} THEN {own} ELSE {both} END AS headers"
+
+
+def check(frame: DataFrame, topic: str | None, *, lineage: bool = False) -> dict[str, DataType]:
     """The frame's columns, or :class:`BadColumn` for the first that cannot be written."""
     fields = frame.schema.fields
     types = {field.name: field.dataType for field in fields}
@@ -72,14 +98,25 @@ def check(frame: DataFrame, topic: str | None) -> dict[str, DataType]:
             "there is neither KafkaSink(topic=…) nor a column 'topic'",
             next_step="pass topic= to KafkaSink or add a string column 'topic'",
         )
+    missing = [name for name in source.COLUMNS if lineage and name not in types]
+    if missing:
+        raise BadColumn(
+            f"KafkaSink(lineage=True), and the frame has no column {', '.join(missing)}",
+            next_step="keep where rows came from while the frame still has the source's topic, partition and offset: "
+            "rows.select('key', 'value', *onceward.lineage()); or leave lineage out",
+            details={"columns": missing},
+        )
     for name, kind in types.items():
         _check_type(name, kind)
-    unknown = [name for name in types if name not in KNOWN]
+    known = (*KNOWN, *source.COLUMNS) if lineage else KNOWN
+    unknown = [name for name in types if name not in known]
     if unknown:
         # Left out silently, a column `Key` for `key` would give every record a null key.
+        for_lineage = ", or pass lineage=True to KafkaSink" if set(unknown) & set(source.COLUMNS) else ""
         raise BadColumn(
             f"the frame has columns that no part of a record is made of: {', '.join(unknown)}",
-            next_step=f"rename them to one of {', '.join(KNOWN)}, or leave them out: frame.select('key', 'value')",
+            next_step=f"rename them to one of {', '.join(known)}, or leave them out: frame.select('key', 'value')"
+            f"{for_lineage}",
             details={"columns": unknown},
         )
     return types
@@ -91,8 +128,11 @@ def _check_type(name: str, kind: DataType) -> None:
         "key": "binary or string",
         "topic": "string",
         "partition": "int",
-        "headers": "array<struct<key: string, value: binary>>",
+        "headers": _HEADERS,
         "timestamp": "timestamp",
+        source.TOPIC: "string",
+        source.PARTITION: "int",
+        source.OFFSET: "bigint",
     }
     good = {
         "value": isinstance(kind, (BinaryType, StringType)),
@@ -101,6 +141,9 @@ def _check_type(name: str, kind: DataType) -> None:
         "partition": isinstance(kind, IntegerType),
         "headers": _are_headers(kind),
         "timestamp": isinstance(kind, TimestampType),
+        source.TOPIC: isinstance(kind, StringType),
+        source.PARTITION: isinstance(kind, (IntegerType, LongType)),
+        source.OFFSET: isinstance(kind, (IntegerType, LongType)),
     }
     if name in wanted and not good[name]:
         raise BadColumn(

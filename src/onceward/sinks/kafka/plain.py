@@ -49,7 +49,7 @@ class PlainWriter:
         settings = self._settings_for(write.where)
         ids = {"pipeline": self._settings.pipeline, "batch_id": running.batch.batch_id}
         with events.step(events.SEND, **ids):
-            prepared = prepare(write.frame, write.where)
+            prepared = prepare(write.frame, write.where, lineage=settings.lineage)
             with unlogged_calls():  # the function holds the settings
                 written = prepared.mapInArrow(_writer(settings), _RESULT_DDL)
             rows = written.collect()

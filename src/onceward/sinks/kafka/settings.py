@@ -37,10 +37,12 @@ class KafkaSinkSettings:
     held_bytes: int
     sequencer_host: str | None
     sequencer_port: int
+    lineage: bool = False
 
     def __post_init__(self) -> None:
         _one_of("delivery", self.delivery, get_args(Delivery))
         _one_of("resume", self.resume, RESUME_CHOICES)
+        _one_of("lineage", self.lineage, (True, False))
         _whole_number("batch_attempts", self.batch_attempts, 1)
         _whole_number("single_task_records", self.single_task_records, 0)
         _whole_number("held_bytes", self.held_bytes, _LEAST_HELD_BYTES)
@@ -65,9 +67,9 @@ class KafkaSinkSettings:
             )
 
 
-def _one_of(name: str, value: object, choices: Sequence[str]) -> None:
+def _one_of(name: str, value: object, choices: Sequence[object]) -> None:
     if value not in choices:
-        raise ConfigurationError(f"{name}={value!r} is unknown", next_step=f"use one of {', '.join(choices)}")
+        raise ConfigurationError(f"{name}={value!r} is unknown", next_step=f"use one of {', '.join(map(str, choices))}")
 
 
 def _whole_number(name: str, value: object, least: int, most: int | None = None) -> None:

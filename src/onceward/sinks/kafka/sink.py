@@ -64,6 +64,9 @@ class KafkaSink(ForeachBatchSink):
         executor's cores.
     :param sequencer_host: host name under which executors reach the driver; None: ``spark.driver.host``.
     :param sequencer_port: port of the driver's sequencer; 0: any free one.
+    :param lineage: each record names the source record that it was made of, in headers of its own (``onceward.topic``,
+        ``onceward.partition``, ``onceward.offset``), so that ``onceward verify --conserves`` can account for the input.
+        Frames must then have the columns that :func:`onceward.lineage` gives.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
     """
 
@@ -85,6 +88,7 @@ class KafkaSink(ForeachBatchSink):
         held_bytes: int = 64 << 20,
         sequencer_host: str | None = None,
         sequencer_port: int = 0,
+        lineage: bool = False,
     ) -> None:
         name = checked_pipeline_id(pipeline_id)
         client, producer = settings_from_options(
@@ -109,6 +113,7 @@ class KafkaSink(ForeachBatchSink):
             held_bytes=held_bytes,
             sequencer_host=sequencer_host,
             sequencer_port=sequencer_port,
+            lineage=lineage,
         )
         super().__init__(
             BatchPolicy(self.settings.pipeline, self.settings.resume, self.settings.batch_attempts),
@@ -129,7 +134,7 @@ class KafkaSink(ForeachBatchSink):
                 f"a {type(frame).__name__} was handed over, not a Spark DataFrame",
                 next_step="hand over a DataFrame of this batch with a column 'value'",
             )
-        columns.check(frame, topic)
+        columns.check(frame, topic, lineage=self.settings.lineage)
         return Write(frame, topic)
 
     def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:

@@ -151,7 +151,7 @@ class KafkaTarget(AtomicTarget):
 
     def _plan(self, write: Write, running: RunningBatch) -> tuple[DataFrame, int]:
         topic = write.where or self._settings.topic
-        prepared = prepare(write.frame, topic)
+        prepared = prepare(write.frame, topic, lineage=self._settings.lineage)
         if self._fits_one_task(running):
             prepared = prepared.coalesce(1)
         spec = TaskSpec(

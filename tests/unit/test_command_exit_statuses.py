@@ -1,0 +1,67 @@
+"""What a CI gate reads: a misspelt option or a dead broker never looks like a verdict."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from onceward.cli import app
+from onceward.testing.free_ports import free_port
+
+USAGE, UNAVAILABLE = 64, 69
+ASK = ["verify", "--bootstrap-servers", "127.0.0.1:1", "--pipeline-id", "p"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["no-such-command"],
+        ["doctor", "--no-such-option"],
+        ["doctor", "--acls"],
+        ["verify"],
+        [*ASK, "--settle", "soon"],
+        [*ASK, "--conserves", "mostly"],
+        [*ASK, "--each-topic"],
+        [*ASK, "--conserves", "exactly", "--lineage-json", "offset=o"],
+        [*ASK, "--conserves", "exactly", "--lineage-json", "x", "--lineage-headers", "y"],
+        [*ASK, "--since", "yesterday"],
+        [*ASK, "--command-config", "/nowhere/client.properties"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_has_its_own_status(arguments: list[str]):
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == USAGE, result.output
+
+
+@pytest.mark.parametrize("arguments", [[], ["--since", "yesterday"], ["--conserves", "mostly"]], ids=" ".join)
+def test_the_module_agrees(arguments: list[str]):
+    command = [sys.executable, "-m", "onceward.verify", "--pipeline-id", "p", *arguments]
+    command += ["--bootstrap-servers", "127.0.0.1:1"] if arguments else []
+    assert subprocess.run(command, capture_output=True, check=False).returncode == USAGE
+
+
+@pytest.mark.parametrize("asking", ["onceward.verify", "onceward.cli"])
+def test_a_dead_broker_is_one_line(asking: str):
+    port = free_port()
+    start = ["-m", asking] if asking == "onceward.verify" else ["-c", "from onceward.cli import app; app()", "verify"]
+    address = f"127.0.0.1:{port}"
+    done = subprocess.run(
+        [sys.executable, *start, "--pipeline-id", "p", "--bootstrap-servers", address],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (UNAVAILABLE, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"CANNOT TELL: no broker answers at {address}: ")
+    assert "Next: check --bootstrap-servers" in line
+
+
+def test_the_help_tells_of_every_status():
+    told = " ".join(CliRunner().invoke(app, ["verify", "--help"]).output.split())
+    for status in ("0 exactly once", "1 violated", "2 cannot tell", "64 the command", "69 no broker", "70 the checker"):
+        assert status in told.replace("│", "")
