@@ -14,7 +14,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup jars lock demo bench test test-fast test-all chaos soak mutants recovery lint format types contracts check dist clean distclean
+.PHONY: help setup jars lock demo bench test test-fast test-all matrix chaos soak mutants recovery lint format types contracts check dist clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,28 @@ test-fast: $(INSTALLED) ## the tests that need neither Spark nor a broker
 
 test-all: jars ## every test
 	$(BIN)/python -m pytest $(ARGS)
+
+# Newer Sparks, each in an environment of its own: everything from the lock but PySpark (and its py4j). Spark's own
+# settings stay at their defaults, adaptive execution included.
+MATRIX ?= 4.1.3 4.2.0
+
+matrix: $(MATRIX:%=matrix-%) ## the Spark and contract tests on newer PySparks (MATRIX="4.1.3 4.2.0 4.3.0")
+
+matrix-%: .venv-matrix/%/.installed
+	.venv-matrix/$*/bin/onceward jars
+	.venv-matrix/$*/bin/python -m pytest -m "not slow" tests/spark tests/contract $(ARGS)
+
+.PRECIOUS: .venv-matrix/%/.installed
+.venv-matrix/%/.installed: requirements.lock pyproject.toml
+	@.ci/require-tools $(PYTHON)
+	@echo "installing PySpark $* and the other locked packages (400 MB: minutes the first time)"
+	$(PYTHON) -m venv .venv-matrix/$*
+	awk '/^[a-z]/ { other = !/^pyspark==/ } other' requirements.lock > .venv-matrix/$*/requirements.lock
+	.venv-matrix/$*/bin/python -m pip --disable-pip-version-check --quiet install --use-pep517 --require-hashes \
+	    --requirement .venv-matrix/$*/requirements.lock
+	.venv-matrix/$*/bin/python -m pip --disable-pip-version-check --quiet install --use-pep517 "pyspark==$*"
+	.venv-matrix/$*/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --editable .
+	@touch $@
 
 chaos: jars ## every fault of tests/fault_table.py on real brokers of both versions, with a table at the end (40 min)
 	$(BIN)/python -m pytest -m fault -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -83,7 +105,7 @@ clean: ## remove what builds and tests leave
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## and the environment
-	rm -rf $(VENV)
+	rm -rf $(VENV) .venv-matrix
 
 $(BIN)/python:
 	@.ci/require-tools $(PYTHON)

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.not_written import NotWritten
+from onceward.engine.spark_session import use_the_drivers_python
 from onceward.errors import UnsupportedQuery
 from onceward.ids import BatchId, PipelineId, SourceRange
 
@@ -80,6 +81,7 @@ def running_batch(frame: DataFrame, batch_id: int, pipeline: PipelineId) -> Runn
             next_step="start the query from a classic Spark session; Connect runs foreachBatch on the server",
         )
     context = frame.sparkSession.sparkContext
+    use_the_drivers_python(context)
     query_id: str = context.getLocalProperty("sql.streaming.queryId") or ""
     execution = _execution(frame, query_id)
     # Not context.getConf(): it copies every setting through py4j, 25 ms for each batch.

@@ -100,16 +100,16 @@ class KafkaTarget(AtomicTarget):
 
     def _write_one(self, write: Write, running: RunningBatch) -> Output:
         ids = self._ids(running)
-        with events.step(events.PLAN, **ids), job.naming_lost_input():
-            job_frame, task_count = self._plan(write, running)
-        with events.step(events.SEND, **ids), job.naming_lost_input():
-            rows, book = self._run(job_frame)
+        with events.step(events.PLAN, **ids):
+            job_frame = self._plan(write, running)
+        with events.step(events.SEND, **ids):
+            rows, task_count, book = self._run(job_frame)
         with events.step(events.CHECK, **ids):
             output = check([_report(row) for row in rows], book.turns, task_count, self._sequences)
         self._sequences = dict(book.next_sequences)
         return output
 
-    def _plan(self, write: Write, running: RunningBatch) -> tuple[DataFrame, int]:
+    def _plan(self, write: Write, running: RunningBatch) -> DataFrame:
         topic = write.where or self._settings.topic
         prepared = prepare(write.frame, topic)
         if self._fits_one_task(running):
@@ -127,8 +127,7 @@ class KafkaTarget(AtomicTarget):
             connect_timeout_s=self._settings.client.connect_timeout_ms / 1000,
         )
         with unlogged_calls():  # the function holds the spec, with passwords and the sequencer's token
-            job_frame = prepared.mapInArrow(writer(spec), REPORT_SCHEMA)
-        return job_frame, job.partition_count(job_frame)
+            return prepared.mapInArrow(writer(spec), REPORT_SCHEMA)
 
     def _producer_settings(self, topic: str | None) -> ProducerSettings:
         """With record batches no larger than the topic takes; asked once for each topic of a run."""
@@ -159,7 +158,7 @@ class KafkaTarget(AtomicTarget):
             first_sequences=self._sequences,
         )
 
-    def _run(self, job_frame: DataFrame) -> tuple[list[Row], EpochBook]:
+    def _run(self, job_frame: DataFrame) -> tuple[list[Row], int, EpochBook]:
         """Run the job; a typed error of a task or of the sequencer comes before Spark's text of it."""
         sequencer = self._sequencer
         assert sequencer is not None  # noqa: S101 — opened in _plan
@@ -171,7 +170,9 @@ class KafkaTarget(AtomicTarget):
             return sequencer.failure
 
         try:
-            rows = job.collect(job_frame, lost)
+            rows, task_count = job.collect(job_frame, lost)
+        except job.JobInterrupted:
+            raise  # its tasks were killed, which poisons the epoch; that is no reason to try again
         except Exception as spark_error:
             if (failure := self._failure(sequencer)) is not None:
                 raise failure from spark_error
@@ -181,7 +182,7 @@ class KafkaTarget(AtomicTarget):
         if (failure := self._failure(sequencer)) is not None:
             raise failure
         assert book is not None  # noqa: S101 — was open
-        return rows, book
+        return rows, task_count, book
 
     def _failure(self, sequencer: Sequencer) -> OncewardError | None:
         """Why the attempt is lost. A task cannot tell fencing from a transaction that timed out; the driver can."""
