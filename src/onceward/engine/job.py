@@ -51,7 +51,7 @@ def collect(frame: DataFrame, lost: Callable[[], OncewardError | None]) -> tuple
     :raises JobInterrupted: the query is being stopped.
     :raises Exception: Spark's own, when the job fails for another reason or is cancelled.
     """
-    with _naming_failures(), _watched(frame, lost):
+    with naming_failures(), _watched(frame, lost):
         # Inside: under adaptive execution asking for the partitions runs every stage but the last.
         tasks = int(frame._jdf.queryExecution().toRdd().getNumPartitions())
         return frame.collect(), tasks
@@ -88,7 +88,7 @@ def _watched(frame: DataFrame, lost: Callable[[], OncewardError | None]) -> Iter
 
 
 @contextmanager
-def _naming_failures() -> Iterator[None]:
+def naming_failures() -> Iterator[None]:
     """Inside, what Spark says of a failure that we know becomes the error of ours that it is."""
     try:
         yield
