@@ -14,7 +14,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup jars lock demo bench test test-fast test-ci test-all chaos soak mutants recovery lint format types contracts check dist clean distclean
+.PHONY: help setup jars lock demo bench test test-fast test-ci test-all matrix chaos soak mutants recovery lint format types contracts check dist clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,28 @@ test-ci: jars ## what continuous integration runs: every tier but chaos, with du
 
 test-all: jars ## every test
 	$(PYTEST) $(ARGS)
+
+# Newer Sparks, each in an environment of its own: everything from the lock but PySpark (and its py4j). Spark's own
+# settings stay at their defaults, adaptive execution included.
+MATRIX ?= 4.1.3 4.2.0
+
+matrix: $(MATRIX:%=matrix-%) ## the Spark and contract tests on newer PySparks (MATRIX="4.1.3 4.2.0 4.3.0")
+
+matrix-%: .venv-matrix/%/.installed
+	.venv-matrix/$*/bin/onceward jars
+	.venv-matrix/$*/bin/python -m pytest -m "main or ci" tests/spark tests/contract $(ARGS)
+
+.PRECIOUS: .venv-matrix/%/.installed
+.venv-matrix/%/.installed: requirements.lock pyproject.toml
+	@.ci/require-tools $(PYTHON)
+	@echo "installing PySpark $* and the other locked packages (400 MB: minutes the first time)"
+	$(PYTHON) -m venv .venv-matrix/$*
+	awk '/^[a-z]/ { other = !/^pyspark==/ } other' requirements.lock > .venv-matrix/$*/requirements.lock
+	.venv-matrix/$*/bin/python -m pip --disable-pip-version-check --quiet install --use-pep517 --require-hashes \
+	    --requirement .venv-matrix/$*/requirements.lock
+	.venv-matrix/$*/bin/python -m pip --disable-pip-version-check --quiet install --use-pep517 "pyspark==$*"
+	.venv-matrix/$*/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --editable .
+	@touch $@
 
 chaos: jars ## every fault of tests/fault_table.py, old brokers, clusters of their own: with a table at the end
 	$(PYTEST) -m "fault or chaos" -n 2 --dist loadfile --no-loadscope-reorder --durations=20 $(ARGS)
@@ -93,7 +115,7 @@ clean: ## remove what builds and tests leave
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## and the environment
-	rm -rf $(VENV)
+	rm -rf $(VENV) .venv-matrix
 
 $(BIN)/python:
 	@.ci/require-tools $(PYTHON)

@@ -7,6 +7,8 @@
     │   ├── UnknownOption             an option nobody knows
     │   ├── ContradictoryOptions      two settings that cannot both hold
     │   ├── UnsupportedQuery          a Spark mode under which the promise cannot be kept
+    │   ├── ConnectorMissing          this session has no Kafka source, or one of another Spark
+    │   ├── WorkerPythonUnfit         the Python that Spark's workers run is another, without Onceward
     │   ├── TransactionTimeoutTooLarge
     │   └── TransactionTimeoutTooShort
     ├── InputError                    the data cannot be written as they are; nothing of the batch is visible
@@ -102,6 +104,14 @@ class ContradictoryOptions(ConfigurationError):
 
 class UnsupportedQuery(ConfigurationError):
     """A Spark mode under which the promise cannot be kept."""
+
+
+class ConnectorMissing(ConfigurationError):
+    """The Spark session has no Kafka source, or one that belongs to another version of Spark."""
+
+
+class WorkerPythonUnfit(ConfigurationError):
+    """The Python that Spark's workers run cannot import Onceward, cannot be started, or is of another version."""
 
 
 class TransactionTimeoutTooLarge(ConfigurationError):

@@ -30,7 +30,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import onceward as ow
 from job_process import News
 from onceward import events
-from onceward.engine.jars import spark_connector_coordinates
+from onceward.engine.connector import spark_connector_coordinates
 from onceward.testing import faults
 
 ENDED, STOPPED_BY_US, FAILED_OTHERWISE = 0, 3, 4

@@ -258,8 +258,8 @@ def each_task_a_partition(rows: DataFrame) -> DataFrame:
 
 def delete_shuffle_files(pipeline: Pipeline) -> int:
     """Of the one batch that runs; returns how many there were."""
-    folders = pipeline.spark.sparkContext._jsc.sc().env().blockManager().diskBlockManager().localDirs()
-    found = [file for folder in folders for file in Path(folder.getPath()).glob("*/shuffle_*")]
+    folder = Path(pipeline.spark.conf.get("spark.local.dir"))
+    found = list(folder.glob("blockmgr-*/*/shuffle_*"))
     for file in found:
         file.unlink()
     return len(found)

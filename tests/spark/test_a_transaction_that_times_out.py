@@ -157,3 +157,17 @@ def test_a_batch_that_always_runs_too_long_ends_the_query(pipeline: Pipeline, tm
     assert pipeline.visible() == []
     pipeline.run()
     pipeline.assert_exactly_once(ledger_records=1)
+
+
+def test_a_slow_stage_before_a_shuffle_counts(pipeline: Pipeline, tmp_path: Any):
+    """Adaptive execution (Spark 4.1 and later) runs it while the plan's last stage is still being decided."""
+    pipeline.feed(40)
+    flag = tmp_path / "slept"
+    sink = pipeline.sink(batch_timeout_s=3, batch_attempts=1)
+    error = pipeline.refused(
+        lambda rows: rows, sink=lambda rows, batch: sink(slow_once(rows, str(flag)).repartition(3), batch)
+    )
+    assert type(error) is BatchTimedOut
+    assert pipeline.visible() == []
+    pipeline.run()
+    pipeline.assert_exactly_once(ledger_records=1)

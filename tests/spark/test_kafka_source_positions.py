@@ -175,3 +175,17 @@ def test_options_reach_spark_in_its_own_spelling(pipeline: Pipeline):
     assert len(sizes) >= 4
     offsets = json.loads((pipeline.checkpoint / "offsets" / "0").read_text().splitlines()[-1])
     assert set(offsets) == {pipeline.source}
+
+
+def options_of(frame: Any) -> dict[str, str]:
+    return dict(frame._jdf.queryExecution().analyzed().extraOptions().asCaseSensitiveMap())
+
+
+def test_larger_fetches_unless_told_otherwise(pipeline: Pipeline):
+    own = {"kafka.Max.Poll.Records": 7, "kafka.fetch.max.wait.ms": 20}
+    options = options_of(pipeline.frame(spark_options=own))
+    assert {name.lower(): value for name, value in options.items() if "max.poll" in name.lower()} == {
+        "kafka.max.poll.records": "7"
+    }
+    assert options["kafka.max.partition.fetch.bytes"] == str(8 << 20)
+    assert options_of(pipeline.frame())["kafka.max.poll.records"] == "20000"

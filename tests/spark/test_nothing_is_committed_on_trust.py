@@ -23,10 +23,10 @@ def spoil(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[Row]], li
     def arm(change: Callable[[list[Row]], list[Row]]) -> list[int]:
         collect, jobs = job.collect, list[int]()
 
-        def spoilt(*arguments: Any) -> list[Row]:
-            rows = collect(*arguments)
+        def spoilt(*arguments: Any) -> tuple[list[Row], int]:
+            rows, tasks = collect(*arguments)
             jobs.append(len(rows))
-            return change(rows) if len(jobs) == 1 else rows
+            return change(rows) if len(jobs) == 1 else rows, tasks
 
         monkeypatch.setattr(job, "collect", spoilt)
         return jobs

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from streaming_pipeline import Pipeline, source_position, source_records
+from streaming_pipeline import Pipeline, copy, source_position, source_records
 from topic_operations import add_partitions, create, delete, expire, produce, until
 
 from onceward.errors import SourceDataLost, SourceTopicReplaced, TopicMissing
@@ -121,3 +121,21 @@ def test_source_records_that_expire_before_they_are_read_stop_the_pipeline(
     any_pipeline.run(frame=any_pipeline.frame(spark_options={"failOnDataLoss": False}))
     positions = [source_position(message) for message in any_pipeline.visible()]
     assert sorted(positions) == [(p, o) for p in (0, 1) for o in range(40) if not 20 <= o < 30]
+
+
+def test_records_that_expired_before_a_shuffle(pipeline: Pipeline):
+    """Adaptive execution (Spark 4.1 and later) reads them before it calls the sink."""
+    pipeline.feed(40)
+    pipeline.run()
+    pipeline.feed(40)
+    expire(pipeline, pipeline.source, {0: 30, 1: 30})
+    error = pipeline.refused(lambda rows: copy(rows).repartition(3))
+    assert type(error) is SourceDataLost
+    assert len(pipeline.visible()) == 40
+
+
+def test_a_source_topic_that_is_missing(pipeline: Pipeline):
+    error = pipeline.refused(frame=pipeline.frame(topic="no-such-topic"))
+    assert type(error) is TopicMissing
+    assert "no-such-topic" in error.message
+    assert pipeline.bootstrap in error.message

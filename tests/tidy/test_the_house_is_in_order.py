@@ -85,3 +85,11 @@ def test_every_public_name_explains_itself():
         name for name in public if name != "__version__" and not getattr(getattr(onceward, name), "__doc__", None)
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_default_is_the_environment(module: Path):
+    """``help()`` prints defaults, and with this one every variable of the process, secrets included."""
+    functions = (node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.FunctionDef))
+    defaults = [default for f in functions for default in (*f.args.defaults, *f.args.kw_defaults) if default]
+    assert [ast.unparse(default) for default in defaults if "environ" in ast.unparse(default)] == []

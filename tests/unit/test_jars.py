@@ -19,7 +19,8 @@ class Resolver:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def __call__(self, coordinates: tuple[str, ...], ivy_settings: str | None) -> list[Path]:
+    def __call__(self, question: jars.Question) -> list[Path]:
+        coordinates = question.coordinates
         with (self.folder / "asked").open("a") as asked:
             asked.write(" ".join(coordinates) + "\n")
         time.sleep(0.2)  # long enough for the other processes of the race to arrive
@@ -53,7 +54,9 @@ def test_other_coordinates_and_other_mirrors_are_other_questions(resolver: Resol
     jars.resolve("a:b:2")
     monkeypatch.setenv(jars.IVY_SETTINGS_VARIABLE, "mirror.xml")
     jars.resolve("a:b:1")
-    assert resolver.times_asked == 3
+    jars.resolve("a:b:1", without=["c:d"])
+    jars.resolve("a:b:1", transitive=False)
+    assert resolver.times_asked == 5
 
 
 def test_a_jar_that_is_gone_is_resolved_again(resolver: Resolver):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onceward.engine.spark_query import refuse_unsupported
+from onceward.engine.spark_query import refuse_source_evolution, refuse_unsupported
 from onceward.errors import UnsupportedQuery
 
 
@@ -64,3 +64,9 @@ def test_modes_without_a_batch_boundary_are_refused(execution: Execution):
     with pytest.raises(UnsupportedQuery, match="no micro-batch boundary") as caught:
         refuse_unsupported("false", execution)
     assert "trigger(processingTime" in caught.value.next_step
+
+
+def test_sources_that_may_come_and_go_are_refused():
+    refuse_source_evolution("false")
+    with pytest.raises(UnsupportedQuery, match="enableSourceEvolution"):
+        refuse_source_evolution("true")

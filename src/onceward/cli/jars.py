@@ -1,33 +1,106 @@
-"""``onceward jars``: fetches every jar that tests, demo and benchmarks need, so that nothing later has to wait for it.
+"""``onceward jars``: fetches every jar that tests, demo and benchmarks need, so that nothing later has to wait for it;
+or prints what ``spark-submit`` needs.
 
-Registered in :mod:`onceward.cli`; ``make setup`` runs it.
+Registered in :mod:`onceward.cli`; ``make setup`` runs it. What is to be pasted goes to stdout, the rest to stderr.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from onceward.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from onceward.engine.connector import Connector
+
+_SPLIT = frozenset(" \t*?[\\'\"$`")
 
 
 def jars(
     paths: Annotated[bool, typer.Option("--paths", help="Print the path of every jar to stdout.")] = False,
+    submit: Annotated[
+        bool,
+        typer.Option(
+            "--submit",
+            help="Print options for spark-submit in client mode: spark-submit $(onceward jars --submit) job.py",
+        ),
+    ] = False,
+    packages: Annotated[
+        bool,
+        typer.Option("--packages", help="Print the --packages option, for where the jars' paths mean nothing."),
+    ] = False,
 ) -> None:
     """Resolve the jars of Spark's Kafka and Avro connectors and of both tested Kafka releases, through Spark's Ivy."""
-    from onceward.engine.jars import resolve, spark_connector_coordinates
     from onceward.engine.java import java_executable
-    from onceward.testing.kafka_distribution import NEWEST_VERSION, TRANSACTION_V1_VERSION, coordinates
 
     java_executable()
-    wanted = {
-        "Spark's Kafka and Avro connectors": spark_connector_coordinates(),
-        f"Kafka {NEWEST_VERSION}": coordinates(NEWEST_VERSION),
-        f"Kafka {TRANSACTION_V1_VERSION}": coordinates(TRANSACTION_V1_VERSION),
-    }
-    for name, group in wanted.items():
-        typer.echo(f"{name} … ", nl=False, err=True)
-        found = resolve(*group)
-        typer.echo(f"{len(found)} jars", err=True)
+    connector = _connector()
+    if packages:
+        typer.echo(_packages(connector))
+    elif submit:
+        typer.echo(_submit(connector))
+    else:
+        found = [*connector.jars, *_brokers()]
         if paths:
             for jar in found:
                 typer.echo(jar)
+
+
+def _connector() -> Connector:
+    from onceward.engine.connector import spark_connector
+
+    typer.echo("Spark's Kafka and Avro connectors … ", nl=False, err=True)
+    connector = spark_connector()
+    typer.echo(f"{len(connector.jars)} jars of {', '.join(connector.coordinates)}", err=True)
+    for note in connector.notes:
+        typer.echo(f"note: {note}", err=True)
+    return connector
+
+
+def _brokers() -> list[object]:
+    from onceward.engine.jars import resolve
+    from onceward.testing.kafka_distribution import NEWEST_VERSION, TRANSACTION_V1_VERSION, coordinates
+
+    all_jars: list[object] = []
+    for version in (NEWEST_VERSION, TRANSACTION_V1_VERSION):
+        typer.echo(f"Kafka {version} … ", nl=False, err=True)
+        found = resolve(*coordinates(version))
+        typer.echo(f"{len(found)} jars", err=True)
+        all_jars += found
+    return all_jars
+
+
+def _submit(connector: Connector) -> str:
+    """``--jars`` and ``--conf``, for the shell to split into words: nothing in it may need quotes."""
+    from onceward.engine.spark_session import WORKER_DAEMON, launch_conf
+
+    settings = launch_conf(connector)
+    words = ["--jars", settings.pop("spark.jars")]
+    settings |= {
+        # The interpreter that has onceward; workers follow it in local mode, PYSPARK_PYTHON elsewhere.
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.python.daemon.module": WORKER_DAEMON,
+    }
+    for name, value in settings.items():
+        if set(value) & _SPLIT:  # spark-defaults.conf has Java options, to which one more would be added
+            typer.echo(f"note: not printed, the shell would take it apart: {name}={value}", err=True)
+        else:
+            words += ["--conf", f"{name}={value}"]
+    if any(set(word) & _SPLIT for word in words):
+        raise ConfigurationError(
+            "the shell would take the path of a jar or of Python apart",
+            next_step="pass --jars and --conf by hand, in quotes; `onceward jars --paths` lists the jars",
+        )
+    return " ".join(words)
+
+
+def _packages(connector: Connector) -> str:
+    if any("token-provider" in coordinate for coordinate in connector.coordinates):
+        raise ConfigurationError(
+            "what was put together here cannot be said with --packages",
+            next_step="use `onceward jars --submit`, or `onceward jars --paths` and --jars",
+        )
+    return f"--packages {','.join(connector.coordinates)}"

@@ -7,6 +7,7 @@ waiting for it only keeps the transaction open, so a watcher cancels the job by 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 import uuid
@@ -15,22 +16,50 @@ from contextlib import contextmanager
 
 from pyspark.sql import DataFrame, Row
 
-from onceward.errors import OncewardError, SourceDataLost
+from onceward.engine.spark_failures import known_failure
+from onceward.errors import OncewardError
 
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
-_LOST_INPUT = ("KAFKA_DATA_LOSS", "data may have been lost")  # how Spark's Kafka source says it, planning or reading
-_WHAT_IS_LOST = "OffsetOutOfRangeException: "
 _GRACE_SECONDS = 2.0  # most tasks stop by themselves, and then the job's own error tells more
+# The job's own exception, not the cause of a task's; or the job group, which is the query's run (StreamExecution).
+_INTERRUPTED = re.compile(r"^: java\.lang\.InterruptedException|cancelled job group", re.MULTILINE)
 
 
-def collect(frame: DataFrame, lost: Callable[[], OncewardError | None]) -> list[Row]:
-    """The rows of ``frame``, by one Spark job.
+class JobInterrupted(Exception):
+    """Spark interrupted the job, as ``query.stop()`` does. The batch is aborted, and the query has not failed.
+
+    Its text goes to Spark (``StreamExecution.isInterruptionException``), which takes a Python exception for the end of
+    a stopped query only if it finds in it the words of the second sentence. Spark looks for them with a regular
+    expression whose stack grows with the text: a Java stack trace, as in py4j's own exception, overflows it, and then
+    a thousand lines of ``StackOverflowError`` are printed. Hence this short text, and no cause.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Spark interrupted the job of this batch, as query.stop() does; the batch was aborted. "
+            "py4j.protocol.Py4JJavaError: An error occurred while calling collect: java.lang.InterruptedException"
+        )
+
+
+def collect(frame: DataFrame, lost: Callable[[], OncewardError | None]) -> tuple[list[Row], int]:
+    """The rows of ``frame``, by one Spark job, and how many tasks it had: the partitions of its last stage.
 
     :param lost: asked all the while; what it returns is the reason to cancel the job, soon after.
-    :raises Exception: Spark's own, when the job fails or is cancelled.
+    :raises SourceDataLost, WorkerPythonUnfit: what is known of Spark's failures (:mod:`spark_failures`).
+    :raises JobInterrupted: the query is being stopped.
+    :raises Exception: Spark's own, when the job fails for another reason or is cancelled.
     """
+    with naming_failures(), _watched(frame, lost):
+        # Inside: under adaptive execution asking for the partitions runs every stage but the last.
+        tasks = int(frame._jdf.queryExecution().toRdd().getNumPartitions())
+        return frame.collect(), tasks
+
+
+@contextmanager
+def _watched(frame: DataFrame, lost: Callable[[], OncewardError | None]) -> Iterator[None]:
+    """Inside, the jobs of this thread are cancelled soon after ``lost`` has a reason."""
     context = frame.sparkSession.sparkContext
     tag = f"onceward-{uuid.uuid4()}"
     done = threading.Event()
@@ -51,7 +80,7 @@ def collect(frame: DataFrame, lost: Callable[[], OncewardError | None]) -> list[
     watcher = threading.Thread(target=watch, name="onceward-job-watcher", daemon=True)
     watcher.start()
     try:
-        return frame.collect()
+        yield
     finally:
         done.set()
         context.removeJobTag(tag)
@@ -59,27 +88,17 @@ def collect(frame: DataFrame, lost: Callable[[], OncewardError | None]) -> list[
 
 
 @contextmanager
-def naming_lost_input() -> Iterator[None]:
-    """Inside, what Spark says of records that are gone from Kafka becomes :class:`SourceDataLost`."""
+def naming_failures() -> Iterator[None]:
+    """Inside, what Spark says of a failure that we know becomes the error of ours that it is."""
     try:
         yield
     except OncewardError:
         raise
     except Exception as error:
-        lines = str(error).splitlines()
-        said = next((line for line in lines if any(sign in line for sign in _LOST_INPUT)), None)
-        if said is None:
+        text = str(error)
+        if _INTERRUPTED.search(text):
+            raise JobInterrupted from None
+        known = known_failure(text)
+        if known is None:
             raise
-        where = next((line.partition(_WHAT_IS_LOST)[2] for line in lines if _WHAT_IS_LOST in line), said.strip())
-        raise SourceDataLost(
-            f"records of this batch are gone from the source before they were read: {where}",
-            next_step="lengthen the source topic's retention (retention.ms, retention.bytes); nothing of the batch was "
-            "written; if the topic was deleted and created again, begin anew with another pipeline_id and checkpoint, "
-            "or its records below the old offsets are skipped; to go on without the lost records, start once with "
-            'kafka_source(spark_options={"failOnDataLoss": False})',
-        ) from error
-
-
-def partition_count(frame: DataFrame) -> int:
-    """How many tasks the job of ``frame`` will have: the partitions of its last stage."""
-    return int(frame._jdf.queryExecution().toRdd().getNumPartitions())
+        raise known from error

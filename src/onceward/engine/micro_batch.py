@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onceward import events
-from onceward.engine.job import naming_lost_input
+from onceward.engine.job import naming_failures
 from onceward.engine.spark_query import RunningBatch, is_deterministic
 from onceward.engine.target import AtomicTarget, Write, Written
 from onceward.errors import CommitInDoubt, Fenced, OncewardError, SourceDataLost, TransactionTimedOut
@@ -151,7 +151,7 @@ class MicroBatches:
         with events.step(events.REPLAY, **self._ids(running)):
             log.info("%s: %s is committed already; running it without output", self._policy.pipeline, running.batch)
             try:
-                with naming_lost_input():
+                with naming_failures():
                     now = [FrameWritten(write.where, write.frame.count()) for write in writes]
             except SourceDataLost as lost:
                 if running.stateful:

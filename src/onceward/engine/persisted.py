@@ -45,7 +45,7 @@ class Readers:
         self._times: Counter[int] = Counter()
 
     def add(self, frame: DataFrame) -> None:
-        """``frame`` is about to be read by a job."""
+        """``frame`` was read by a job."""
         self._times += _persisted_behind(frame)
 
     def must_have_seen_the_same(self) -> None:

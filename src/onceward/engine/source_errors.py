@@ -1,4 +1,4 @@
-"""What Spark's own Kafka source says when a broker refuses it, as one of our errors.
+"""Why Spark ended a query by itself, as one of our errors: what its own Kafka source was refused, what workers lack.
 
 Called by :func:`onceward.engine.foreach_batch.error_of`; runs in the driver, after a query has ended. Spark's source
 reads through Kafka's Java client, whose refusals reach the user as a ``StreamingQueryException``, often without the
@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from onceward.engine.spark_failures import known_failure
 from onceward.engine.spark_query import kafka_options
-from onceward.errors import AccessDenied, AuthenticationFailed, OncewardError
+from onceward.errors import AccessDenied, AuthenticationFailed, OncewardError, TopicMissing
 
 _DEPTH = 20
 _LOGIN_REFUSALS = ("SaslAuthenticationException", "SslAuthenticationException", "SSLHandshakeException")
 
 
 def source_refusal(execution: Any) -> OncewardError | None:
-    """Why the Kafka source of a query that ended was refused; None if it was not.
+    """Why a query ended, if its Kafka source or its Python workers were the reason; None if they were not.
 
     :param execution: Spark's ``StreamExecution``.
     """
@@ -35,6 +36,14 @@ def source_refusal(execution: Any) -> OncewardError | None:
             "`onceward doctor --acls` prints the lines",
             details={"resource": f"topic {topics}", "operation": "Read"},
         )
+    if "UnknownTopicOrPartitionException" in text:
+        topics, servers = _read_by(execution)
+        return TopicMissing(
+            f"Spark's Kafka source reads topic {topics}, which {servers} does not have (or not all of it)",
+            next_step="create the topic, or correct topic= and bootstrap_servers= of kafka_source, and start the "
+            "query again; `onceward doctor --bootstrap-servers … --source-topic …` looks for it",
+            details={"topics": topics, "bootstrap_servers": servers},
+        )
     for name in _LOGIN_REFUSALS:
         if name in text:
             _, servers = _read_by(execution)
@@ -43,7 +52,7 @@ def source_refusal(execution: Any) -> OncewardError | None:
                 f"Spark's Kafka source could not log in at {servers}: {reason}",
                 next_step="check security.protocol and the sasl.* and ssl.* options against the broker's listener",
             )
-    return None
+    return known_failure(text)
 
 
 def _chain(error: Any) -> Iterator[str]:

@@ -18,9 +18,11 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.not_written import NotWritten
+from onceward.engine.spark_session import use_the_drivers_python
 from onceward.errors import UnsupportedQuery
 from onceward.ids import BatchId, PipelineId, SourceRange
 
+SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 _PROMISE = "exactly-once output (one micro-batch = one transaction)"
 _STATEFUL = "state info ["  # how every stateful physical operator prints its StatefulOperatorStateInfo
 
@@ -80,10 +82,12 @@ def running_batch(frame: DataFrame, batch_id: int, pipeline: PipelineId) -> Runn
             next_step="start the query from a classic Spark session; Connect runs foreachBatch on the server",
         )
     context = frame.sparkSession.sparkContext
+    use_the_drivers_python(context)
     query_id: str = context.getLocalProperty("sql.streaming.queryId") or ""
     execution = _execution(frame, query_id)
     # Not context.getConf(): it copies every setting through py4j, 25 ms for each batch.
     refuse_unsupported(context._conf.get("spark.speculation", "false") or "false", execution)
+    refuse_source_evolution(str(frame.sparkSession.conf.get(SOURCE_EVOLUTION, "false")))
     running = context.getLocalProperty("streaming.sql.batchId")
     if running is not None and int(running) != int(batch_id):
         raise UnsupportedQuery(
@@ -215,6 +219,19 @@ def refuse_unsupported(speculation: str, execution: Any) -> None:
         raise UnsupportedQuery(
             f"trigger {trigger.rstrip('$')}: it has no micro-batch boundary to commit at, against {_PROMISE}",
             next_step="use trigger(processingTime=…) or trigger(availableNow=True)",
+        )
+
+
+def refuse_source_evolution(setting: str) -> None:
+    """Refuse named sources that may come and go (Spark 4.2 and later): the ledger knows sources by their place.
+
+    :param setting: the value of :data:`SOURCE_EVOLUTION`.
+    """
+    if setting.strip().lower() == "true":
+        raise UnsupportedQuery(
+            f"{SOURCE_EVOLUTION}=true: Spark may add, remove and reorder the sources of a checkpoint, and the ledger "
+            "would compare the offsets of one with those of another",
+            next_step=f"set {SOURCE_EVOLUTION}=false and start with a new checkpoint",
         )
 
 

@@ -110,11 +110,14 @@ def fired_faults(path: Path) -> list[FiredFault]:
     return [FiredFault(**json.loads(line)) for line in lines]
 
 
-def arm_from_environment(environment: Mapping[str, str] = os.environ) -> Callable[[], None]:
+def arm_from_environment(environment: Mapping[str, str] | None = None) -> Callable[[], None]:
     """Arm what ``ONCEWARD_FAULTS`` says, for this process; returns how to disarm. Without the variable: nothing.
 
+    :param environment: the variables to look into; None: this process's own.
     :raises ConfigurationError: the faults cannot be read, or ``ONCEWARD_FAULTS_FIRED`` is missing.
     """
+    # Not as the parameter's default: help() would print every variable, secrets included.
+    environment = os.environ if environment is None else environment
     faults = parse_faults(environment.get(FAULTS_VARIABLE, ""))
     if not faults:
         return lambda: None

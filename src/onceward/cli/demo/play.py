@@ -26,7 +26,7 @@ from onceward.cli.demo.settings import (
     JobSettings,
 )
 from onceward.cli.demo.supervisor import Killed, Supervisor
-from onceward.engine.jars import resolve, spark_connector_coordinates
+from onceward.engine.connector import spark_connector
 from onceward.testing.local_kafka import LocalKafka
 
 _CREATE_SECONDS = 60
@@ -41,7 +41,7 @@ def play(settings: DemoSettings, screen: Screen, log_dir: Path | None = None) ->
     folder = Path(tempfile.mkdtemp(prefix="onceward-demo-"))
     try:
         screen.say("finding Spark's Kafka connector (the first time it is fetched, which takes a while)")
-        resolve(*spark_connector_coordinates())
+        spark_connector()
         screen.say(f"starting Kafka {settings.broker_version} with {settings.nodes} node(s)")
         with LocalKafka(settings.nodes, settings.broker_version, log_dir=log_dir) as kafka:
             return _with_kafka(settings, screen, kafka, folder)

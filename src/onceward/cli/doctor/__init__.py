@@ -1,6 +1,7 @@
 """``onceward doctor``: what is amiss before a pipeline starts, and the rights that it needs.
 
-Registered in :mod:`onceward.cli`. ``acl_lines`` prints rights, ``checks`` looks at this machine and at the brokers.
+Registered in :mod:`onceward.cli`. ``acl_lines`` prints rights, ``checks`` looks at this machine and at the brokers,
+``worker_python`` at the Python that Spark's workers would run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import typer
 from onceward.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from onceward.cli.doctor.checks import Finding
+    from onceward.cli.doctor.finding import Finding
 
 _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 _LEDGER = "onceward-ledger"  # ledger.topic.DEFAULT_TOPIC, which would import a Kafka client for --help

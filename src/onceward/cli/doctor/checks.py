@@ -6,11 +6,11 @@ Called by ``onceward doctor``. It changes nothing, and a check that may not look
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from onceward.engine.jars import resolve, spark_connector_coordinates
+from onceward.cli.doctor.finding import Finding
+from onceward.cli.doctor.worker_python import check_worker_python
+from onceward.engine.connector import spark_connector
 from onceward.engine.java import java_executable
 from onceward.errors import AccessDenied, ConfigurationError, OncewardError, TopicMissing
 from onceward.wire.client import KafkaClient
@@ -21,22 +21,24 @@ _QUICK = {"socket.connection.setup.timeout.max.ms": "4000"}
 _OLDEST_SPARK, _FIRST_UNKNOWN_SPARK = (4, 0), (5, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the doctor's."""
-
-    status: Literal["ok", "warn", "fail"]
-    what: str
-    next_step: str = ""
-
-
 def check_machine() -> list[Finding]:
-    """Java, PySpark and the jars of Spark's Kafka source, as a driver on this machine would find them."""
+    """Java, PySpark, the jars of Spark's Kafka source and the workers' Python, as a driver here would find them."""
     return [
         _tried(lambda: Finding("ok", f"Java: {java_executable()}")),
         _pyspark(),
-        _tried(lambda: Finding("ok", f"jars: {len(resolve(*spark_connector_coordinates()))} for Spark's Kafka source")),
+        *_jars(),
+        check_worker_python(),
     ]
+
+
+def _jars() -> list[Finding]:
+    """Those of Spark's Kafka source, and a line for every part that is not of the PySpark installed."""
+    try:
+        connector = spark_connector()
+    except OncewardError as error:
+        return [Finding("fail", error.message, error.next_step)]
+    found = f"jars: {len(connector.jars)} for Spark's Kafka source, of {', '.join(connector.coordinates)}"
+    return [Finding("ok", found), *(Finding("warn", f"jars: {note}") for note in connector.notes)]
 
 
 def _tried(check: Callable[[], Finding]) -> Finding:

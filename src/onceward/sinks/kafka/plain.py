@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from onceward import events
+from onceward.engine import job
 from onceward.engine.spark_query import RunningBatch
 from onceward.engine.target import Write
 from onceward.engine.zip_importers import drop_zip_importers
@@ -52,7 +53,7 @@ class PlainWriter:
             prepared = prepare(write.frame, write.where, lineage=settings.lineage)
             with unlogged_calls():  # the function holds the settings
                 written = prepared.mapInArrow(_writer(settings), _RESULT_DDL)
-            rows = written.collect()
+            rows, _ = job.collect(written, _nothing_is_lost)
         for row in rows:
             if row.error is not None:
                 raise from_json(row.error)
@@ -68,6 +69,11 @@ class PlainWriter:
                 client.close()
             self._by_topic[topic] = replace(self._settings, topic=topic, producer=producer)
         return self._by_topic[topic]
+
+
+def _nothing_is_lost() -> OncewardError | None:
+    """There is no epoch that could be lost, and no deadline."""
+    return None
 
 
 _RESULT_DDL = "records long, error string"

@@ -93,8 +93,8 @@ class KafkaTarget(AtomicTarget):
             return
         log.warning(
             "the newest ledger record of %s in %s, %s (sequence %d), was written by %s, and the coordinator has %s for "
-            "the pipeline: its epochs ran out, or its first run after transactional.id.expiration.ms committed nothing, or "
-            "somebody else wrote that record",
+            "the pipeline: its epochs ran out, or its first run after transactional.id.expiration.ms committed nothing, "
+            "or somebody else wrote that record",
             self._settings.pipeline,
             self._settings.ledger_topic,
             newest.batch,
@@ -139,17 +139,17 @@ class KafkaTarget(AtomicTarget):
 
     def _write_one(self, write: Write, running: RunningBatch, readers: Readers) -> Output:
         ids = self._ids(running)
-        with events.step(events.PLAN, **ids), job.naming_lost_input():
-            job_frame, task_count = self._plan(write, running)
+        with events.step(events.PLAN, **ids):
+            job_frame = self._plan(write, running)
+        with events.step(events.SEND, **ids), self._shuffles.read_once(job_frame):
+            rows, task_count, book = self._run(job_frame, running)
             readers.add(job_frame)
-        with events.step(events.SEND, **ids), job.naming_lost_input(), self._shuffles.read_once(job_frame):
-            rows, book = self._run(job_frame, running)
         with events.step(events.CHECK, **ids):
             output = check([_report(row) for row in rows], book.turns, task_count, self._sequences)
         self._sequences = dict(book.next_sequences)
         return output
 
-    def _plan(self, write: Write, running: RunningBatch) -> tuple[DataFrame, int]:
+    def _plan(self, write: Write, running: RunningBatch) -> DataFrame:
         topic = write.where or self._settings.topic
         prepared = prepare(write.frame, topic, lineage=self._settings.lineage)
         if self._fits_one_task(running):
@@ -167,8 +167,7 @@ class KafkaTarget(AtomicTarget):
             connect_timeout_s=self._settings.client.connect_timeout_ms / 1000,
         )
         with unlogged_calls():  # the function holds the spec, with passwords and the sequencer's token
-            job_frame = prepared.mapInArrow(writer(spec), REPORT_SCHEMA)
-        return job_frame, job.partition_count(job_frame)
+            return prepared.mapInArrow(writer(spec), REPORT_SCHEMA)
 
     def _producer_settings(self, topic: str | None) -> ProducerSettings:
         """With record batches no larger than the topic takes; asked once for each topic of a run."""
@@ -199,7 +198,7 @@ class KafkaTarget(AtomicTarget):
             first_sequences=self._sequences,
         )
 
-    def _run(self, job_frame: DataFrame, running: RunningBatch) -> tuple[list[Row], EpochBook]:
+    def _run(self, job_frame: DataFrame, running: RunningBatch) -> tuple[list[Row], int, EpochBook]:
         """Run the job; a typed error of a task or of the sequencer comes before Spark's text of it."""
         sequencer = self._sequencer
         assert sequencer is not None  # noqa: S101 — opened in _plan
@@ -214,7 +213,9 @@ class KafkaTarget(AtomicTarget):
             return sequencer.failure
 
         try:
-            rows = job.collect(job_frame, lost)
+            rows, task_count = job.collect(job_frame, lost)
+        except job.JobInterrupted:
+            raise  # its tasks were killed, which poisons the epoch; that is no reason to try again
         except Exception as spark_error:
             if (failure := self._failure(sequencer)) is not None:
                 raise failure from spark_error
@@ -224,7 +225,7 @@ class KafkaTarget(AtomicTarget):
         if (failure := self._failure(sequencer)) is not None:
             raise failure
         assert book is not None  # noqa: S101 — was open
-        return rows, book
+        return rows, task_count, book
 
     def _failure(self, sequencer: Sequencer) -> OncewardError | None:
         """Why the attempt is lost. A task cannot tell fencing from a transaction that timed out; the driver can."""

@@ -1,0 +1,130 @@
+"""One job, started in the ways that users start it, in an empty folder and outside of an activated environment.
+
+Each is a process of its own: what is tested is what a Spark session is started with.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from onceward.testing import LocalKafka, read_topic
+
+JOB = """
+import sys, threading
+import onceward as ow
+from pyspark.sql import SparkSession, functions as F
+
+servers, source, output, how = sys.argv[1:]
+if how == "plain":
+    spark = SparkSession.builder.getOrCreate()
+else:
+    spark = SparkSession.builder.config(map=ow.spark_conf()).getOrCreate()
+people = ow.kafka_source(spark, bootstrap_servers=servers, topic=source, starting="earliest")
+
+
+@F.udf("string")
+def upper(value):
+    import time
+    time.sleep(60 if how == "stop" and value == b"c" else 0)
+    return bytes(value).decode().upper()
+
+
+query = (
+    people.select("key", upper("value").alias("value"))
+    .writeStream.option("checkpointLocation", "checkpoint")
+    .trigger(availableNow=True)
+    .foreachBatch(ow.KafkaSink(bootstrap_servers=servers, topic=output, pipeline_id="job", ledger_topic=output + "-l"))
+    .start()
+)
+if how == "stop":
+    tracker = spark.sparkContext.statusTracker()
+    while not any(tracker.getStageInfo(stage).numActiveTasks for stage in tracker.getActiveStageIds()):
+        threading.Event().wait(0.1)
+    query.stop()
+query.awaitTermination()
+print("ended with", query.exception(), ow.error_of(query))
+"""
+JAVA_SETTINGS = {"SPARK_LOCAL_IP": "127.0.0.1"}
+
+Start = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def records(kafka: LocalKafka, topic: Callable[..., str]) -> tuple[str, str, str]:
+    """Servers, a source topic with three records, and an output topic."""
+    from confluent_kafka import Producer
+
+    source, output = topic(), topic()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for value in "abc":
+        producer.produce(source, key=value, value=value)
+    assert producer.flush(60) == 0
+    return kafka.bootstrap_servers, source, output
+
+
+@pytest.fixture
+def run(tmp_path: Path, records: tuple[str, str, str]) -> Start:
+    """`run(how, "words of a shell command", …)`: the job's file and arguments come last."""
+    (tmp_path / "job.py").write_text(JOB)
+    bin_folder = Path(sys.executable).parent
+    variables = ("HOME", "JAVA_HOME", "LANG", "TMPDIR", "ONCEWARD_CACHE", "ONCEWARD_IVY_SETTINGS", "PYTHONPATH")
+    environment = {name: os.environ[name] for name in variables if name in os.environ} | JAVA_SETTINGS
+    # Not the environment's folder: its python3 would be found, as if it were activated.
+    environment["PATH"] = os.pathsep.join(
+        part for part in os.environ["PATH"].split(os.pathsep) if Path(part).resolve() != bin_folder.resolve()
+    )
+    environment["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 512m --conf spark.ui.enabled=false pyspark-shell"
+
+    def start(how: str, command: str) -> subprocess.CompletedProcess[str]:
+        words = " ".join(shlex.quote(word) for word in ("job.py", *records, how))
+        line = command.format(bin=bin_folder, submit=Path(pyspark.__file__).parent / "bin" / "spark-submit")
+        return subprocess.run(
+            ["bash", "-c", f"{line} {words}"],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+
+    return start
+
+
+def written(records: tuple[str, str, str]) -> list[bytes | None]:
+    servers, _, output = records
+    return sorted(record.value or b"" for record in read_topic(servers, output))
+
+
+def test_python_outside_its_environment(run: Start, records: tuple[str, str, str]):
+    ran = run("conf", "{bin}/python")
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert "ended with None None" in ran.stdout
+    assert written(records) == [b"A", b"B", b"C"]
+
+
+def test_spark_submit_with_the_printed_options(run: Start, records: tuple[str, str, str]):
+    ran = run("conf", "{submit} $({bin}/onceward jars --submit)")
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert "ended with None None" in ran.stdout
+    assert written(records) == [b"A", b"B", b"C"]
+
+
+@pytest.mark.parametrize("how", ["conf", "plain"])
+def test_spark_submit_without_jars_says_how(run: Start, how: str):
+    ran = run(how, "{submit} --conf spark.pyspark.driver.python={bin}/python")
+    assert ran.returncode != 0
+    assert "ConnectorMissing" in ran.stderr
+    assert f"--packages org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}" in ran.stderr
+    assert "spark-submit $(onceward jars --submit) job.py" in ran.stderr
+
+
+def test_a_query_stopped_within_a_batch(run: Start, records: tuple[str, str, str]):
+    ran = run("stop", "{bin}/python")
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert "ended with None None" in ran.stdout
+    assert "StackOverflowError" not in ran.stderr
+    assert written(records) == []

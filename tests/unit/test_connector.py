@@ -1,0 +1,88 @@
+"""Which jars are put together for a PySpark, where the repositories lack this or that. The resolver is Spark's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onceward.engine import jars
+from onceward.engine.connector import Connector, spark_connector
+from onceward.errors import ResourceError
+
+CONNECTOR, AVRO = "org.apache.spark:spark-sql-kafka-0-10_2.13", "org.apache.spark:spark-avro_2.13"
+PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
+
+
+class Repository:
+    """Stands for the JVM with Ivy: has some coordinates, and says of the others what Ivy says."""
+
+    def __init__(self, folder: Path, has: set[str]) -> None:
+        self.folder, self.has, self.asked = folder, has, list[jars.Question]()
+
+    def __call__(self, question: jars.Question) -> list[Path]:
+        self.asked.append(question)
+        wanted = [*question.coordinates]
+        if question.transitive and PROVIDER not in question.without:
+            connectors = [coordinate for coordinate in wanted if coordinate.startswith(CONNECTOR)]
+            wanted += [f"{PROVIDER}:{coordinate.rpartition(':')[2]}" for coordinate in connectors]
+        if missing := [coordinate for coordinate in wanted if coordinate not in self.has]:
+            raise ResourceError("cannot resolve", details={"missing": missing})
+        answer = [self.folder / f"{coordinate.replace(':', '-')}.jar" for coordinate in wanted]
+        for jar in answer:
+            jar.touch()
+        return answer
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.delenv(jars.IVY_SETTINGS_VARIABLE, raising=False)
+    has = {f"{CONNECTOR}:{v}" for v in ("4.0.0", "4.1.3", "4.2.0")} | {f"{PROVIDER}:4.0.0", f"{AVRO}:4.0.0", "a:b:1"}
+    found = Repository(tmp_path, has)
+    monkeypatch.setattr(jars, "_ask_spark", found)
+    return found
+
+
+def names(connector: Connector) -> list[str]:
+    return [jar.stem for jar in connector.jars]
+
+
+def test_all_of_one_version(repository: Repository):
+    found = spark_connector("a:b:1", spark_version="4.0.0")
+    assert found.coordinates == (f"{CONNECTOR}:4.0.0", f"{AVRO}:4.0.0", "a:b:1")
+    assert found.notes == ()
+    assert len(repository.asked) == 1
+
+
+def test_an_older_token_provider_stands_in(repository: Repository):
+    found = spark_connector("a:b:1", spark_version="4.2.0")
+    assert found.coordinates == (f"{CONNECTOR}:4.2.0", f"{PROVIDER}:4.0.0", "a:b:1")
+    assert sum("token-provider" in name for name in names(found)) == 1
+    assert [note.split(" is in none")[0].partition("_2.13:")[2] for note in found.notes] == ["4.2.0", "4.2.0"]
+    assert repository.asked[-1].transitive is False, "what it depends on would come in its own, older versions"
+
+
+def test_an_older_connector_stands_in(repository: Repository):
+    found = spark_connector(spark_version="4.3.0")
+    assert found.coordinates == (f"{CONNECTOR}:4.2.0", f"{PROVIDER}:4.0.0")
+    assert any("connector 4.2.0 is taken for PySpark 4.3.0" in note for note in found.notes)
+
+
+def test_what_was_put_together_is_remembered(repository: Repository):
+    first = spark_connector(spark_version="4.2.0")
+    asked = len(repository.asked)
+    assert spark_connector(spark_version="4.2.0") == first
+    assert len(repository.asked) == asked
+
+
+def test_a_package_that_nobody_has(repository: Repository):
+    with pytest.raises(ResourceError) as caught:
+        spark_connector("no:such:1", spark_version="4.2.0")
+    assert caught.value.details["missing"] == ["no:such:1"]
+
+
+def test_a_repository_that_has_nothing(repository: Repository):
+    repository.has.clear()
+    with pytest.raises(ResourceError):
+        spark_connector(spark_version="4.3.0")

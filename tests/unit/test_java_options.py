@@ -1,0 +1,40 @@
+"""A collector is added to the Java options that there are, and never a second one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onceward.engine.java_options import java_options, spark_defaults
+
+DRIVER, EXECUTOR = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
+OURS = "-XX:+UseParallelGC"
+
+
+def test_without_other_options():
+    assert java_options({}, {}) == {DRIVER: OURS, EXECUTOR: OURS}
+
+
+def test_what_the_defaults_say_stays():
+    assert java_options({DRIVER: "-Da=b -Xss4m"}, {}) == {DRIVER: f"-Da=b -Xss4m {OURS}", EXECUTOR: OURS}
+
+
+@pytest.mark.parametrize("setting", [DRIVER, "spark.driver.defaultJavaOptions"])
+def test_a_chosen_collector_stays_alone(setting: str):
+    assert java_options({setting: "-Da=b -XX:+UseG1GC"}, {}) == {EXECUTOR: OURS}
+
+
+def test_a_collector_in_the_environment():
+    assert java_options({}, {"JDK_JAVA_OPTIONS": "-XX:+UseZGC"}) == {}
+
+
+def test_spark_defaults_as_spark_reads_them(tmp_path: Path):
+    lines = ["# spark.a 1", "", "spark.b   two words  ", "spark.c=3", "  spark.d : 4", f"{DRIVER} -Da=b -Dc=d"]
+    (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
+    found = spark_defaults({"SPARK_CONF_DIR": str(tmp_path)})
+    assert found == {"spark.b": "two words", "spark.c": "3", "spark.d": "4", DRIVER: "-Da=b -Dc=d"}
+
+
+def test_no_spark_defaults(tmp_path: Path):
+    assert spark_defaults({"SPARK_HOME": str(tmp_path)}) == {}
