@@ -93,8 +93,8 @@ class KafkaTarget(AtomicTarget):
             return
         log.warning(
             "the newest ledger record of %s in %s, %s (sequence %d), was written by %s, and the coordinator has %s for "
-            "the pipeline: its epochs ran out, or its first run after transactional.id.expiration.ms committed nothing, "
-            "or somebody else wrote that record",
+            "the pipeline: its epochs ran out, or its first run after transactional.id.expiration.ms committed "
+            "nothing, or somebody else wrote that record",
             self._settings.pipeline,
             self._settings.ledger_topic,
             newest.batch,
