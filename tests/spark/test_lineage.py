@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sql
 from streaming_pipeline import Pipeline
 
 import onceward
@@ -17,7 +17,7 @@ FED = 120
 
 def rows(pipeline: Pipeline) -> DataFrame:
     """What was fed, with where it came from, every third record with a header of its own."""
-    own = F.expr("CASE WHEN offset % 3 = 0 THEN array(named_struct('key', 'mine', 'value', X'01')) END AS headers")
+    own = sql.expr("CASE WHEN offset % 3 = 0 THEN array(named_struct('key', 'mine', 'value', X'01')) END AS headers")
     return pipeline.frame().select("key", "value", own, *onceward.lineage())
 
 
@@ -32,7 +32,7 @@ def test_two_frames_account_for_their_input(pipeline: Pipeline):
     def both(frame: DataFrame, batch_id: int) -> None:
         with sink.batch(frame, batch_id) as batch:
             batch.write(frame)
-            batch.write(frame.drop("headers").withColumn("key", F.lit("all")), topic=other)
+            batch.write(frame.drop("headers").withColumn("key", sql.lit("all")), topic=other)
 
     pipeline.feed(FED)
     pipeline.run(frame=rows(pipeline), transform=lambda frame: frame, sink=both)
@@ -66,7 +66,7 @@ def test_filtered_rows_and_rows_of_no_source(pipeline: Pipeline):
     assert answer["verdict"] == "exactly_once", answer
     assert answer["facts"]["conservation"]["counts"]["all topics"]["never_named"] == FED // 2
     pipeline.feed(10)
-    unknown = rows(pipeline).withColumn("source_offset", F.lit(None).cast("long"))
+    unknown = rows(pipeline).withColumn("source_offset", sql.lit(None).cast("long"))
     pipeline.run(frame=unknown, transform=lambda frame: frame, lineage=True)
     answer = judged(pipeline, "--conserves", "at-least", "--what-is-left")
     assert answer["facts"]["conservation"]["nameless_records"] == 10

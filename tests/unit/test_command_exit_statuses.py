@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from onceward.cli import app
-from onceward.testing.free_ports import free_port
+from onceward.testing.free_ports import free_ports
 
 USAGE, UNAVAILABLE = 64, 69
 ASK = ["verify", "--bootstrap-servers", "127.0.0.1:1", "--pipeline-id", "p"]
@@ -46,7 +46,7 @@ def test_the_module_agrees(arguments: list[str]):
 
 @pytest.mark.parametrize("asking", ["onceward.verify", "onceward.cli"])
 def test_a_dead_broker_is_one_line(asking: str):
-    port = free_port()
+    (port,) = free_ports(1)
     start = ["-m", asking] if asking == "onceward.verify" else ["-c", "from onceward.cli import app; app()", "verify"]
     address = f"127.0.0.1:{port}"
     done = subprocess.run(
