@@ -41,6 +41,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from onceward.engine.job import JobInterrupted
 from onceward.engine.persisted import drop_blocks
 from onceward.errors import ComputationsMixed, OncewardError
 
@@ -64,15 +65,29 @@ class Shuffles:
         """
         try:
             yield
+        except JobInterrupted:
+            raise
         except OncewardError:
-            self._forget_if_lost(frame)
+            self._forget_after_failure(frame)
             raise
         except Exception as error:
-            if self._forget_if_lost(frame):
+            if self._forget_after_failure(frame):
                 raise _mixed() from error
             raise
         if self._forget_if_lost(frame):
             raise _mixed()
+
+    def _forget_after_failure(self, frame: DataFrame) -> bool:
+        """As :meth:`_forget_if_lost`, but for a job that failed, perhaps before there was an RDD to ask.
+
+        Under adaptive execution a plan has none until all stages but the last have run; then asking for it raises what
+        they raised. Nothing is missed: a shuffle that the next attempt reads again is looked at when that one ends.
+        """
+        try:
+            return self._forget_if_lost(frame)
+        except Exception as again:  # noqa: BLE001 — the job's own error is the one to hear of
+            log.debug("the plan of the failed job never became an RDD: %s", again)
+            return False
 
     def _forget_if_lost(self, frame: DataFrame) -> bool:
         context = frame.sparkSession.sparkContext
