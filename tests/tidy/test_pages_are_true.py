@@ -78,7 +78,7 @@ def test_the_picture_is_what_is_drawn():
 def test_every_error_has_an_entry():
     page = DOCS / "troubleshooting.md"
     entries = dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^##)", page.read_text(), re.DOTALL | re.MULTILINE))
-    assert error_names() - {"OncewardError"} - set(entries) == set()
+    assert set(entries) == error_names() - {"OncewardError"}
     for name, entry in entries.items():
         assert "**What happened.**" in entry, name
         assert "**What to do.**" in entry, name
@@ -90,7 +90,7 @@ def test_the_page_knows_what_is_retried():
     chapter = text.split("\n## An attempt failed\n")[1].split("\n## ")[0]
     said = set(re.findall(r"^### `(\w+)`\n", chapter, re.MULTILINE))
     said |= set(re.findall(r"^### `(\w+)`\n\n\*\*What happened\.\*\* [^*]*\bTried again\.", text, re.MULTILINE))
-    assert said & error_names() == {name for name in error_names() if getattr(errors, name).retry_batch}
+    assert said == {name for name in error_names() if getattr(errors, name).retry_batch}
 
 
 @pytest.mark.parametrize(
