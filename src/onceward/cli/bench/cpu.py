@@ -1,13 +1,12 @@
-"""CPU seconds of Spark and of a broker, counted from outside. Called by :mod:`rounds`, in the driver's process.
+"""CPU seconds of Spark and of a broker, counted from outside. Called by :mod:`rounds` and :mod:`latency`.
 
-Spark is this process (the driver's Python), its JVM, and the Python workers below that. PySpark's daemon ignores the
+Spark is the Python process of a driver, its JVM, and the Python workers below that. PySpark's daemon ignores the
 signal of a child's end, so Linux gives the time of a worker that has ended to nobody: what was read of it last is kept.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass
 
 import psutil
@@ -43,11 +42,11 @@ class CpuSeconds:
 class CpuMeter:
     """Reads the CPU time of one Spark in local mode and one broker.
 
-    :param jvm_pid: Spark's JVM. :param broker_pid: the broker's JVM.
+    :param driver_pid: the driver's Python. :param jvm_pid: Spark's JVM. :param broker_pid: the broker's JVM.
     """
 
-    def __init__(self, jvm_pid: int, broker_pid: int) -> None:
-        self._driver = psutil.Process(os.getpid())
+    def __init__(self, driver_pid: int, jvm_pid: int, broker_pid: int) -> None:
+        self._driver = psutil.Process(driver_pid)
         self._jvm = psutil.Process(jvm_pid)
         self._broker = psutil.Process(broker_pid)
         self._workers: dict[psutil.Process, float] = {}  # equal by pid and start time, so a pid may come again

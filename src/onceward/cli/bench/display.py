@@ -6,10 +6,11 @@ Called by :mod:`command`.
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from importlib.metadata import version
 
 import typer
@@ -17,7 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from onceward.cli.bench.encoder import EncoderFigures
-from onceward.cli.bench.figures import CONTENDERS, SPARK_SINK, SinkFigures, SinkPlan
+from onceward.cli.bench.figures import Comparison, ShapeFigures
+from onceward.cli.bench.latency_figures import LatencyFigures
+from onceward.cli.bench.plan import ONCEWARD, SOURCE_PARTITIONS, LatencyPlan, SinkPlan
 
 _PACKAGES = ("onceward", "pyspark", "pyarrow", "numpy", "kafka-python", "confluent-kafka")
 
@@ -46,17 +49,17 @@ def encoder_table(figures: Sequence[EncoderFigures]) -> None:
     console.print("librdkafka's produce() only queues: encoding and sending come on top, in its own threads.\n")
 
 
-def sink_table(plan: SinkPlan, figures: SinkFigures) -> None:
-    """The sinks, and what one is to the other."""
+def sink_table(plan: SinkPlan, figures: ShapeFigures) -> None:
+    """The contenders in one shape, and what Onceward is to the others."""
+    shape = figures.shape
     table = Table(
-        title=f"{plan.records:,} records of 112 bytes, {plan.batch_records:,} a batch, 4 partitions to "
-        f"{plan.partitions}, local[2]; medians of {plan.rounds} round(s); CPU in µs a record"
+        title=f"{shape.records:,} records of 112 bytes, {shape.batch_records:,} a batch, {SOURCE_PARTITIONS} "
+        f"partitions to {shape.output_partitions}, local[2]; medians of {plan.rounds} round(s); CPU in µs a record"
     )
     table.add_column("contender")
     for title in ("M records/s", "Spark", "= driver", "+ JVM", "+ workers", "broker", "all CPU", "ms a batch"):
         table.add_column(title, justify="right")
-    for name in CONTENDERS:
-        row = figures.contenders[name]
+    for name, row in figures.contenders.items():
         table.add_row(
             name,
             f"{row.records_per_s / 1e6:.3f}",
@@ -66,21 +69,50 @@ def sink_table(plan: SinkPlan, figures: SinkFigures) -> None:
         )
     console = _console()
     console.print(table)
-    console.print(
-        f"Onceward (exactly once) to {SPARK_SINK} (at least once): "
-        f"{figures.throughput_ratio:.2f} times the throughput at {figures.cpu_ratio:.2f} times the CPU "
-        f"(Spark {figures.spark_cpu_ratio:.2f}, broker {figures.broker_cpu_ratio:.2f}; "
-        f"beyond reading the source {figures.beyond_source_cpu_ratio:.2f}).\n"
-        "Every output was read back with read_committed by librdkafka: lost 0, duplicates 0.\n"
+    for name, ratios in figures.onceward_to.items():
+        console.print(f"{ONCEWARD} to {name}: {_compared(ratios)}")
+    console.print("Every output was read back with read_committed by librdkafka: lost 0, duplicates 0.\n")
+
+
+def latency_table(plan: LatencyPlan, figures: Mapping[str, LatencyFigures]) -> None:
+    """Latencies, counts, and where the time of a batch goes."""
+    table = Table(
+        title=f"Send to visible at {plan.rate:,} records/s of 112 bytes, {SOURCE_PARTITIONS} partitions to "
+        f"{plan.output_partitions}, local[2]; {plan.seconds:g} s each in {plan.rounds} turn(s)"
+    )
+    table.add_column("contender")
+    for title in ("p50 ms", "p99 ms", "max ms", "p50 / p99 of turns", "records", "lost", "duplicates", "Spark cores"):
+        table.add_column(title, justify="right")
+    for name, row in figures.items():
+        turns = ", ".join(f"{p50:.0f} / {p99:.0f}" for p50, p99 in row.turns)
+        latencies = (f"{ms:.0f}" for ms in (row.p50_ms, row.p99_ms, row.max_ms))
+        counts = (f"{count:,}" for count in (row.records, row.lost, row.repeated))
+        table.add_row(name, *latencies, turns, *counts, f"{row.spark_cores:.2f}")
+    console = _console()
+    console.print(table)
+    for name, row in figures.items():
+        console.print(f"{name}: {row.batches} batches, medians in ms: {_listed(row.phases_ms)}", highlight=False)
+        if row.steps_ms:
+            console.print(f"  of these, Onceward's steps: {_listed(row.steps_ms)}", highlight=False)
+    console.print()
+
+
+def json_line(**parts: object) -> None:
+    """Everything as one line of JSON: the machine, and ``parts`` as they are called."""
+    typer.echo(json.dumps(_rounded(_plain({"machine": _machine(), **parts})), separators=(",", ":")))
+
+
+def _compared(ratios: Comparison) -> str:
+    beyond = ratios.beyond_source_cpu_ratio
+    return (
+        f"{ratios.throughput_ratio:.2f} times the throughput at {ratios.cpu_ratio:.2f} times the CPU "
+        f"(Spark {ratios.spark_cpu_ratio:.2f}, broker {ratios.broker_cpu_ratio:.2f}"
+        + (f"; beyond reading the source {beyond:.2f})" if beyond is not None else ")")
     )
 
 
-def json_line(encoded: Sequence[EncoderFigures], plan: SinkPlan, sinks: SinkFigures | None) -> None:
-    """Everything as one line of JSON."""
-    document: dict[str, object] = {"machine": _machine(), "encoder": [asdict(row) for row in encoded]}
-    if sinks is not None:
-        document["sink"] = {"plan": asdict(plan), **asdict(sinks)}
-    typer.echo(json.dumps(_rounded(document), separators=(",", ":")))
+def _listed(medians_ms: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {ms:.1f}" for name, ms in medians_ms.items())
 
 
 def _machine() -> dict[str, object]:
@@ -92,10 +124,21 @@ def _machine() -> dict[str, object]:
     }
 
 
+def _plain(value: object) -> object:
+    """Dataclasses as objects of JSON, wherever they are."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value
+
+
 def _rounded(value: object) -> object:
     """Numbers to four significant digits: more would claim a precision that is not there."""
     if isinstance(value, float):
-        return float(f"{value:.4g}")
+        return float(f"{value:.4g}") if math.isfinite(value) else None  # JSON knows no others
     if isinstance(value, dict):
         return {key: _rounded(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,31 +1,15 @@
-"""What the sink part is to run, and what it reports, computed from its runs. Pure.
+"""What the sink part reports, computed from its runs. Pure.
 
 Medians over rounds, and ratios round by round before the median: two contenders of one round met the same machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-SOURCE = "source alone"
-SPARK_SINK = "Spark's Kafka sink"
-ONCEWARD = "onceward"
-CONTENDERS = (SOURCE, SPARK_SINK, ONCEWARD)
-"""In the order in which they run in each round."""
-
-
-@dataclass(frozen=True, slots=True)
-class SinkPlan:
-    """What is run: every contender ``rounds`` times over ``records`` records, after ``warm_up_records`` each."""
-
-    records: int
-    rounds: int
-    warm_up_records: int
-    batch_records: int
-    partitions: int
-    broker_version: str
+from onceward.cli.bench.plan import ONCEWARD, SOURCE, SPARK_TUNED, Shape, SinkPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +17,19 @@ class Run:
     """One query over the whole input. Times in seconds; CPU of Spark in three parts and of the broker."""
 
     contender: str
+    shape: Shape
     round: int
-    records: int
     wall_s: float
     driver_cpu_s: float
     jvm_cpu_s: float
     workers_cpu_s: float
     broker_cpu_s: float
     batch_s: float
+
+    @property
+    def records(self) -> int:
+        """How many it copied."""
+        return self.shape.records
 
     @property
     def spark_cpu_s(self) -> float:
@@ -55,7 +44,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One contender: medians over rounds. CPU in microseconds per record; ``batch_ms`` is a batch from end to end."""
+    """One contender in one shape: medians over rounds.
+
+    CPU in microseconds per record; ``batch_ms`` is a batch from end to end.
+    """
 
     records_per_s: float
     driver_us: float
@@ -68,40 +60,75 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class SinkFigures:
-    """All contenders, and Onceward against Spark's own sink: medians of each round's ratio.
+class Comparison:
+    """Onceward to another contender in one shape: medians of each round's ratio; below 1 is less.
 
-    ``beyond_source_cpu_ratio`` compares what the sinks cost on top of reading: the source alone taken off both.
+    ``beyond_source_cpu_ratio`` compares what the sinks cost on top of reading. It is there only for the contender
+    that reads as Onceward does: the source alone is then the same for both, and is taken off both.
     """
 
-    contenders: Mapping[str, Figures]
     throughput_ratio: float
     cpu_ratio: float
     spark_cpu_ratio: float
     broker_cpu_ratio: float
-    beyond_source_cpu_ratio: float
+    beyond_source_cpu_ratio: float | None
 
 
-def summarise(runs: Sequence[Run]) -> SinkFigures:
-    """The figures of ``runs``, which hold every contender once in every round."""
-    by_contender = {name: _by_round(runs, name) for name in CONTENDERS}
+@dataclass(frozen=True, slots=True)
+class ShapeFigures:
+    """Every contender in one shape, and Onceward to each other that has a sink."""
 
-    def ratio(value: Callable[[Run], float]) -> float:
-        return median(
-            _ratio(value(ours), value(theirs))
-            for ours, theirs in zip(by_contender[ONCEWARD], by_contender[SPARK_SINK], strict=True)
+    shape: Shape
+    contenders: Mapping[str, Figures]
+    onceward_to: Mapping[str, Comparison]
+
+
+def summarise(plan: SinkPlan, runs: Sequence[Run]) -> list[ShapeFigures]:
+    """The figures of ``runs``, which are those of ``plan``, shape by shape.
+
+    :raises ValueError: a contender has not run in every round.
+    """
+    return [_of_shape(plan, shape, runs) for shape in plan.shapes]
+
+
+def _of_shape(plan: SinkPlan, shape: Shape, runs: Sequence[Run]) -> ShapeFigures:
+    by_contender = {
+        name: _by_round(
+            run
+            for run in runs
+            if run.contender == name and (run.shape == shape or (name == SOURCE and run.shape.reading == shape.reading))
         )
+        for name in plan.contenders
+    }
+    source = by_contender.get(SOURCE)
+    ours = by_contender[ONCEWARD]
+    return ShapeFigures(
+        shape,
+        {name: _figures(of_contender) for name, of_contender in by_contender.items()},
+        {
+            name: _comparison(ours, theirs, source if name == SPARK_TUNED else None)
+            for name, theirs in by_contender.items()
+            if name not in (SOURCE, ONCEWARD)
+        },
+    )
 
-    return SinkFigures(
-        contenders={name: _figures(of_contender) for name, of_contender in by_contender.items()},
+
+def _comparison(ours: Sequence[Run], theirs: Sequence[Run], source: Sequence[Run] | None) -> Comparison:
+    def ratio(value: Callable[[Run], float]) -> float:
+        return median(_ratio(value(our), value(their)) for our, their in zip(ours, theirs, strict=True))
+
+    beyond = None
+    if source is not None:
+        beyond = median(
+            _ratio(our.cpu_s - read.cpu_s, their.cpu_s - read.cpu_s)
+            for read, their, our in zip(source, theirs, ours, strict=True)
+        )
+    return Comparison(
         throughput_ratio=ratio(lambda run: run.records / run.wall_s),
         cpu_ratio=ratio(lambda run: run.cpu_s),
         spark_cpu_ratio=ratio(lambda run: run.spark_cpu_s),
         broker_cpu_ratio=ratio(lambda run: run.broker_cpu_s),
-        beyond_source_cpu_ratio=median(
-            _ratio(ours.cpu_s - source.cpu_s, theirs.cpu_s - source.cpu_s)
-            for source, theirs, ours in zip(*(by_contender[name] for name in CONTENDERS), strict=True)
-        ),
+        beyond_source_cpu_ratio=beyond,
     )
 
 
@@ -110,8 +137,8 @@ def _ratio(ours: float, theirs: float) -> float:
     return ours / theirs if theirs > 0 else float("inf")
 
 
-def _by_round(runs: Sequence[Run], contender: str) -> list[Run]:
-    return sorted((run for run in runs if run.contender == contender), key=lambda run: run.round)
+def _by_round(runs: Iterable[Run]) -> list[Run]:
+    return sorted((run for run in runs if run.round), key=lambda run: run.round)
 
 
 def _figures(runs: Sequence[Run]) -> Figures:

@@ -1,12 +1,13 @@
 """The benchmark's topics: filled and read with librdkafka, which has no code in common with what is measured.
 
-Called by :mod:`rounds`, in the driver's process, never while something is measured.
+Called by :mod:`rounds` and :mod:`latency`, never while something is measured.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -24,6 +25,28 @@ _READ_AT_ONCE = 20_000
 
 class OutputWrong(OncewardError):
     """A contender did not write what it read: whatever it cost does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What a reader with ``read_committed`` missed of the records that a topic should hold, and what it saw beside."""
+
+    records: int
+    lost: int
+    repeated: int
+    unknown: int
+
+    def require(self, topic: str) -> None:
+        """Returns when each record was there once.
+
+        :raises OutputWrong: otherwise.
+        """
+        if self.lost or self.repeated or self.unknown:
+            raise OutputWrong(
+                f"topic {topic} should hold {self.records} records: {self.lost} are lost, {self.repeated} are "
+                f"repeated, {self.unknown} are none of them",
+                next_step="do not believe this run's figures, and report it",
+            )
 
 
 class Topics:
@@ -72,13 +95,8 @@ class Topics:
         if left := producer.flush(_FLUSH_SECONDS):
             raise BrokerUnreachable(f"{left} records of topic {name} unacknowledged", next_step="look at the broker")
 
-    def check(self, name: str, partitions: int, records: int) -> None:
-        """Read ``name`` with ``read_committed`` from end to end.
-
-        Records 0 to ``records`` - 1 must be there, each once.
-
-        :raises OutputWrong: they are not.
-        """
+    def audit(self, name: str, partitions: int, records: int) -> Audit:
+        """Read ``name`` with ``read_committed`` from end to end, where records 0 to ``records`` - 1 should be."""
         seen = np.zeros(records, np.int32)
         unknown = 0
         for values in self._values(name, partitions):
@@ -86,13 +104,7 @@ class Topics:
             known = numbers[(numbers >= 0) & (numbers < records)]
             unknown += len(numbers) - len(known)
             np.add.at(seen, known, 1)
-        lost, repeated = int((seen == 0).sum()), int(np.maximum(seen - 1, 0).sum())
-        if lost or repeated or unknown:
-            raise OutputWrong(
-                f"topic {name} should hold {records} records: {lost} are lost, {repeated} are repeated, "
-                f"{unknown} are none of them",
-                next_step="do not believe this run's figures, and report it",
-            )
+        return Audit(records, int((seen == 0).sum()), int(np.maximum(seen - 1, 0).sum()), unknown)
 
     def _values(self, name: str, partitions: int) -> Iterator[list[bytes]]:
         """All values of a topic that nobody writes any more, a portion at a time."""
