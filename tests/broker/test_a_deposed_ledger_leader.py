@@ -166,7 +166,8 @@ def test_a_deposed_leaders_word_commits_nothing(network: Network, new_topic: Any
         driver.bootstrap = ",".join(others)
         driver.ledger_topic = f"ledger-{uuid.uuid4().hex[:10]}"
         admin = AdminClient({"bootstrap.servers": driver.bootstrap})
-        ledger = NewTopic(driver.ledger_topic, replica_assignment=[[1, 2, 3]], config={"cleanup.policy": "compact"})
+        first_leads = {"num_partitions": 1, "replica_assignment": [[1, 2, 3]]}
+        ledger = NewTopic(driver.ledger_topic, config={"cleanup.policy": "compact"}, **first_leads)
         admin.create_topics([ledger])[driver.ledger_topic].result(30)
         probe = KafkaClient(settings(driver.bootstrap)[0])
         while leader(probe, driver.ledger_topic) != 1:

@@ -203,7 +203,7 @@ def test_an_outdated_ledger_makes_it_begin_anew(
 
     monkeypatch.setattr(Batches, "process", process)
     patient = Sink(attempts=3)
-    call(patient, "run-1/q", 4)
+    call(patient, f"run-{outdated}-of-its-own/q", 4)
     assert [target.closed for target in patient.targets] == [True] * (opened - 1) + [False]
     assert seen == [None] + [BatchId("q", 4)] * outdated, "it may be committed by the very run that offers it again"
     patient.close()
