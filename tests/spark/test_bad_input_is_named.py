@@ -163,7 +163,7 @@ def test_a_missing_topic(pipeline: Pipeline):
     said, error = pipeline.ended(query), onceward.error_of(query)
     assert said.count("does not exist on") == 1
     assert "direct cause" not in said
-    assert "wire/" not in said, "nobody needs our own frames"
+    assert "onceward/wire/" not in said, "nobody needs our own frames"
     assert type(error) is TopicMissing
     assert "topic-that-is-not-there" in error.message
     assert "create_topic_partitions" in error.next_step
