@@ -46,12 +46,14 @@ def scatter(records: DataFrame, _topics: Sequence[str]) -> DataFrame:
     def fresh_id() -> str:
         return uuid.uuid4().hex
 
-    header = F.struct(F.lit("id").alias("key"), F.col("id").cast("binary").alias("value"))
+    def header(name: str) -> Column:
+        return F.struct(F.lit(name).alias("key"), F.col(name).cast("string").cast("binary").alias("value"))
+
     value = F.concat_ws(":", _origin(), F.col("value").cast("string"))
     return (
-        records.select("key", value.alias("value"), fresh_id.asNondeterministic()().alias("id"))
+        records.select("key", "partition", "offset", value.alias("value"), fresh_id.asNondeterministic()().alias("id"))
         .repartition(4)
-        .select("key", "value", F.array(header).alias("headers"))
+        .select("key", "value", F.array(*map(header, ("partition", "offset", "id"))).alias("headers"))
     )
 
 

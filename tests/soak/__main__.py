@@ -112,7 +112,11 @@ def _verify_row(cluster: Cluster, folder: SoakFolder, pipeline: str, safe: Findi
         return None
     if answer["verdict"] != "exactly_once":
         safe.violated("verify", f"{pipeline}: {answer['verdict']}: {str(answer)[:2_000]}")
-    return f"onceward verify, {pipeline}", f"{answer['verdict']}, {len(answer['anomalies'])} anomalies"
+    told = f"{answer['verdict']}, {len(answer['anomalies'])} anomalies"
+    conserved = answer.get("facts", {}).get("conservation")
+    if conserved is not None:
+        told += f"; asked whether each of {conserved['input_records']:,} input records is named {conserved['rule']} once"
+    return f"onceward verify, {pipeline}", told
 
 
 def _verdict(found: Findings) -> str:

@@ -28,6 +28,7 @@ from .workload import (
     COPY_PIPELINE,
     COUNT_PIPELINE,
     LEDGER,
+    LINEAGE,
     OUTPUT_OF,
     PIPELINES,
     SCATTER_PIPELINE,
@@ -111,6 +112,8 @@ def verified(kafka: LocalKafka, pipeline: str, answer_file: Path) -> dict[str, A
     command = [sys.executable, "-m", "onceward.verify", "--bootstrap-servers", kafka.bootstrap_servers]
     command += ["--pipeline-id", pipeline, "--expect-caught-up", "--output", "json"]
     command += ["--log-dirs", str(kafka.nodes[0].data_folder)]
+    if pipeline == SCATTER_PIPELINE:
+        command += ["--conserves", "exactly", "--lineage-headers", LINEAGE]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1_800)
     answer_file.write_text(done.stdout + done.stderr)
     try:

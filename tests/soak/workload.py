@@ -14,6 +14,9 @@ COPY_PIPELINE, COUNT_PIPELINE, SCATTER_PIPELINE = "soak-copy", "soak-count", "so
 PIPELINES = (COPY_PIPELINE, COUNT_PIPELINE, SCATTER_PIPELINE)
 OUTPUT_OF = {COPY_PIPELINE: COPIES, COUNT_PIPELINE: COUNTS, SCATTER_PIPELINE: SCATTERED}
 
+LINEAGE = "partition=partition,offset=offset"
+"""The headers in which a record of *scatter* says where it comes from, as ``onceward verify`` wants to hear it."""
+
 SOURCE_PARTITIONS = 4
 OUTPUT_PARTITIONS = {COPIES: 6, COUNTS: 3, SCATTERED: 4}
 KEYS = 97
