@@ -60,8 +60,9 @@ class Ran:
         checkpoint = self.pipeline.checkpoint.with_name(f"copy-{name}")
         shutil.copytree(self.pipeline.checkpoint, checkpoint)
         damage(checkpoint)
-        commit_ledger_record(self.pipeline, self.ledger_record | {"pipeline": name})
         output = self.pipeline.topic(1)
+        writes = [[output, records] for _, records in self.ledger_record["writes"]]
+        commit_ledger_record(self.pipeline, self.ledger_record | {"pipeline": name, "writes": writes})
         sink = self.pipeline.sink(pipeline_id=name, topic=output)
         frame = self.pipeline.frame(max_offsets_per_trigger=1000)
         try:
