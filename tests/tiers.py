@@ -32,6 +32,9 @@ TESTS = Path(__file__).resolve().parent
 PURE = ("unit", "tidy")
 """Folders in which a ``LocalKafka`` may be made, to look at it, but never started: :mod:`no_java` sees to it."""
 
+OWN_DRIVERS = ("chaos", "bench")
+"""Folders whose tests run whole pipelines in processes of their own."""
+
 SHARED_BROKER, SHARED_SPARK = "kafka", "spark"
 """The fixtures of ``tests/conftest.py`` that each worker has once."""
 
@@ -84,7 +87,7 @@ def facts_of(item: pytest.Function) -> Facts:
         own_cluster=own_cluster,
         slow=item.get_closest_marker("slow") is not None,
         first_case=not any(_case_numbers(item)),
-        own_driver=folder == "chaos",
+        own_driver=folder in OWN_DRIVERS,
         driver_killed=any(fault.startswith("driver-killed") for fault in faults),
     )
 

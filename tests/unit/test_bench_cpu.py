@@ -28,7 +28,7 @@ def test_the_time_of_a_worker_that_has_ended_is_not_lost() -> None:
     )
     try:
         assert jvm.stdout is not None
-        meter = CpuMeter(jvm_pid=jvm.pid, broker_pid=jvm.pid)
+        meter = CpuMeter(driver_pid=os.getpid(), jvm_pid=jvm.pid, broker_pid=jvm.pid)
         before = meter.read()
         assert jvm.stdout.readline() == b"reaped\n"
 
@@ -45,7 +45,7 @@ def test_a_worker_at_work_counts_for_the_workers_and_not_for_the_jvm() -> None:
     program = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN.format(seconds=60)!r}])"
     jvm = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
     try:
-        meter = CpuMeter(jvm_pid=jvm.pid, broker_pid=jvm.pid)
+        meter = CpuMeter(driver_pid=os.getpid(), jvm_pid=jvm.pid, broker_pid=jvm.pid)
         before = meter.read()
         while (used := meter.read().since(before)).workers < 0.3:
             assert jvm.poll() is None
@@ -75,7 +75,7 @@ def test_the_time_of_a_worker_whom_nobody_waited_for_stays_counted() -> None:
     try:
         assert jvm.stdout is not None
         assert jvm.stdin is not None
-        meter = CpuMeter(jvm_pid=jvm.pid, broker_pid=jvm.pid)
+        meter = CpuMeter(driver_pid=os.getpid(), jvm_pid=jvm.pid, broker_pid=jvm.pid)
         assert jvm.stdout.readline() == b"burnt\n"
         before = meter.read()
         jvm.stdin.write(b"end\n")

@@ -1,23 +1,38 @@
-"""What ``onceward bench`` computes from its runs, and the records it makes: the pure parts."""
+"""What ``onceward bench`` runs and computes, and the records it makes: the pure parts."""
 
 from __future__ import annotations
+
+import json
+import math
 
 import numpy as np
 import pytest
 
+from onceward.cli.bench import display
 from onceward.cli.bench.display import _rounded
 from onceward.cli.bench.encoder import EncoderFigures, _kafka_python, _measured, _onceward
-from onceward.cli.bench.figures import CONTENDERS, ONCEWARD, SOURCE, SPARK_SINK, Run, summarise
+from onceward.cli.bench.figures import Run, summarise
+from onceward.cli.bench.plan import BEFORE, ONCEWARD, SOURCE, SPARK_DEFAULTS, SPARK_TUNED, Shape, SinkPlan, shapes
 from onceward.cli.bench.records import blocks, numbers_of, sample
 
 RECORDS = 1_000_000
+LARGE = Shape(4, 500_000, RECORDS)
+CONTENDERS = (SOURCE, SPARK_TUNED, ONCEWARD)
 
 
-def a_run(contender: str, round_number: int, wall_s: float, *, jvm_s: float = 1.0, broker_s: float = 1.0) -> Run:
+def a_plan(
+    *, of: tuple[Shape, ...] = (LARGE,), contenders: tuple[str, ...] = CONTENDERS, rounds: int = 1, warm_up: int = 0
+) -> SinkPlan:
+    return SinkPlan(of, contenders, rounds, warm_up, "4.3.1")
+
+
+def a_run(
+    contender: str, round_number: int, wall_s: float, *, jvm_s: float = 1.0, broker_s: float = 1.0, shape: Shape = LARGE
+) -> Run:
     return Run(
         contender=contender,
+        shape=shape,
         round=round_number,
-        records=RECORDS,
         wall_s=wall_s,
         driver_cpu_s=0.25,
         jvm_cpu_s=jvm_s,
@@ -35,46 +50,101 @@ def rounds_of(*walls: tuple[float, float, float]) -> list[Run]:
     ]
 
 
-def test_ratios_are_taken_within_a_round_before_the_median() -> None:
+def test_ratios_come_before_the_median() -> None:
     # The machine was four times slower in round 2: medians of each contender alone would say 4 to 2.
     runs = rounds_of((0.5, 2.0, 1.0), (2.0, 8.0, 16.0), (1.0, 4.0, 4.0))
 
-    assert summarise(runs).throughput_ratio == pytest.approx(1.0)
+    (figures,) = summarise(a_plan(rounds=3), runs)
+
+    assert figures.onceward_to[SPARK_TUNED].throughput_ratio == pytest.approx(1.0)
 
 
-def test_a_faster_sink_has_a_throughput_ratio_above_one() -> None:
-    assert summarise(rounds_of((0.5, 3.0, 2.0))).throughput_ratio == pytest.approx(1.5)
+def test_a_faster_sink_is_above_one() -> None:
+    (figures,) = summarise(a_plan(), rounds_of((0.5, 3.0, 2.0)))
+
+    assert figures.onceward_to[SPARK_TUNED].throughput_ratio == pytest.approx(1.5)
 
 
-def test_cpu_is_told_per_record_and_adds_up() -> None:
-    figures = summarise(rounds_of((1.0, 2.0, 2.0))).contenders[SPARK_SINK]
+def test_cpu_is_told_per_record() -> None:
+    (shape,) = summarise(a_plan(), rounds_of((1.0, 2.0, 2.0)))
+    figures = shape.contenders[SPARK_TUNED]
 
     assert (figures.driver_us, figures.jvm_us, figures.workers_us) == pytest.approx((0.25, 1.0, 0.5))
     assert figures.spark_us == pytest.approx(1.75)
     assert figures.total_us == pytest.approx(figures.spark_us + figures.broker_us)
 
 
-def test_the_cost_beyond_the_source_takes_the_source_off_both_sinks() -> None:
+def test_the_source_is_taken_off_equals_only() -> None:
     runs = [
         a_run(SOURCE, 1, 1.0, jvm_s=1.0, broker_s=0.25),  # 2.0 s of CPU in all
-        a_run(SPARK_SINK, 1, 2.0, jvm_s=4.0, broker_s=1.25),  # 6.0
+        a_run(SPARK_TUNED, 1, 2.0, jvm_s=4.0, broker_s=1.25),  # 6.0
+        a_run(SPARK_DEFAULTS, 1, 2.0, jvm_s=5.0, broker_s=1.25),  # 7.0, and reads otherwise
         a_run(ONCEWARD, 1, 2.0, jvm_s=2.0, broker_s=1.25),  # 4.0
     ]
 
-    summary = summarise(runs)
+    (figures,) = summarise(a_plan(contenders=(SOURCE, SPARK_DEFAULTS, SPARK_TUNED, ONCEWARD)), runs)
 
-    assert summary.cpu_ratio == pytest.approx(4 / 6)
-    assert summary.beyond_source_cpu_ratio == pytest.approx((4 - 2) / (6 - 2))
+    assert figures.onceward_to[SPARK_TUNED].cpu_ratio == pytest.approx(4 / 6)
+    assert figures.onceward_to[SPARK_TUNED].beyond_source_cpu_ratio == pytest.approx((4 - 2) / (6 - 2))
+    assert figures.onceward_to[SPARK_DEFAULTS].cpu_ratio == pytest.approx(4 / 7)
+    assert figures.onceward_to[SPARK_DEFAULTS].beyond_source_cpu_ratio is None
 
 
-def test_a_round_without_one_of_the_contenders_is_no_result() -> None:
+def test_a_missing_run_is_no_result() -> None:
     runs = rounds_of((1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
 
     with pytest.raises(ValueError, match="argument"):
-        summarise([run for run in runs if not (run.contender == ONCEWARD and run.round == 2)])
+        summarise(a_plan(rounds=2), [run for run in runs if not (run.contender == ONCEWARD and run.round == 2)])
 
 
-def test_records_carry_their_numbers_whatever_the_block() -> None:
+def test_shapes_are_figured_apart() -> None:
+    wide = Shape(16, 500_000, RECORDS)
+    runs = [
+        *rounds_of((0.5, 2.0, 1.0)),
+        a_run(SPARK_TUNED, 1, 2.0, shape=wide),
+        a_run(ONCEWARD, 1, 4.0, shape=wide),
+    ]
+
+    to_4, to_16 = summarise(a_plan(of=(LARGE, wide)), runs)
+
+    assert to_4.onceward_to[SPARK_TUNED].throughput_ratio == pytest.approx(2.0)
+    assert to_16.onceward_to[SPARK_TUNED].throughput_ratio == pytest.approx(0.5)
+    assert to_16.contenders[SOURCE] == to_4.contenders[SOURCE]  # it writes nowhere: it ran once for both
+
+
+def test_every_round_has_every_contender() -> None:
+    plan = a_plan(of=shapes((4, 16), 3_000_000, 500_000, 20_000, 10), rounds=2, contenders=(SOURCE, BEFORE, ONCEWARD))
+
+    turns = list(plan.turns())
+
+    small = Shape(4, 20_000, 200_000)
+    assert plan.shapes == (Shape(4, 500_000, 3_000_000), Shape(16, 500_000, 3_000_000), small)
+    for shape in plan.shapes:
+        for contender in (BEFORE, ONCEWARD):
+            assert [turn.round for turn in turns if (turn.shape, turn.contender) == (shape, contender)] == [1, 2]
+    assert [turn.shape for turn in turns if turn.contender == SOURCE] == [plan.shapes[0], small] * 2
+    assert (turns[0].contender, next(turn for turn in turns if turn.round == 2).contender) == (SOURCE, BEFORE)
+
+
+def test_the_warm_up_comes_first() -> None:
+    plan = a_plan(of=shapes((4, 16), 3_000_000, 500_000, 20_000, 10), warm_up=1_000_000)
+
+    turns = list(plan.turns())
+
+    warm_up = [turn for turn in turns if turn.round == 0]
+    assert turns[: len(warm_up)] == warm_up
+    assert [(turn.shape, turn.contender) for turn in warm_up] == [
+        (shape, contender)
+        for shape in (Shape(4, 500_000, 1_000_000), Shape(4, 20_000, 200_000))
+        for contender in CONTENDERS
+    ]
+
+
+def test_small_batches_can_be_left_out() -> None:
+    assert shapes((4,), 1_000, 100, 0, 12) == (Shape(4, 100, 1_000),)
+
+
+def test_records_carry_their_numbers() -> None:
     numbers = [numbers_of(values) for _, values in blocks(120_000, 16)]
 
     assert np.array_equal(np.concatenate(numbers), np.arange(120_000))
@@ -91,7 +161,7 @@ def test_the_same_seed_makes_the_same_records() -> None:
 
 
 @pytest.mark.parametrize("encode", [_onceward, _kafka_python])
-def test_encoders_are_measured_in_records_and_payload_bytes_of_cpu_time(encode: object) -> None:
+def test_encoders_are_measured_in_payload(encode: object) -> None:
     rows = sample(2_000, 100)
     name = "onceward" if encode is _onceward else "kafka-python"
 
@@ -101,8 +171,20 @@ def test_encoders_are_measured_in_records_and_payload_bytes_of_cpu_time(encode: 
     assert figures.mb_per_cpu_s * 1e6 / figures.records_per_cpu_s == pytest.approx(rows.payload_bytes / 2_000)
 
 
-def test_the_json_line_claims_four_digits_at_most() -> None:
-    assert _rounded({"a": [1.23456, 10_000_000], "b": {"c": 123456.7}}) == {
+def test_the_json_line_claims_four_digits() -> None:
+    assert _rounded({"a": [1.23456, 10_000_000], "b": {"c": 123456.7}, "d": math.inf}) == {
         "a": [1.235, 10_000_000],
         "b": {"c": 123500.0},
+        "d": None,
     }
+
+
+def test_the_json_line_holds_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = a_plan()
+
+    display.json_line(encoder=[], plan=plan, sink=summarise(plan, rounds_of((1.0, 2.0, 4.0))))
+
+    told = json.loads(capsys.readouterr().out)
+    assert told["plan"]["shapes"] == [{"output_partitions": 4, "batch_records": 500_000, "records": RECORDS}]
+    assert told["sink"][0]["contenders"][ONCEWARD]["records_per_s"] == 250_000
+    assert told["sink"][0]["onceward_to"][SPARK_TUNED]["throughput_ratio"] == 0.5

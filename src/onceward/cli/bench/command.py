@@ -84,6 +84,7 @@ def bench(
 def _throughput(part: Part, plan: SinkPlan, contenders: Sequence[Contender]) -> None:
     from onceward.cli.bench import display, encoder
     from onceward.cli.bench.figures import ShapeFigures, summarise
+    from onceward.cli.bench.local_broker import local_broker
     from onceward.cli.bench.rounds import run_sinks
 
     encoded: list[encoder.EncoderFigures] = []
@@ -93,7 +94,9 @@ def _throughput(part: Part, plan: SinkPlan, contenders: Sequence[Contender]) -> 
         display.encoder_table(encoded)
     sinks: list[ShapeFigures] = []
     if part is not Part.ENCODER:
-        sinks = summarise(plan, run_sinks(plan, contenders, display.say))
+        display.say(f"sink: starting Kafka {plan.broker_version} …")
+        with local_broker(plan.broker_version) as broker:
+            sinks = summarise(plan, run_sinks(plan, contenders, broker, display.say))
         for figures in sinks:
             display.sink_table(plan, figures)
     display.json_line(encoder=encoded, plan=plan, sink=sinks)
@@ -103,8 +106,11 @@ def _latency(plan: LatencyPlan, contenders: Sequence[Contender]) -> None:
     from onceward.cli.bench import display
     from onceward.cli.bench.latency import run_latency
     from onceward.cli.bench.latency_figures import summarise_latency
+    from onceward.cli.bench.local_broker import local_broker
 
-    turns = run_latency(plan, contenders, display.say)
+    display.say(f"latency: starting Kafka {plan.broker_version} …")
+    with local_broker(plan.broker_version) as broker:
+        turns = run_latency(plan, contenders, broker, display.say)
     figures = summarise_latency(plan, turns)
     display.latency_table(plan, figures)
     display.json_line(plan=plan, latency=figures)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from onceward.cli.bench.contenders import Contender
 from onceward.cli.bench.cpu import CpuMeter
 from onceward.cli.bench.latency_figures import LatencyTurn, percentile
 from onceward.cli.bench.load import Arrivals, Sender, arrivals
-from onceward.cli.bench.local_broker import local_broker
+from onceward.cli.bench.local_broker import LocalBroker
 from onceward.cli.bench.plan import SOURCE_PARTITIONS, LatencyPlan
 from onceward.cli.bench.topics import Topics
 
@@ -29,15 +30,14 @@ _BATCH_RECORDS = 500_000
 Say = Callable[[str], None]
 
 
-def run_latency(plan: LatencyPlan, contenders: Sequence[Contender], say: Say) -> list[LatencyTurn]:
+def run_latency(plan: LatencyPlan, contenders: Sequence[Contender], broker: LocalBroker, say: Say) -> list[LatencyTurn]:
     """All turns, in the order in which they ran. What was lost or repeated is in their audits.
 
     :param contenders: those that ``plan`` names.
     :raises ContenderFailed: a contender's query failed, or nothing came through it.
     """
-    say(f"latency: starting Kafka {plan.broker_version} and {len(contenders)} Sparks …")
+    say(f"latency: starting {len(contenders)} Sparks …")
     with (
-        local_broker(plan.broker_version) as broker,
         tempfile.TemporaryDirectory(prefix="onceward-bench-") as folder,
         ContenderProcesses(contenders, Path(folder)) as processes,
     ):
@@ -64,7 +64,7 @@ class _Turns:
     def run(self, number: int, name: str, warm_up_s: float) -> LatencyTurn:
         plan = self._plan
         process = self._processes[name]
-        output = f"latency-{number}-{plan.contenders.index(name)}"
+        output = f"latency-{uuid.uuid4().hex[:8]}"  # checkpoint and pipeline are called so, too
         source = f"{output}-input"
         self._topics.create(source, SOURCE_PARTITIONS)
         self._topics.create(output, plan.output_partitions)

@@ -1,5 +1,4 @@
-"""The one broker of a benchmark, with a heap that does not become what is measured. Called by :mod:`rounds` and
-:mod:`latency`."""
+"""The one broker of a benchmark, with a heap that does not become what is measured. Called by :mod:`command`."""
 
 from __future__ import annotations
 

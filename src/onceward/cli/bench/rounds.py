@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -15,7 +16,7 @@ from onceward.cli.bench.contender_process import ContenderProcess, ContenderProc
 from onceward.cli.bench.contenders import Contender
 from onceward.cli.bench.cpu import CpuMeter
 from onceward.cli.bench.figures import Run
-from onceward.cli.bench.local_broker import local_broker
+from onceward.cli.bench.local_broker import LocalBroker
 from onceward.cli.bench.plan import SOURCE_PARTITIONS, SinkPlan, Turn
 from onceward.cli.bench.topics import Topics
 
@@ -24,16 +25,15 @@ _SETTLE_SECONDS = 1.0
 Say = Callable[[str], None]
 
 
-def run_sinks(plan: SinkPlan, contenders: Sequence[Contender], say: Say) -> list[Run]:
+def run_sinks(plan: SinkPlan, contenders: Sequence[Contender], broker: LocalBroker, say: Say) -> list[Run]:
     """All runs that count, in the order in which they ran.
 
     :param contenders: those that ``plan`` names.
     :raises OutputWrong: a contender lost or repeated a record.
     :raises ContenderFailed: a contender's query failed, or its process ended.
     """
-    say(f"sink: starting Kafka {plan.broker_version} and {len(contenders)} Sparks …")
+    say(f"sink: starting {len(contenders)} Sparks …")
     with (
-        local_broker(plan.broker_version) as broker,
         tempfile.TemporaryDirectory(prefix="onceward-bench-") as folder,
         ContenderProcesses(contenders, Path(folder)) as processes,
     ):
@@ -50,7 +50,8 @@ class _Rounds:
         self._meters = {name: CpuMeter(process.pid, process.jvm_pid, broker_pid) for name, process in processes.items()}
         self._say = say
         self._topics = Topics(bootstrap_servers)
-        self._filled: set[int] = set()
+        self._filled: dict[int, str] = {}
+        self._run_id = uuid.uuid4().hex[:8]
         self._turns = 0
 
     def run(self, turn: Turn) -> Run:
@@ -58,7 +59,7 @@ class _Rounds:
         process, meter = self._processes[turn.contender], self._meters[turn.contender]
         source = self._source(shape.records)
         self._turns += 1
-        name = f"turn-{self._turns}"  # checkpoint, pipeline and output topic are called so
+        name = f"bench-{self._run_id}-{self._turns}"  # checkpoint, pipeline and output topic are called so
         self._topics.create(name, shape.output_partitions)
         time.sleep(_SETTLE_SECONDS)
         cpu, wall = meter.read(), time.perf_counter()
@@ -91,13 +92,13 @@ class _Rounds:
 
     def _source(self, records: int) -> str:
         """The topic with so many records."""
-        name = f"input-{records}"
         if records not in self._filled:
+            name = f"bench-{self._run_id}-input-{records}"
             self._say(f"writing {records:,} records to topic {name} …")
             self._topics.create(name, SOURCE_PARTITIONS)
             self._topics.fill(name, records)
-            self._filled.add(records)
-        return name
+            self._filled[records] = name
+        return self._filled[records]
 
     def _tell(self, run: Run) -> None:
         shape = run.shape

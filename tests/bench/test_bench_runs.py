@@ -1,0 +1,89 @@
+"""``onceward bench`` on a broker and in Sparks of its own, with a few thousand records."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import onceward
+from onceward.cli.bench.contender_process import ContenderFailed, ContenderProcesses
+from onceward.cli.bench.contenders import Contender, own_package_root, throughput_contenders
+from onceward.cli.bench.figures import summarise
+from onceward.cli.bench.latency import run_latency
+from onceward.cli.bench.local_broker import LocalBroker
+from onceward.cli.bench.plan import BEFORE, ONCEWARD, SPARK_DEFAULTS, LatencyPlan, Shape, SinkPlan
+from onceward.cli.bench.rounds import run_sinks
+from onceward.errors import ConfigurationError
+
+RECORDS = 4_000
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The package in another place, without the command line: an older one has no benchmark like this."""
+    source = Path(onceward.__file__).parent
+    shutil.copytree(source, tmp_path / "src" / "onceward", ignore=shutil.ignore_patterns("cli", "__pycache__"))
+    return tmp_path
+
+
+@pytest.mark.timeout(600)
+def test_all_copy_in_each_shape(broker: LocalBroker, checkout: Path) -> None:
+    contenders = [c for c in throughput_contenders(checkout) if c.name in (SPARK_DEFAULTS, BEFORE, ONCEWARD)]
+    names = tuple(contender.name for contender in contenders)
+    plan = SinkPlan((Shape(4, 2_000, RECORDS), Shape(3, 1_000, RECORDS)), names, 1, 0, "4.3.1")
+    said: list[str] = []
+
+    runs = run_sinks(plan, contenders, broker, said.append)
+
+    assert [(run.shape, run.contender) for run in runs] == [(shape, name) for shape in plan.shapes for name in names]
+    # Only Onceward has Python workers, the older as well as this one; the driver's Python and the JVM everybody has.
+    assert {run.contender for run in runs if run.workers_cpu_s > 0} <= {BEFORE, ONCEWARD}
+    assert all(run.jvm_cpu_s > 0 and run.broker_cpu_s > 0 and run.batch_s > 0 for run in runs)
+    assert [set(figures.onceward_to) for figures in summarise(plan, runs)] == [{SPARK_DEFAULTS, BEFORE}] * 2
+    assert any(f"{BEFORE}: 4,000 records" in line for line in said)
+
+
+@pytest.mark.timeout(600)
+def test_latency_counts_every_record(broker: LocalBroker) -> None:
+    contender = Contender(ONCEWARD, "onceward", "onceward", own_package_root())
+    plan = LatencyPlan((ONCEWARD,), 100, 3, 1, 1, 2, "4.3.1")
+
+    (turn,) = run_latency(plan, [contender], broker, lambda _: None)
+
+    assert (turn.audit.lost, turn.audit.repeated, turn.audit.unknown) == (0, 0, 0)
+    assert 0 < len(turn.latencies_ms) < turn.audit.records  # warm-up and the trickle before it are not measured
+    assert min(turn.latencies_ms) > 0
+    assert {"plan", "send", "offsets", "ledger", "commit"} <= set(turn.steps_ms)
+    assert turn.phases_ms["triggerExecution"] >= turn.steps_ms["commit"]
+
+
+@pytest.mark.timeout(600)
+def test_a_contender_that_fails_says_why(broker: LocalBroker, tmp_path: Path) -> None:
+    here = own_package_root()
+    with ContenderProcesses([Contender(SPARK_DEFAULTS, "kafka", "spark", here)], tmp_path) as processes:
+        process = processes[SPARK_DEFAULTS]
+
+        with pytest.raises(ContenderFailed, match="no-such-topic"):
+            process.tell(
+                "copy",
+                name="out",
+                bootstrap_servers=broker.bootstrap_servers,
+                source="no-such-topic",
+                batch_records=10,
+            )
+
+
+def test_another_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the row is called must be what was measured."""
+    (tmp_path / "processes").mkdir()
+    (tmp_path / "empty").mkdir()
+    wrong = Contender(BEFORE, "onceward", "onceward", tmp_path / "empty")
+    monkeypatch.setenv("PYTHONPATH", str(own_package_root()))
+
+    with (
+        pytest.raises(ConfigurationError, match="instead of"),
+        ContenderProcesses([wrong], tmp_path / "processes"),
+    ):
+        raise AssertionError("a contender with the wrong package is ready")
