@@ -58,7 +58,7 @@ def test_a_folder_without_the_package_is_refused(tmp_path: Path) -> None:
 def test_odd_partitions_are_refused(given: str) -> None:
     result = CliRunner().invoke(app, ["bench", "--output-partitions", given])
 
-    assert result.exit_code == 1
+    assert result.exit_code == 64
     assert "write it like --output-partitions 4,16" in result.output
 
 

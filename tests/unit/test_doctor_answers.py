@@ -54,7 +54,7 @@ def test_a_pipeline_without_kafka_sources_has_no_group_and_one_with_a_ledger_nee
 
 def test_acls_without_names_are_refused_with_what_to_add() -> None:
     result = CliRunner().invoke(app, ["doctor", "--acls", "--topic", "out"])
-    assert result.exit_code == 1
+    assert result.exit_code == 64
     assert "--pipeline-id" in result.output
 
 
