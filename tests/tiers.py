@@ -33,7 +33,7 @@ PURE = ("unit", "tidy")
 """Folders in which a ``LocalKafka`` may be made, to look at it, but never started: :mod:`no_java` sees to it."""
 
 OWN_DRIVERS = ("chaos", "bench")
-"""Folders whose tests run whole pipelines in processes of their own."""
+"""Folders whose tests run whole pipelines in processes of their own. In ``spark`` those do that ask for no session."""
 
 SHARED_BROKER, SHARED_SPARK = "kafka", "spark"
 """The fixtures of ``tests/conftest.py`` that each worker has once."""
@@ -57,7 +57,7 @@ class Facts:
     first_case: bool = True
     """The first of the cases of its function, or the only one."""
     own_driver: bool = False
-    """Runs whole pipelines in processes of their own, each with a Spark of its own."""
+    """Stands on Spark and not on the shared session: it runs pipelines in processes, each with a Spark of its own."""
     driver_killed: bool = False
     """Shows a fault that begins with a dead driver, which there is a real ``kill -9``."""
 
@@ -80,14 +80,16 @@ def facts_of(item: pytest.Function) -> Facts:
     shared = {function.__name__ for function in functions if _is_shared(function)}
     own_cluster = folder not in PURE and any(_starts_a_cluster(function) for function in functions)
     faults = {fault for mark in item.iter_markers("fault") for fault in mark.args}
+    broker = folder in ("broker", "chaos") or own_cluster or SHARED_BROKER in shared
+    spark = SHARED_SPARK in shared or (broker and folder in ("spark", *OWN_DRIVERS))
     return Facts(
-        broker=folder in ("broker", "chaos") or own_cluster or SHARED_BROKER in shared,
-        spark=folder in ("spark", "chaos") or SHARED_SPARK in shared,
+        broker=broker,
+        spark=spark,
         old_broker=any(_is_old_version(value) for value in _parameters(item).values()),
         own_cluster=own_cluster,
         slow=item.get_closest_marker("slow") is not None,
         first_case=not any(_case_numbers(item)),
-        own_driver=folder in OWN_DRIVERS,
+        own_driver=spark and SHARED_SPARK not in shared,
         driver_killed=any(fault.startswith("driver-killed") for fault in faults),
     )
 

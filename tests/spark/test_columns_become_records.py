@@ -171,7 +171,7 @@ def _within(message: Any, parts: dict[str, list[Any]]) -> bool:
 def test_a_static_topic_wins_over_the_column(pipeline: Pipeline):
     other = pipeline.topic()
     pipeline.run(
-        lambda rows: rows.selectExpr("CAST(n AS STRING) AS value", f"'{other}' AS topic", "n AS unused"),
+        lambda rows: rows.selectExpr("CAST(n AS STRING) AS value", f"'{other}' AS topic"),
         frame=numbered(pipeline, 10),
     )
     assert len(pipeline.visible()) == 10

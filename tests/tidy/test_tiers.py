@@ -90,6 +90,7 @@ def test_hidden_needs_are_found(suite):
     assert tiers_of(suite, "", "[3.9.1") == {"chaos"}
     assert tiers_of(suite, "chaos/test_exactly_once.py", "three_nodes") == {"chaos"}
     assert tiers_of(suite, "spark/test_rights.py") == {"chaos"}
+    assert tiers_of(suite, "spark/test_how_jobs_are_started.py") == {"ci"}
     assert tiers_of(suite, "broker/test_local_kafka.py", "owner_is_killed") == {"chaos"}
 
 
