@@ -115,9 +115,7 @@ def _verify_row(cluster: Cluster, folder: SoakFolder, pipeline: str, safe: Findi
     told = f"{answer['verdict']}, {len(answer['anomalies'])} anomalies"
     conserved = answer.get("facts", {}).get("conservation")
     if conserved is not None:
-        told += (
-            f"; asked whether each of {conserved['input_records']:,} input records is named {conserved['rule']} once"
-        )
+        told += f"; {conserved['input_records']:,} input records, each named {conserved['rule']} once?"
     return f"onceward verify, {pipeline}", told
 
 

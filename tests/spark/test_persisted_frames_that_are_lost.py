@@ -62,10 +62,12 @@ def test_two_readers_after_an_executor_is_gone(
         read = [some.union(others)]
     else:
         read = [some, others] if way == "two frames" else [some.repartition(3), others.repartition(3)]
+    behind = persisted._persisted_behind(
+        kept
+    )  # now: adaptive execution fills a cache as soon as it is asked for a plan
     readers = after_the_loss_of_an_executor(monkeypatch, kept, read)
     with pytest.raises(ComputationsMixed, match="read more than once"):
         readers.must_have_seen_the_same()
-    behind = persisted._persisted_behind(kept)
     stored = [info for info in kept.sparkSession.sparkContext._jsc.sc().getRDDStorageInfo() if info.id() in behind]
     assert sum(info.numCachedPartitions() for info in stored) == 0, "the next attempt computes all of them"
 
