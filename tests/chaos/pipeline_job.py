@@ -142,7 +142,7 @@ def start(settings: JobSettings, records: DataFrame) -> StreamingQuery:
         topic=one_topic,
         pipeline_id=settings.pipeline_id,
         options=settings.options,
-        **{"single_task_records": 0, **settings.sink},  # also small batches in parallel
+        **{"driver_records": 0, **settings.sink},  # also small batches in parallel
     )
     if settings.function is None:
         return writer.foreachBatch(sink).start()

@@ -41,7 +41,7 @@ _TOLD = {
 
 @dataclass(frozen=True, kw_only=True)
 class JobSettings:
-    """``single_task_records``: as in ``KafkaSink``; ``scatter``: a key of ``scatter.FUNCTIONS``. Both differ from life
+    """``driver_records``: as in ``KafkaSink``; ``scatter``: a key of ``scatter.FUNCTIONS``. Both differ from life
     to life."""
 
     bootstrap_servers: str
@@ -50,7 +50,7 @@ class JobSettings:
     news: str
     max_offsets: int
     trigger_seconds: float
-    single_task_records: int
+    driver_records: int
     scatter: str
 
     def to_json(self) -> str:
@@ -131,7 +131,7 @@ def start(spark: SparkSession, settings: JobSettings, pipeline: str) -> Streamin
         bootstrap_servers=settings.bootstrap_servers,
         topic=OUTPUT_OF[pipeline],
         pipeline_id=pipeline,
-        single_task_records=0 if pipeline == SCATTER_PIPELINE else settings.single_task_records,
+        driver_records=0 if pipeline == SCATTER_PIPELINE else settings.driver_records,
         batch_attempts=10,
         options={"transaction.timeout.ms": 40_000, "request.timeout.ms": 15_000},
     )

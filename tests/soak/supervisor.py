@@ -100,7 +100,7 @@ class Supervisor:
             news=str(life / "news.jsonl"),
             max_offsets=self._max_offsets,
             trigger_seconds=0.2,
-            single_task_records=0 if number % 2 else 10_000,  # every other life writes also small batches in parallel
+            driver_records=0 if number % 2 else 10_000,  # every other life writes also small batches by tasks
             scatter=tuple(FUNCTIONS)[number % len(FUNCTIONS)],
         )
         environment = {

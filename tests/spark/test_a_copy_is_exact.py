@@ -16,11 +16,11 @@ from onceward.testing.topic_reader import end_offsets
 RECORDS = 300
 
 
-@pytest.fixture(params=["one task", "a task per partition"])
+@pytest.fixture(params=["the driver", "a task per partition"])
 def copied(request: pytest.FixtureRequest, any_kafka: Any, pipeline_on: Any) -> Pipeline:
     """A pipeline after two runs over several batches each, the second on the checkpoint of the first."""
     pipeline = pipeline_on(any_kafka, source_partitions=3, output_partitions=5)
-    options = {"single_task_records": 10_000 if request.param == "one task" else 0}
+    options = {"driver_records": 10_000 if request.param == "the driver" else 0}
     for _ in range(2):
         pipeline.feed(RECORDS // 2)
         pipeline.run(frame=pipeline.frame(max_offsets_per_trigger=60), **options)
@@ -153,7 +153,7 @@ def test_more_than_a_task_holds_back_is_sent_in_several_rounds(any_pipeline: Pip
     any_pipeline.run(
         frame=frame,
         held_bytes=1 << 20,
-        single_task_records=0,
+        driver_records=0,
         options={"batch.size": 100_000, "compression.type": "lz4"},
     )
     any_pipeline.assert_exactly_once(ledger_records=1)

@@ -135,7 +135,7 @@ def test_the_connection_is_cut_while_a_lease_is_held(
     any_pipeline.feed(2 * BATCH)
     wire = cable()
     at_step(events.LEASE, "started", lambda _: wire.cut(), nth=3)  # by then something is sent
-    any_pipeline.run(sequencer_host=THERE, sequencer_port=wire.port, single_task_records=0)
+    any_pipeline.run(sequencer_host=THERE, sequencer_port=wire.port, driver_records=0)
     assert "was lost" in poisoned()
     must_have_cost_one_attempt(any_pipeline, steps)
 
@@ -147,7 +147,7 @@ def test_a_lease_is_held_for_too_long(
     """Its holder has the grant on its way and never sends; ``delivery.timeout.ms`` bounds that."""
     any_pipeline.feed(2 * BATCH)
     at_step(events.LEASE, "started", lambda _: poisoned(), nth=3)
-    any_pipeline.run(options={"delivery.timeout.ms": 3_000, "request.timeout.ms": 3_000}, single_task_records=0)
+    any_pipeline.run(options={"delivery.timeout.ms": 3_000, "request.timeout.ms": 3_000}, driver_records=0)
     assert "for more than 3 s" in poisoned()
     must_have_cost_one_attempt(any_pipeline, steps)
 
@@ -169,7 +169,7 @@ def test_an_attempt_says_hello_while_its_task_holds_a_lease(
         answers.append(said(wire.port, frames.hello_frame(token, task)))
 
     at_step(events.LEASE, "started", say_hello_again, nth=3)
-    any_pipeline.run(sequencer_host=THERE, sequencer_port=wire.port, single_task_records=0)
+    any_pipeline.run(sequencer_host=THERE, sequencer_port=wire.port, driver_records=0)
     assert ("said hello twice" if who == "the same attempt" else "may have sent") in poisoned()
     assert answers[0][0] == frames.Op.STOP
     must_have_cost_one_attempt(any_pipeline, steps)
@@ -199,7 +199,7 @@ def test_wrong_and_old_tokens_and_garbage_do_not_disturb_a_batch(
 
     leases_of_batch_0 = 6  # two tasks, three partitions
     at_step(events.LEASE, "started", shout, nth=leases_of_batch_0 + 2)
-    any_pipeline.run(sequencer_host=THERE, sequencer_port=wire.port, single_task_records=0)
+    any_pipeline.run(sequencer_host=THERE, sequencer_port=wire.port, driver_records=0)
     assert set(answers) == {b""}
     assert [len(epochs_of(steps, batch)) for batch in (0, 1)] == [1, 1]
     any_pipeline.assert_exactly_once(ledger_records=2)
@@ -239,7 +239,7 @@ def test_a_stage_that_is_retried_while_a_task_of_it_still_sends(
         poisoned()
 
     at_step(events.LEASE, "started", lose_the_shuffle)
-    any_pipeline.run(each_task_a_partition, single_task_records=0)
+    any_pipeline.run(each_task_a_partition, driver_records=0)
     why = poisoned()
     assert "may have sent" in why
     # Within one try of a stage, the attempts of a task are numbered: a second number 0 belongs to another try.

@@ -84,7 +84,7 @@ def test_a_batch_too_slow_for_its_transaction(
     pipeline.feed(40)
     flag = tmp_path / "held up"
     flag.touch()
-    tasks = {"single_task_records": 0, "batch_attempts": 5}
+    tasks = {"driver_records": 0, "batch_attempts": 5}
 
     def slow(rows: Any) -> Any:
         return held_up(rows, str(flag))

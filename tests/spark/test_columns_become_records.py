@@ -21,15 +21,15 @@ def numbered(pipeline: Pipeline, count: int = RECORDS) -> DataFrame:
 
 def test_null_keys_spread_evenly_whatever_the_number_of_tasks(any_pipeline: Pipeline):
     frame = numbered(any_pipeline)
-    for single_task_records in (10_000, 0):
+    for driver_records in (10_000, 0):
         topic = any_pipeline.topic(4)
         any_pipeline.run(
             lambda rows: rows.selectExpr("CAST(n AS STRING) AS value"),
             frame=frame,
             topic=topic,
-            pipeline_id=f"{any_pipeline.name}-{single_task_records}",
-            checkpoint=any_pipeline.checkpoint / str(single_task_records),
-            single_task_records=single_task_records,
+            pipeline_id=f"{any_pipeline.name}-{driver_records}",
+            checkpoint=any_pipeline.checkpoint / str(driver_records),
+            driver_records=driver_records,
         )
         messages = any_pipeline.visible(topic)
         assert all(message.key() is None for message in messages)

@@ -43,7 +43,7 @@ def test_a_report_that_got_lost_costs_an_attempt_and_no_record(
 ):
     pipeline.feed(BATCH)
     jobs = spoil(lambda rows: rows[1:])
-    pipeline.run(single_task_records=0)
+    pipeline.run(driver_records=0)
     assert jobs[0] > 1
     assert check_failed(steps)
     assert len(jobs) == 2
@@ -55,7 +55,7 @@ def test_a_report_that_came_twice_costs_an_attempt_and_no_record(
 ):
     pipeline.feed(BATCH)
     jobs = spoil(lambda rows: [*rows, rows[0]])
-    pipeline.run(single_task_records=0)
+    pipeline.run(driver_records=0)
     assert check_failed(steps)
     assert len(jobs) == 2
     pipeline.assert_exactly_once(ledger_records=1)

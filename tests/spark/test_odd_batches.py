@@ -51,7 +51,7 @@ def test_a_source_without_records_ends_well_and_later_records_come(any_pipeline:
 
 def test_a_batch_with_one_record_and_many_tasks(pipeline: Pipeline):
     pipeline.feed(1)
-    pipeline.run(lambda rows: copy(rows).repartition(6), single_task_records=0)
+    pipeline.run(lambda rows: copy(rows).repartition(6), driver_records=0)
     pipeline.assert_exactly_once(ledger_records=1)
 
 

@@ -61,7 +61,7 @@ def test_finished_tasks_and_a_recomputed_shuffle(pipeline: Pipeline, steps: list
 
     stop = events.subscribe(lose_the_shuffle)
     try:
-        pipeline.run(by_chance, frame=pipeline.frame(max_offsets_per_trigger=None), single_task_records=0)
+        pipeline.run(by_chance, frame=pipeline.frame(max_offsets_per_trigger=None), driver_records=0)
     finally:
         stop()
     fired(lost, "there was no shuffle")
@@ -88,7 +88,7 @@ def test_a_shuffle_lost_far_from_our_tasks(pipeline: Pipeline, tmp_path: Path, s
         lossy = first.select("key", lose_the_first("value", f.spark_partition_id()).alias("value"))
         return lossy.repartition(3)
 
-    pipeline.run(twice, frame=pipeline.frame(max_offsets_per_trigger=None), single_task_records=0)
+    pipeline.run(twice, frame=pipeline.frame(max_offsets_per_trigger=None), driver_records=0)
     fired(os.path.exists(flag), "the second stage never ran")
     assert each_once(pipeline)
     failures = [type(e.error) for e in steps if (e.step, e.phase) == (events.SEND, "failed")]

@@ -155,10 +155,10 @@ def test_a_task_that_fails_before_it_sent_anything(any_pipeline: Pipeline, tmp_p
     """In local mode Spark gives a task one attempt only, so the query fails and the next start is exact."""
     any_pipeline.feed(2 * BATCH)
     flag = tmp_path / "hurt"
-    query = any_pipeline.failing_run(lambda rows: fails_once(rows, flag, f"value-{BATCH + 3}"), single_task_records=0)
+    query = any_pipeline.failing_run(lambda rows: fails_once(rows, flag, f"value-{BATCH + 3}"), driver_records=0)
     assert flag.exists()
     assert "this record hurts, once" in str(query.exception())
-    any_pipeline.run(lambda rows: fails_once(rows, flag, "no such value"), single_task_records=0)
+    any_pipeline.run(lambda rows: fails_once(rows, flag, "no such value"), driver_records=0)
     any_pipeline.assert_exactly_once(ledger_records=2)
 
 
@@ -179,7 +179,7 @@ def test_a_task_that_fails_when_something_is_sent(any_pipeline: Pipeline, tmp_pa
             lambda rows: fails_once(rows, flag, "value-199", after=sent),
             frame=frame,
             held_bytes=1 << 20,
-            single_task_records=0,
+            driver_records=0,
         )
         error = any_pipeline.ended(query)
     finally:

@@ -19,7 +19,7 @@ def test_all_records_are_written_without_a_transaction(any_pipeline: Pipeline, d
     any_pipeline.feed(80)
     any_pipeline.run(delivery=delivery)
     any_pipeline.feed(40)
-    any_pipeline.run(delivery=delivery, single_task_records=0)
+    any_pipeline.run(delivery=delivery, driver_records=0)
     assert Counter(source_records(any_pipeline.visible())) == Counter(any_pipeline.fed)
     ends = end_offsets(any_pipeline.bootstrap, any_pipeline.output, "read_uncommitted")
     assert sum(ends.values()) == 120, "a transaction marker takes an offset"

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 
 from onceward.engine.spark_failures import known_failure
@@ -43,22 +44,46 @@ class JobInterrupted(Exception):
         )
 
 
-def collect(frame: DataFrame, lost: Callable[[], OncewardError | None]) -> tuple[list[Row], int]:
+Lost = Callable[[], OncewardError | None]
+"""Asked all the while; what it returns is the reason to cancel the job, soon after."""
+
+
+def collect(frame: DataFrame, lost: Lost) -> tuple[list[Row], int]:
     """The rows of ``frame``, by one Spark job, and how many tasks it had: the partitions of its last stage.
 
-    :param lost: asked all the while; what it returns is the reason to cancel the job, soon after.
     :raises SourceDataLost, WorkerPythonUnfit: what is known of Spark's failures (:mod:`spark_failures`).
     :raises JobInterrupted: the query is being stopped.
     :raises Exception: Spark's own, when the job fails for another reason or is cancelled.
     """
     with naming_failures(), _watched(frame, lost):
         # Inside: under adaptive execution asking for the partitions runs every stage but the last.
-        tasks = int(frame._jdf.queryExecution().toRdd().getNumPartitions())
+        tasks = _task_count(frame)
         return frame.collect(), tasks
 
 
+def to_arrow(frame: DataFrame, lost: Lost) -> tuple[pa.Table, int]:
+    """As :func:`collect`, but the rows as Arrow, in the order of the frame's partitions. Needs no Python worker.
+
+    :raises OncewardError: what ``lost`` returned, and as :func:`collect` does.
+    """
+    try:
+        with naming_failures(), _watched(frame, lost):
+            tasks = _task_count(frame)
+            return frame.toArrow(), tasks
+    except JobInterrupted:
+        raise
+    except Exception as error:
+        if (reason := lost()) is not None:
+            raise reason from error
+        raise
+
+
+def _task_count(frame: DataFrame) -> int:
+    return int(frame._jdf.queryExecution().toRdd().getNumPartitions())
+
+
 @contextmanager
-def _watched(frame: DataFrame, lost: Callable[[], OncewardError | None]) -> Iterator[None]:
+def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
     """Inside, the jobs of this thread are cancelled soon after ``lost`` has a reason."""
     context = frame.sparkSession.sparkContext
     tag = f"onceward-{uuid.uuid4()}"

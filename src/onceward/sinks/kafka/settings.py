@@ -14,6 +14,8 @@ from onceward.wire.settings import ClientSettings, ProducerSettings
 Delivery = Literal["exactly_once", "at_least_once", "none"]
 
 _LEAST_HELD_BYTES = 1 << 20
+_MOST_DRIVER_RECORDS = 1_000_000
+_MOST_DRIVER_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class KafkaSinkSettings:
     create_topic_partitions: int | None
     batch_attempts: int
     batch_timeout_s: float | None
-    single_task_records: int
+    driver_records: int
+    driver_bytes: int
     held_bytes: int
     sequencer_host: str | None
     sequencer_port: int
@@ -44,7 +47,8 @@ class KafkaSinkSettings:
         _one_of("resume", self.resume, RESUME_CHOICES)
         _one_of("lineage", self.lineage, (True, False))
         _whole_number("batch_attempts", self.batch_attempts, 1)
-        _whole_number("single_task_records", self.single_task_records, 0)
+        _whole_number("driver_records", self.driver_records, 0, _MOST_DRIVER_RECORDS)
+        _whole_number("driver_bytes", self.driver_bytes, 0, _MOST_DRIVER_BYTES)
         _whole_number("held_bytes", self.held_bytes, _LEAST_HELD_BYTES)
         _whole_number("sequencer_port", self.sequencer_port, 0, 65_535)
         if self.create_topic_partitions is not None:

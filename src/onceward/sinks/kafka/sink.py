@@ -55,8 +55,11 @@ class KafkaSink(ForeachBatchSink):
     :param create_topic_partitions: create ``topic`` with that many partitions when it is missing; None: refuse.
     :param batch_attempts: how often one batch is tried, each time under a new epoch, before the query fails.
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
-    :param single_task_records: a batch of a query without state that spans at most so many source records runs as
-        one task, which saves the others' start; 0: never.
+    :param driver_records: a batch of a query without state that spans at most so many source records is sent by the
+        driver, without Python workers, which halves its latency; the plan itself runs in its tasks as ever. 0: never.
+    :param driver_bytes: the driver goes on to send batches as long as they have at most so many payload bytes. One
+        that turns out to have more rows than ``driver_records`` or far larger ones goes to tasks after all, and so do
+        the next ones for a while. No batch brings more than 64 times ``driver_bytes`` into the driver. 0: never.
     :param held_bytes: payload bytes that a task holds back before it sends, so that the transaction is open only
         while bytes move. A Python worker needs about 4 times as much beside some 100 MB for itself: 350 MB at the
         default of 64 MiB (measured with records of 20 B to 100 kB). Spark counts that to
@@ -84,7 +87,8 @@ class KafkaSink(ForeachBatchSink):
         create_topic_partitions: int | None = None,
         batch_attempts: int = 3,
         batch_timeout_s: float | None = None,
-        single_task_records: int = 10_000,
+        driver_records: int = 10_000,
+        driver_bytes: int = 4 << 20,
         held_bytes: int = 64 << 20,
         sequencer_host: str | None = None,
         sequencer_port: int = 0,
@@ -109,7 +113,8 @@ class KafkaSink(ForeachBatchSink):
             create_topic_partitions=create_topic_partitions,
             batch_attempts=batch_attempts,
             batch_timeout_s=batch_timeout_s,
-            single_task_records=single_task_records,
+            driver_records=driver_records,
+            driver_bytes=driver_bytes,
             held_bytes=held_bytes,
             sequencer_host=sequencer_host,
             sequencer_port=sequencer_port,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, Row
@@ -34,8 +34,10 @@ from onceward.ledger.topic import Ledger
 from onceward.secrecy import unlogged_calls
 from onceward.sinks.kafka import preflight
 from onceward.sinks.kafka.columns import prepare
+from onceward.sinks.kafka.driver_task import DriverTurn, bounded, send, within
 from onceward.sinks.kafka.home_sources import HomeSources
 from onceward.sinks.kafka.report import Output, TaskReport, check, joined, manifest_of, payload_bytes
+from onceward.sinks.kafka.rows import HeldRows, partition_counts
 from onceward.sinks.kafka.sequencer.book import EpochBook
 from onceward.sinks.kafka.sequencer.server import Sequencer
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
@@ -67,6 +69,7 @@ class KafkaTarget(AtomicTarget):
         self._sequences: dict[TopicPartition, int] = {}  # where the open transaction's partitions go on
         self._sequencer: Sequencer | None = None
         self._shuffles = Shuffles()
+        self._driver_turn = DriverTurn(settings.driver_records, settings.driver_bytes)
 
     # 1. Admit
 
@@ -138,6 +141,51 @@ class KafkaTarget(AtomicTarget):
         return Written(manifest_of(whole), tuple(records), payload_bytes(whole))
 
     def _write_one(self, write: Write, running: RunningBatch, readers: Readers) -> Output:
+        if self._driver_turn.takes(running):
+            output = self._through_driver(write, running, readers)
+            if output is not None:
+                return output
+        return self._through_tasks(write, running, readers)
+
+    def _through_driver(self, write: Write, running: RunningBatch, readers: Readers) -> Output | None:
+        """As :meth:`_through_tasks`, for a small batch; None when it is not that small, and then nothing was sent."""
+        ids = self._ids(running)
+        topic = write.where or self._settings.topic
+        deadline = self._deadline()
+        with events.step(events.PLAN, **ids):
+            bound = self._driver_turn.bound(running)
+            frame = bounded(prepare(write.frame, topic, lineage=self._settings.lineage), bound)
+
+        def lost() -> OncewardError | None:
+            return self._out_of_time() if deadline is not None and time.monotonic() > deadline else None
+
+        def should_stop() -> None:
+            if (error := lost() or self._late(running)) is not None:
+                raise error
+
+        with events.step(events.SEND, **ids):
+            with self._shuffles.read_once(frame):
+                everything, tasks = job.to_arrow(frame, lost)
+                table = within(everything, bound)
+                if table is not None:
+                    readers.add(frame)
+            self._driver_turn.saw(table, tasks)
+            if table is None:
+                return None
+            rows = HeldRows(topic, self._counts(topic), self._producer_settings(topic), first=running.batch.batch_id)
+            for part in table.to_batches():
+                rows.add(part)
+            producer = self._driver_producer(self._producer_settings(topic))
+            try:
+                report, turns = send(rows, producer, self._sequences, self._transaction.add_partitions, should_stop)
+            except Fenced as refusal:  # a takeover, or the transaction timeout: only the coordinator knows
+                raise self._transaction.explain(refusal) from refusal
+        with events.step(events.CHECK, **ids):
+            output = check([report], turns, 1, self._sequences)
+        self._sequences |= {turn.partition: turn.next_sequence for turn in turns}
+        return output
+
+    def _through_tasks(self, write: Write, running: RunningBatch, readers: Readers) -> Output:
         ids = self._ids(running)
         with events.step(events.PLAN, **ids):
             job_frame = self._plan(write, running)
@@ -152,8 +200,6 @@ class KafkaTarget(AtomicTarget):
     def _plan(self, write: Write, running: RunningBatch) -> DataFrame:
         topic = write.where or self._settings.topic
         prepared = prepare(write.frame, topic, lineage=self._settings.lineage)
-        if self._fits_one_task(running):
-            prepared = prepared.coalesce(1)
         spec = TaskSpec(
             client=self._settings.client,
             producer=self._producer_settings(topic),
@@ -169,17 +215,15 @@ class KafkaTarget(AtomicTarget):
         with unlogged_calls():  # the function holds the spec, with passwords and the sequencer's token
             return prepared.mapInArrow(writer(spec), REPORT_SCHEMA)
 
+    def _counts(self, topic: str | None) -> Callable[[str], int]:
+        known = {} if topic is None else {topic: len(self._partitions(topic))}
+        return partition_counts(self._client, known, self._settings.ledger_topic)
+
     def _producer_settings(self, topic: str | None) -> ProducerSettings:
         """With record batches no larger than the topic takes; asked once for each topic of a run."""
         if topic not in self._fitting:
             self._fitting[topic] = preflight.fitting(self._client, self._settings, topic)
         return self._fitting[topic]
-
-    def _fits_one_task(self, running: RunningBatch) -> bool:
-        """A small batch of a stateless plan: one task costs less than many. State needs its own partitions."""
-        if running.stateful or running.input_records is None:
-            return False
-        return running.input_records <= self._settings.single_task_records
 
     def _partitions(self, topic: str) -> dict[int, int]:
         """Partitions of ``topic`` as of now, so that one added since the last batch is written to."""
@@ -207,9 +251,8 @@ class KafkaTarget(AtomicTarget):
         def lost() -> OncewardError | None:
             if deadline is not None and time.monotonic() > deadline and sequencer.failure is None:
                 sequencer.poison(self._out_of_time())
-            if self._transaction.open_for_ms > self._transaction.timeout_ms and sequencer.failure is None:
-                # The coordinator aborts it, and whoever sends next will be refused; but that may be minutes from now.
-                sequencer.poison(self._transaction_timed_out(running))
+            if sequencer.failure is None and (late := self._late(running)) is not None:
+                sequencer.poison(late)
             return sequencer.failure
 
         try:
@@ -232,8 +275,12 @@ class KafkaTarget(AtomicTarget):
         failure = sequencer.failure
         return self._transaction.explain(failure) if isinstance(failure, Fenced) else failure
 
-    def _transaction_timed_out(self, running: RunningBatch) -> OncewardError:
-        """Once is bad luck (a broker, an executor); twice it is the batch, and a third time would be no better."""
+    def _late(self, running: RunningBatch) -> OncewardError | None:
+        """The error of a transaction whose time is over: the coordinator aborts it, and tells whoever sends next; but
+        that may be minutes from now."""
+        if self._transaction.open_for_ms <= self._transaction.timeout_ms:
+            return None
+        # Once is bad luck (a broker, an executor); twice it is the batch, and a third time would be no better.
         again, self._overdue = self._overdue == running.batch, running.batch
         size = "" if running.input_records is None else f" of {running.input_records:,} source records"
         what = (
@@ -301,10 +348,10 @@ class KafkaTarget(AtomicTarget):
             )
         self._confirmed = True
 
-    def _driver_producer(self) -> PartitionProducer:
+    def _driver_producer(self, settings: ProducerSettings | None = None) -> PartitionProducer:
         return PartitionProducer(
             self._client,
-            self._settings.producer,
+            settings or self._settings.producer,
             self._transaction.identity,
             transactional_id=self._settings.pipeline,
             version=self._transaction.version,

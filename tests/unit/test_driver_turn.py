@@ -1,0 +1,77 @@
+"""Which batches the driver sends itself, and what it may be given: pure decisions."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from onceward.engine.spark_query import RunningBatch
+from onceward.ids import BatchId
+from onceward.sinks.kafka.driver_task import Bound, DriverTurn, within
+
+RECORDS, BYTES = 10_000, 4 << 20
+
+
+def batch(records: int | None, *, stateful: bool = False) -> RunningBatch:
+    return RunningBatch(BatchId("query", 1), "run", "", (), (), stateful, records)
+
+
+def rows(count: int, *, oversized: bool = False, size: int = 10) -> pa.Table:
+    flags = [False] * count
+    if oversized:
+        flags[count // 2] = True
+    return pa.table({"value": pa.array([b"x" * size] * count, pa.binary()), "oversized": pa.array(flags, pa.bool_())})
+
+
+@pytest.mark.parametrize(
+    ("running", "taken"),
+    [
+        (batch(0), True),
+        (batch(10_000), True),
+        (batch(10_001), False),
+        (batch(None), False),  # a source that does not tell
+        (batch(5, stateful=True), False),
+    ],
+)
+def test_small_batches_without_state(running: RunningBatch, taken: bool):
+    assert DriverTurn(RECORDS, BYTES).takes(running) is taken
+
+
+@pytest.mark.parametrize(("records", "size"), [(0, BYTES), (RECORDS, 0)])
+def test_zero_is_never(records: int, size: int):
+    assert not DriverTurn(records, size).takes(batch(0))
+
+
+@pytest.mark.parametrize("seen", [None, rows(1, size=5 << 20)])
+def test_too_much_is_left_to_tasks(seen: pa.Table | None):
+    """And looked at again after a while: a plan may come to its senses."""
+    turn = DriverTurn(RECORDS, BYTES)
+    turn.saw(rows(10), 2)
+    assert turn.takes(batch(5))
+    turn.saw(seen, 2)
+    taken = [turn.takes(batch(5)) for _ in range(60)]
+    assert taken.index(True) == 50
+
+
+@pytest.mark.parametrize("tasks", [1, 4, 64, 1_000])
+@pytest.mark.parametrize("records", [0, 1, 50, 500, 9_000, 10_000])
+def test_a_bound_lets_the_batch_pass_and_no_flood(records: int, tasks: int):
+    bound = Bound.of(records, tasks, RECORDS, BYTES)
+    assert records <= bound.rows <= RECORDS
+    assert bound.rows * bound.record_bytes * tasks <= max(64 * BYTES, bound.rows * 1_000 * tasks)
+    assert bound.record_bytes >= 1_000
+
+
+def test_few_bounds_so_that_code_is_compiled_once():
+    assert len({Bound.of(n, 4, RECORDS, BYTES) for n in range(RECORDS + 1)}) <= 3
+
+
+def test_only_everything_is_sent():
+    bound = Bound(100, 1_000)
+    whole = within(rows(100), bound)
+    assert whole is not None
+    assert whole.column_names == ["value"]
+    assert whole.num_rows == 100
+    assert within(rows(101), bound) is None  # a task may have left rows out
+    assert within(rows(50, oversized=True), bound) is None
+    assert within(rows(0), bound) is not None
