@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -29,19 +31,19 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.mark.timeout(600)
-def test_all_copy_in_each_shape(broker: LocalBroker, checkout: Path) -> None:
+def test_every_contender_copies(broker: LocalBroker, checkout: Path) -> None:
     contenders = [c for c in throughput_contenders(checkout) if c.name in (SPARK_DEFAULTS, BEFORE, ONCEWARD)]
     names = tuple(contender.name for contender in contenders)
-    plan = SinkPlan((Shape(4, 2_000, RECORDS), Shape(3, 1_000, RECORDS)), names, 1, 0, "4.3.1")
+    plan = SinkPlan((Shape(3, 2_000, RECORDS),), names, 1, 0, "4.3.1")
     said: list[str] = []
 
     runs = run_sinks(plan, contenders, broker, said.append)
 
-    assert [(run.shape, run.contender) for run in runs] == [(shape, name) for shape in plan.shapes for name in names]
+    assert [run.contender for run in runs] == list(names)
     # Only Onceward has Python workers, the older as well as this one; the driver's Python and the JVM everybody has.
     assert {run.contender for run in runs if run.workers_cpu_s > 0} <= {BEFORE, ONCEWARD}
     assert all(run.jvm_cpu_s > 0 and run.broker_cpu_s > 0 and run.batch_s > 0 for run in runs)
-    assert [set(figures.onceward_to) for figures in summarise(plan, runs)] == [{SPARK_DEFAULTS, BEFORE}] * 2
+    assert [set(figures.onceward_to) for figures in summarise(plan, runs)] == [{SPARK_DEFAULTS, BEFORE}]
     assert any(f"{BEFORE}: 4,000 records" in line for line in said)
 
 
@@ -65,7 +67,7 @@ def test_a_contender_that_fails_says_why(broker: LocalBroker, tmp_path: Path) ->
     with ContenderProcesses([Contender(SPARK_DEFAULTS, "kafka", "spark", here)], tmp_path) as processes:
         process = processes[SPARK_DEFAULTS]
 
-        with pytest.raises(ContenderFailed, match="no-such-topic"):
+        with pytest.raises(ContenderFailed, match="UnknownTopicOrPartition"):
             process.tell(
                 "copy",
                 name="out",
@@ -73,6 +75,9 @@ def test_a_contender_that_fails_says_why(broker: LocalBroker, tmp_path: Path) ->
                 source="no-such-topic",
                 batch_records=10,
             )
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(ContenderFailed, match="its process ended"):
+            process.tell("collect_garbage")
 
 
 def test_another_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,15 +111,15 @@ class ContenderProcess:
         assert stdout is not None  # noqa: S101 — it is a pipe
         line = stdout.readline()
         if not line:
-            raise self._failed("its process ended")
+            last = self._log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+            raise self._failed("its process ended; its last words: " + " | ".join(last))
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def _failed(self, why: str) -> ContenderFailed:
-        tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
         return ContenderFailed(
-            f"{self.contender.name} failed: {why}" + (f"\nits log ends with:\n{tail}" if tail else ""),
-            next_step=f"mend what it names (the package is {self.contender.package_root}), and run again",
+            f"{self.contender.name} failed: {why}",
+            next_step=f"mend what it names (it imports onceward from {self.contender.package_root}), and run again",
         )
 
 
