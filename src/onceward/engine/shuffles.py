@@ -47,7 +47,7 @@ from onceward.errors import ComputationsMixed, OncewardError
 
 log = logging.getLogger(__name__)
 
-_NOTHING_LOST = frozenset({"null"})
+_NOTHING_LOST: frozenset[str] = frozenset()
 
 
 class Shuffles:
@@ -124,16 +124,16 @@ def _shuffle_ids(rdd: Any, scheduler: Any) -> set[int]:
 
 
 def _taken_back(context: Any, tracker: Any, shuffle: int) -> frozenset[str]:
-    """The outputs of ``shuffle`` that Spark has taken back, by their identity in the JVM; ``null`` for all others.
+    """The outputs of ``shuffle`` that Spark has taken back, by their identity in the JVM.
 
-    A shuffle that has not been registered has lost nothing.
+    A shuffle that has not been registered has lost nothing, nor has one without map tasks (a batch without data).
     """
     status = tracker.shuffleStatuses().get(shuffle)
     if status.isEmpty():
         return _NOTHING_LOST
     # All in one text, "Array(null, …)": one call into the JVM for each output would be felt.
     text = str(context._gateway.jvm.scala.runtime.ScalaRunTime.stringOf(status.get().mapStatusesDeleted()))
-    return frozenset(text.removeprefix("Array(").removesuffix(")").split(", "))
+    return frozenset(text.removeprefix("Array(").removesuffix(")").split(", ")) - {"", "null"}
 
 
 def _mixed() -> ComputationsMixed:
