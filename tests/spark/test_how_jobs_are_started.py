@@ -41,12 +41,13 @@ query = (
     people.select("key", upper("value").alias("value"))
     .writeStream.option("checkpointLocation", "checkpoint")
     .trigger(availableNow=True)
-    .foreachBatch(ow.KafkaSink(bootstrap_servers=servers, topic=output, pipeline_id="job", ledger_topic=output + "-l"))
+    .foreachBatch(ow.KafkaSink(bootstrap_servers=servers, topic=output, pipeline_id="p-" + output))
     .start()
 )
 if how == "stop":
     tracker = spark.sparkContext.statusTracker()
-    while not any(tracker.getStageInfo(stage).numActiveTasks for stage in tracker.getActiveStageIds()):
+    stages = lambda: [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    while query.isActive and not any(stage and stage.numActiveTasks for stage in stages()):
         threading.Event().wait(0.1)
     query.stop()
 query.awaitTermination()
@@ -117,14 +118,15 @@ def test_spark_submit_with_the_printed_options(run: Start, records: tuple[str, s
 def test_spark_submit_without_jars_says_how(run: Start, how: str):
     ran = run(how, "{submit} --conf spark.pyspark.driver.python={bin}/python")
     assert ran.returncode != 0
-    assert "ConnectorMissing" in ran.stderr
-    assert f"--packages org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}" in ran.stderr
-    assert "spark-submit $(onceward jars --submit) job.py" in ran.stderr
+    said = ran.stdout + ran.stderr  # spark-submit prints on stdout what Python said on stderr
+    assert "ConnectorMissing" in said
+    assert f"--packages org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}" in said
+    assert "spark-submit $(onceward jars --submit) job.py" in said
 
 
 def test_a_query_stopped_within_a_batch(run: Start, records: tuple[str, str, str]):
     ran = run("stop", "{bin}/python")
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert "ended with None None" in ran.stdout
-    assert "StackOverflowError" not in ran.stderr
+    assert "StackOverflowError" not in ran.stdout + ran.stderr
     assert written(records) == []

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# Throughput: a batch's records die young, all at once. Against G1, the default, that saved 5 to 10 % of the CPU of
-# reading Kafka, because G1's write barriers and its concurrent threads cost most where nothing survives.
+# Throughput: a batch's records die young, all at once, where G1's write barriers and concurrent threads cost most.
+# Measured together with kafka_source's larger fetches only: 12 % less CPU for reading than with larger polls alone.
 _COLLECTOR = "-XX:+UseParallelGC"
 _SOME_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 _SETTINGS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")

@@ -30,7 +30,8 @@ _NAMES = ("earliest", "latest", "group", "ledger")
 _OTHERWISE = ("earliest", "latest", "error")
 
 # The Java consumer's defaults are made for many small answers; Spark reads one partition after the other, as fast as it
-# can. Together these save a fifth of the CPU of reading and nine tenths of the broker's.
+# can. Larger polls alone took the CPU of reading from 1.44 to 1.18 µs a record and the broker's from 0.45 to 0.12; the
+# other three, with another collector (engine.java_options), to 1.04 and 0.06.
 _FASTER: Mapping[str, str] = {
     "kafka.max.poll.records": "20000",  # Spark asks again after so many, 500 by default: polls that cost both sides
     "kafka.max.partition.fetch.bytes": str(8 << 20),  # a task reads one partition: 1 MiB an answer kept it waiting
@@ -71,8 +72,8 @@ def kafka_source(
     :param spark_options: further options of Spark's Kafka source, such as ``failOnDataLoss`` or ``minPartitions``
         (which gives up the order within a source partition); secrets among them are hidden just so. Also the way to
         other settings of its consumer: ``kafka.max.poll.records``, ``kafka.max.partition.fetch.bytes``,
-        ``kafka.fetch.max.bytes`` and ``kafka.receive.buffer.bytes`` are larger than Kafka's defaults, and each task
-        holds up to two answers, 16 MiB, outside Spark's memory accounts.
+        ``kafka.fetch.max.bytes`` and ``kafka.receive.buffer.bytes`` are larger than Kafka's defaults. A task then
+        holds an answer of up to 8 MiB, and its records, outside Spark's memory accounts.
     :param oauth_token_provider: as for the sink; only for looking up positions, Spark's own reader takes its login
         from ``sasl.jaas.config``.
     :raises ConfigurationError: a position or option that cannot be.
