@@ -21,6 +21,7 @@ from streaming_pipeline import Pipeline, copy, source_records, use_state_store
 import onceward
 from onceward import events
 from onceward.errors import BadColumn, BatchChanged, BatchNotWritten, OncewardError, SendFailed, UnsupportedQuery
+from verify_process import verify_at
 
 Function = Callable[[DataFrame, int], None]
 
@@ -38,6 +39,10 @@ def run(pipeline: Pipeline, function: Function) -> OncewardError | None:
     error = onceward.error_of(query)
     assert (error is None) == (text == ""), text
     return error
+
+
+def judged(pipeline: Pipeline, *options: str) -> dict[str, Any]:
+    return verify_at(pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, *options)
 
 
 def values(pipeline: Pipeline, topic: str | None = None) -> Counter[Any]:
@@ -163,6 +168,8 @@ def test_two_sinks_under_one_id(pipeline: Pipeline, unlike: bool):
     assert run(pipeline, advised()) is None
     assert values(pipeline) == values(pipeline, second) == Counter(pipeline.fed)
     assert [record["sequence"] for record in pipeline.ledger()] == [0, 1, 2]
+    answer = judged(pipeline)
+    assert (answer["verdict"], answer["facts"]["ledger"]["supplements"]) == ("exactly_once", 1), answer
 
 
 @pytest.mark.fault("function-calls-two-sinks")
@@ -239,6 +246,10 @@ def test_empty_batches_may_be_skipped(pipeline: Pipeline, stateful: bool):
     pipeline.forget_commit()
     go()
     assert values(pipeline) == expected
+    answer = judged(pipeline)
+    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", []), "batches 0 and 1 may be another sink's"
+    answer = judged(pipeline, "--since", str(batch_ids[0]))
+    assert (answer["verdict"], answer["facts"]["ledger"]["skipped"] != []) == ("exactly_once", True), answer
 
 
 @pytest.mark.fault("function-keeps-an-error")

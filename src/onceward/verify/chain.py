@@ -241,14 +241,14 @@ def _every_write_is_told_of(batches: Sequence[Batch], findings: Findings) -> Non
     A supplement tells of all the frames of its batch, and its manifest of those that it added.
     """
     before = None
-    written = 0
+    written, all_told = 0, False
     for batch in batches:
         if not batch.supplement:
-            written = batch.records
+            written, all_told = batch.records, batch.writes is not None
             _tells_of_every_write(batch, findings)
         elif before is not None and before.sequence + 1 == batch.sequence:
             written += batch.records
-            if before.writes is not None and batch.writes is not None:
+            if all_told and batch.writes is not None:
                 handed_over = sum(write.records for write in batch.writes)
                 _as_many(batch, "with it, in all", handed_over, written, findings, more_allowed=False)
         before = batch
