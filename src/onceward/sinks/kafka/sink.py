@@ -59,7 +59,9 @@ class KafkaSink(ForeachBatchSink):
         driver, without Python workers, which halves its latency; the plan itself runs in its tasks as ever. 0: never.
     :param driver_bytes: the driver goes on to send batches as long as they have at most so many payload bytes. One
         that turns out to have more rows than ``driver_records`` or far larger ones goes to tasks after all, and so do
-        the next ones for a while. No batch brings more than 64 times ``driver_bytes`` into the driver. 0: never.
+        the next ones for a while. A plan that makes far more than it was given can bring about 64 times
+        ``driver_bytes`` into the driver, or ``driver_records`` kilobytes a task of the plan where that is more (with
+        the defaults from some 27 tasks on). 0: never.
     :param held_bytes: payload bytes that a task holds back before it sends, so that the transaction is open only
         while bytes move. A Python worker needs about 4 times as much beside some 100 MB for itself: 350 MB at the
         default of 64 MiB (measured with records of 20 B to 100 kB). Spark counts that to
