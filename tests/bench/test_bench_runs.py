@@ -19,6 +19,8 @@ from onceward.cli.bench.plan import BEFORE, ONCEWARD, SPARK_DEFAULTS, LatencyPla
 from onceward.cli.bench.rounds import run_sinks
 from onceward.errors import ConfigurationError
 
+pytestmark = pytest.mark.slow  # each contender is a Spark of its own
+
 RECORDS = 4_000
 
 
@@ -67,7 +69,7 @@ def test_a_contender_that_fails_says_why(broker: LocalBroker, tmp_path: Path) ->
     with ContenderProcesses([Contender(SPARK_DEFAULTS, "kafka", "spark", here)], tmp_path) as processes:
         process = processes[SPARK_DEFAULTS]
 
-        with pytest.raises(ContenderFailed, match="UnknownTopicOrPartition"):
+        with pytest.raises(ContenderFailed, match="TopicMissing"):
             process.tell(
                 "copy",
                 name="out",
