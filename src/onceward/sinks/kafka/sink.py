@@ -56,7 +56,7 @@ class KafkaSink(ForeachBatchSink):
     :param batch_attempts: how often one batch is tried, each time under a new epoch, before the query fails.
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
     :param driver_records: a batch of a query without state that spans at most so many source records is sent by the
-        driver, without Python workers, which halves its latency; the plan itself runs in its tasks as ever. 0: never.
+        driver, without Python workers, which saves their start; the plan itself runs in its tasks as ever. 0: never.
     :param driver_bytes: the driver goes on to send batches as long as they have at most so many payload bytes. One
         that turns out to have more rows than ``driver_records`` or far larger ones goes to tasks after all, and so do
         the next ones for a while. A plan that makes far more than it was given can bring about 64 times
