@@ -90,14 +90,14 @@ def test_copies_that_are_missing_repeated_changed_or_out_of_order_are_found(serv
     everything = [copy(p, offset) for p, part in enumerate(numbers) for offset in range(len(part))]
     written(servers, COPIES, everything)
     good = Findings()
-    visible = check_copies(good, servers, numbers)
+    visible = check_copies(good, servers, COPIES, numbers, in_order=True)
     assert good.holds, good.violations
     assert good.facts["records out"] == len(everything) == sum(int(part.sum()) for part in visible.values())
 
     written(servers, COPIES, [copy(2, 7), copy(3, 3, number=4), copy(9, 1)])
     more = [np.append(part, len(part)) for part in numbers]  # a record that nobody copied
     bad = Findings()
-    check_copies(bad, servers, more)
+    check_copies(bad, servers, COPIES, more, in_order=True)
     assert bad.how_many["I1"] == SOURCE_PARTITIONS + 1, bad.violations
     assert bad.how_many["I2"] == 3, bad.violations
     assert bad.how_many["I3"] == 2, bad.violations

@@ -27,7 +27,7 @@ from markdown_pages import ROOT, Block
 from onceward.testing import LocalKafka, exactly_once, read_topic
 from running_jobs import running
 
-TOPICS = ("people", "people-clean", "people-rejected", "people-small", "people-large")
+TOPICS = ("people", "people-clean", "people-traced", "people-rejected", "people-small", "people-large")
 
 ONLY_PARSED = {
     ("docs/guarantees.md", "LocalKafka(proxied=True)"): "a cluster of its own; tests/broker/test_proxy.py has one",
@@ -121,11 +121,20 @@ class Reader:
         first = next(block for block in markdown.blocks(ROOT / "docs" / "configuration.md"))
         self.run(first, first.text)
 
-    def command(self, line: str) -> None:
-        """Runs one line of a shell block."""
-        words = self.fit_words(shlex.split(line, comments=True))
-        if "verify" in words and not self.ran:
+    def begin_what_is_judged(self, page: Path, pipeline: str) -> None:
+        """The pipeline of a ``verify`` command: of this page if it has one of that name, else the first one."""
+        named = [b for b in markdown.blocks(page) if b.language == "python" and f'pipeline_id="{pipeline}"' in b.text]
+        if named and named[0] not in self.ran:
+            self.run(named[0], named[0].text)
+        elif not self.ran:
             self.begin()
+
+    def command(self, line: str, page: Path) -> None:
+        """Runs one line of a shell block."""
+        plain = shlex.split(line, comments=True)
+        words = self.fit_words(plain)
+        if "verify" in words:
+            self.begin_what_is_judged(page, plain[plain.index("--pipeline-id") + 1])
         done = subprocess.run(
             [str(Path(sys.executable).parent / words[0]), *words[1:]],
             capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS, cwd=self.folder,
@@ -216,7 +225,7 @@ def assert_once(reader: Reader, *, upper: bool = False) -> None:
 @pytest.mark.parametrize("page", list(filter(commands_to_run, markdown.pages())), ids=markdown.name_of)
 def test_commands_run(page: Path, reader: Reader):
     for line in commands_to_run(page):
-        reader.command(line)
+        reader.command(line, page)
 
 
 def test_the_lists_of_exemptions_only_shrink():
