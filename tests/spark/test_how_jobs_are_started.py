@@ -41,7 +41,12 @@ query = (
     people.select("key", upper("value").alias("value"))
     .writeStream.option("checkpointLocation", "checkpoint")
     .trigger(availableNow=True)
-    .foreachBatch(ow.KafkaSink(bootstrap_servers=servers, topic=output, pipeline_id="p-" + output))
+    .foreachBatch(
+        ow.KafkaSink(
+            bootstrap_servers=servers, topic=output, pipeline_id="p-" + output,
+            driver_records=0 if how == "stop" else 10_000,
+        )
+    )
     .start()
 )
 if how == "stop":

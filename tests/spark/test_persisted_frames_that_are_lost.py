@@ -5,7 +5,7 @@ On real executors that are killed: ``tests/chaos/test_shuffles_that_die.py``. He
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -62,14 +62,19 @@ def test_two_readers_after_an_executor_is_gone(
         read = [some.union(others)]
     else:
         read = [some, others] if way == "two frames" else [some.repartition(3), others.repartition(3)]
-    behind = persisted._persisted_behind(
-        kept
-    )  # now: adaptive execution fills a cache as soon as it is asked for a plan
+    behind = persisted._persisted_behind(kept)  # now: adaptive execution fills a cache when asked for a plan
+    assert blocks(kept, behind) == 2
     readers = after_the_loss_of_an_executor(monkeypatch, kept, read)
     with pytest.raises(ComputationsMixed, match="read more than once"):
         readers.must_have_seen_the_same()
-    stored = [info for info in kept.sparkSession.sparkContext._jsc.sc().getRDDStorageInfo() if info.id() in behind]
-    assert sum(info.numCachedPartitions() for info in stored) == 0, "the next attempt computes all of them"
+    assert blocks(kept, behind) == 0, "the next attempt computes all of them"
+
+
+def blocks(frame: DataFrame, rdds: Iterable[int]) -> int:
+    """How many there are, by the block managers' master (``getRDDStorageInfo`` hears of it by events, or never)."""
+    context = frame.sparkSession.sparkContext
+    master, block_id = context._jsc.sc().env().blockManager().master(), context._jvm.org.apache.spark.storage.RDDBlockId
+    return sum(not master.getLocations(block_id(rdd, part)).isEmpty() for rdd in rdds for part in range(2))
 
 
 def test_one_reader_after_an_executor_is_gone(counted: tuple[DataFrame, Any], monkeypatch: pytest.MonkeyPatch):

@@ -66,7 +66,8 @@ def test_finished_tasks_and_a_recomputed_shuffle(pipeline: Pipeline, steps: list
         stop()
     fired(lost, "there was no shuffle")
     assert each_once(pipeline)
-    assert len({e.ids["epoch"] for e in steps if (e.step, e.phase) == (events.SEND, "started")}) == 2
+    # Again at least once: a task that is poisoned before the loss is noticed costs an attempt of its own.
+    assert len({e.ids["epoch"] for e in steps if (e.step, e.phase) == (events.SEND, "started")}) >= 2
 
 
 def test_a_shuffle_lost_far_from_our_tasks(pipeline: Pipeline, tmp_path: Path, steps: list[events.Event]):
