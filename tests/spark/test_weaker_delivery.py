@@ -43,7 +43,11 @@ def test_a_batch_that_runs_again_is_written_again(pipeline: Pipeline, delivery: 
         (["key"], {}, BadColumn),
         (["'v' AS value", "99 AS partition"], {}, PartitionMissing),
         (["'v' AS value"], {"topic": "topic-that-is-not-there"}, TopicMissing),
-        (["repeat('x', 200000) AS value"], {"options": {"max.request.size": 100_000, "batch.size": 50_000}}, RecordTooLarge),
+        (
+            ["repeat('x', 200000) AS value"],
+            {"options": {"max.request.size": 100_000, "batch.size": 50_000}},
+            RecordTooLarge,
+        ),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
