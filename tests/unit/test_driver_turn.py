@@ -6,8 +6,13 @@ import pyarrow as pa
 import pytest
 
 from onceward.engine.spark_query import RunningBatch
-from onceward.ids import BatchId
-from onceward.sinks.kafka.driver_task import Bound, DriverTurn, within
+from onceward.ids import BatchId, TopicPartition
+from onceward.records.batch import Fragment, encode_fragments
+from onceward.records.columns import RecordColumns
+from onceward.records.compression import Codec
+from onceward.sinks.kafka.driver_task import Bound, DriverTurn, send, within
+from onceward.sinks.kafka.report import check
+from onceward.wire.producer import Append, Appended
 
 RECORDS, BYTES = 10_000, 4 << 20
 
@@ -75,3 +80,32 @@ def test_only_everything_is_sent():
     assert within(rows(101), bound) is None  # a task may have left rows out
     assert within(rows(50, oversized=True), bound) is None
     assert within(rows(0), bound) is not None
+
+
+class Rows:
+    """Held rows of one partition, encoded."""
+
+    def encode(self) -> dict[TopicPartition, list[Fragment]]:
+        values = RecordColumns.of(pa.array([b"a", b"b"], pa.binary()))
+        return {
+            TopicPartition("out", 0): list(encode_fragments(values, codec=Codec.NONE, batch_bytes=10_000, now_ms=1))
+        }
+
+
+class Producer:
+    """Acknowledges everything, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.appends: list[Append] = []
+
+    def send(self, appends: list[Append], *, should_stop: object) -> list[Appended]:
+        self.appends += appends
+        return [Appended(a.partition, a.base_sequence, a.fragment.count, 40, 41) for a in appends]
+
+
+def test_the_driver_goes_on_where_a_job_ended() -> None:
+    producer = Producer()
+    report, turns = send(Rows(), producer, {TopicPartition("out", 0): 7}, lambda _: None, lambda: None)  # type: ignore[arg-type]
+    assert [append.base_sequence for append in producer.appends] == [7]
+    assert [(turn.base_sequence, turn.next_sequence) for turn in turns] == [(7, 9)]
+    assert check([report], turns, 1, {TopicPartition("out", 0): 7})[TopicPartition("out", 0)].count == 2
