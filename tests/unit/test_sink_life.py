@@ -210,3 +210,20 @@ def test_an_outdated_ledger_makes_it_begin_anew(
     seen.clear()
     with pytest.raises(LedgerOutdated):
         call(sink, "run-2/q", 4)
+
+
+@pytest.mark.parametrize("failed_before", [False, True])
+def test_a_refused_second_call_is_no_failed_try(
+    sink: Any, monkeypatch: pytest.MonkeyPatch, failed_before: bool
+) -> None:
+    place = runs.Place("run-1/q", "here")
+    if failed_before:
+        monkeypatch.setattr(Batches, "error", SendFailed("lost"))
+        with pytest.raises(SendFailed):
+            call(sink, "run-1/q", 3)
+        monkeypatch.setattr(Batches, "error", None)
+    call(sink, "run-1/q", 3)
+    monkeypatch.setattr(Batches, "error", UnsupportedQuery("twice"))
+    with pytest.raises(UnsupportedQuery):
+        call(sink, "run-1/q", 3)
+    assert runs.failed_at(place) is None

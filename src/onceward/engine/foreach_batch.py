@@ -165,11 +165,13 @@ class ForeachBatchSink(ABC):
         for left in reversed(range(self._policy.attempts)):
             batches = self._batches_at(place, frame, running)
             try:
-                return batches.process(writes, running)
+                batches.process(writes, running)
+                return runs.succeeded(place)
             except BaseException as error:
                 # Spark ends the query now; a later start, or the next try of a patient function, or of ours, opens
                 # everything again.
-                runs.leave(place, failed=running.batch)
+                # A second call that was refused is no failed try: tried again, it must not pass for a replay.
+                runs.leave(place, failed=None if isinstance(error, UnsupportedQuery) else running.batch)
                 if not left or not isinstance(error, OncewardError) or not error.reopen:
                     raise
                 log.warning("%s: beginning anew with %s: %s", self._policy.pipeline, running.batch, error)

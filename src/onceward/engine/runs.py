@@ -93,6 +93,12 @@ def leave(place: Place, failed: BatchId | None = None) -> None:
         run.target.close()
 
 
+def succeeded(place: Place) -> None:
+    """The batch is committed: whoever calls for it once more is a second caller, and not one who tries again."""
+    with _lock:
+        _failed.pop(place, None)
+
+
 def failed_at(place: Place) -> BatchId | None:
     """The batch at which an earlier owner of ``place`` was closed."""
     with _lock:
