@@ -17,9 +17,25 @@ from onceward.engine.shuffles import Shuffles
 from onceward.errors import ComputationsMixed
 
 
+def register_again(spark: SparkSession) -> None:
+    """Where another test has lost a shuffle, Spark has disowned the one block manager there is, and no block is found.
+
+    A block manager cannot do it by itself: a session of one process has no scheduler to ask whether it is alive.
+    """
+    if not spark.sparkContext._jsc.sc().getExecutorMemoryStatus().isEmpty():
+        return
+    manager = spark.sparkContext._jsc.sc().env().blockManager()
+    endpoint = manager.getClass().getDeclaredField("storageEndpoint")
+    endpoint.setAccessible(True)
+    folders = manager.diskBlockManager().localDirsString()
+    memory = (manager.maxOnHeapMemory(), manager.maxOffHeapMemory())
+    manager.master().registerBlockManager(manager.blockManagerId(), folders, *memory, endpoint.get(manager), False)
+
+
 @pytest.fixture
 def counted(spark: SparkSession) -> Iterator[tuple[DataFrame, Any]]:
     """A persisted frame of two blocks behind a shuffle, and how many partitions were computed before the shuffle."""
+    register_again(spark)
     computed = spark.sparkContext.accumulator(0)
 
     def count(batches: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -39,6 +40,10 @@ def run(pipeline: Pipeline, function: Function) -> OncewardError | None:
     error = onceward.error_of(query)
     assert (error is None) == (text == ""), text
     return error
+
+
+def plain(sink: onceward.KafkaSink) -> Function:
+    return lambda frame, batch_id: sink(copy(frame), batch_id)
 
 
 def judged(pipeline: Pipeline, *options: str) -> dict[str, Any]:
@@ -277,6 +282,65 @@ def test_an_error_that_is_kept_back_is_found(pipeline: Pipeline, at_step: Any):
         file.with_name(f".{file.name}.crc").unlink()
     assert run(pipeline, patient(pipeline.sink())) is None
     pipeline.assert_exactly_once()
+
+
+@pytest.mark.fault("function-keeps-an-error")
+@pytest.mark.parametrize("refused", ["second", "unlike", "changed"])
+def test_a_refusal_that_is_kept_back_is_found(pipeline: Pipeline, refused: str):
+    """The batch is committed, and lacks what was refused: neither the same run nor the next goes on as if it did not.
+
+    Then the advice: the files that are named are deleted, and a function that hands all over completes the batch.
+    """
+    second = pipeline.topic(2)
+    pipeline.feed(40)
+
+    def careless(sink: onceward.KafkaSink, other: onceward.KafkaSink) -> Function:
+        def function(frame: DataFrame, batch_id: int) -> None:
+            rows = copy(frame)
+            sink(rows, batch_id)
+            with contextlib.suppress(UnsupportedQuery):
+                other(rows, batch_id)
+
+        return function
+
+    def complete(sink: onceward.KafkaSink, *, kept_back: bool = False) -> Function:
+        def function(frame: DataFrame, batch_id: int) -> None:
+            keeper = contextlib.suppress(BatchChanged) if kept_back else contextlib.nullcontext()
+            with keeper, sink.batch(frame, batch_id) as batch:
+                batch.write(copy(frame))
+                batch.write(copy(frame), topic=second)
+
+        return function
+
+    def forget(*names: str) -> None:
+        for name in names:
+            file = pipeline.checkpoint / name
+            file.unlink()
+            file.with_name(f".{file.name}.crc").unlink()
+
+    if refused == "changed":  # a replay that would drop rows
+        assert run(pipeline, plain(pipeline.sink())) is None
+        forget("commits/0")
+        function = complete(pipeline.sink(), kept_back=True)
+        assert run(pipeline, function) is None
+    else:
+        function = careless(pipeline.sink(), pipeline.sink(topic=pipeline.output if refused == "second" else second))
+        assert run(pipeline, function) is None, "INVALID: there is a second batch"
+    pipeline.feed(20)
+    error = run(pipeline, function)
+    assert type(error) is BatchNotWritten
+    assert "rows of batch 0 " in error.message
+    pipeline.feed(20)
+    error = run(pipeline, plain(pipeline.sink()))
+    assert type(error) is BatchNotWritten, "and after a restart"
+    assert Counter(values(pipeline)) == Counter(pipeline.fed[:40])
+    named = re.findall(r"(?:commits|offsets)/\d+", error.next_step)
+    assert named == ["commits/0", "offsets/1"]
+    forget(*named)
+    assert run(pipeline, complete(pipeline.sink(resume="complete"))) is None
+    pipeline.feed(20)
+    assert run(pipeline, complete(pipeline.sink())) is None
+    assert values(pipeline) == values(pipeline, second) == Counter(pipeline.fed)
 
 
 def test_a_function_may_try_again_itself(pipeline: Pipeline, at_step: Any):

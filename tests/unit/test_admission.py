@@ -97,6 +97,9 @@ GAPS = [
     (ledger(4, TEN), 7, span(TWENTY, THIRTY), logged(None), Admission.LEDGER_BEHIND),
     (ledger(4, TEN), 7, span(TWENTY, THIRTY), logged(None, same_run=True), Admission.AFTER_SKIPPED),
     (ledger(4, TEN), 7, span(TWENTY, THIRTY), logged(TEN, same_run=True, lost=True), Admission.NOT_WRITTEN),
+    (ledger(4, TEN), 5, span(TEN, TWENTY), logged(None), Admission.NEXT),
+    (ledger(4, TEN), 5, span(TEN, TWENTY), logged(None, lost=True), Admission.NOT_WRITTEN),
+    (ledger(4, TEN), 4, span(None, TEN), logged(None, lost=True), Admission.REPLAY),
     (ledger(4, "a"), 7, span("b", "c"), logged("a"), Admission.AFTER_SKIPPED),
     (ledger(4, "a"), 7, span("b", "c"), Skipped((None,), False), Admission.AFTER_SKIPPED),
     (None, 7, span(TEN, TWENTY), logged(None), Admission.LEDGER_BEHIND),
@@ -132,6 +135,18 @@ def test_what_was_not_written_says_how_to_go_back() -> None:
     assert "SendFailed: late" in error.message
     assert "commits/5" in error.next_step
     assert "offsets/6" in error.next_step
+    assert "complete" not in error.next_step
+
+
+def test_rows_that_the_newest_batch_lacks_say_how_to_write_them() -> None:
+    lacking = Skipped(None, False, ((4, "UnsupportedQuery: called twice"),), "/cp")
+    offer = (BatchId(QUERY, 5), span(TEN, TWENTY), ledger(4, TEN))
+    error = refusal(admit(*offer, "checkpoint", skipped=lacking), *offer, lacking)
+    assert type(error) is BatchNotWritten
+    assert "rows of batch 4" in error.message
+    assert "commits/4" in error.next_step
+    assert "offsets/5" in error.next_step
+    assert 'resume="complete"' in error.next_step
 
 
 def test_a_batch_is_written_at_most_once_over_all_cases() -> None:

@@ -551,8 +551,8 @@ class Log:
     def began_with_batch_0(self, batch_id: int) -> bool:
         return self._from_batch_0
 
-    def not_written(self, after: int, before: int) -> tuple[tuple[int, str], ...]:
-        return tuple((number, text) for number, text in self._lost if after < number < before)
+    def not_written(self, newest: int, offered: int) -> tuple[tuple[int, str], ...]:
+        return tuple((number, text) for number, text in self._lost if newest <= number < offered)
 
 
 @pytest.mark.parametrize("new_process", [False, True])
@@ -589,3 +589,15 @@ def test_a_batch_whose_error_was_kept_is_named(first: bool):
     with pytest.raises(BatchNotWritten, match=r"batch 1 .*RecordTooLarge"):
         batches(target).process(write(Frame()), running(2, history=log))
     assert_once(target, *([] if first else [0]))
+
+
+@pytest.mark.parametrize("new_process", [False, True])
+def test_a_batch_that_lacks_refused_rows_is_named_at_the_next(new_process: bool):
+    target = MemoryTarget()
+    work = batches(target)
+    work.process(write(Frame()), running(0))
+    work = batches(target) if new_process else work
+    log = Log(lost=((0, "UnsupportedQuery: called twice"),))
+    with pytest.raises(BatchNotWritten, match=r"rows of batch 0 .*called twice"):
+        work.process(write(Frame()), running(1, history=log))
+    assert_once(target, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from onceward.engine import foreach_batch, runs
 from onceward.engine.foreach_batch import ForeachBatchSink
 from onceward.engine.micro_batch import BatchPolicy
-from onceward.errors import Fenced, LedgerOutdated, SendFailed, UnsupportedQuery
+from onceward.errors import BatchChanged, Fenced, LedgerOutdated, SendFailed, UnsupportedQuery
 from onceward.ids import BatchId, PipelineId
 
 
@@ -60,8 +61,25 @@ class Sink(ForeachBatchSink):
         return self.targets[-1]
 
 
+class Query:
+    """What ``error_of`` asks a query."""
+
+    def __init__(self, run_id: str, *, failed: bool) -> None:
+        self.runId = run_id
+        self._failed = failed
+
+    def exception(self) -> Exception | None:
+        return RuntimeError("foreachBatch failed") if self._failed else None
+
+
 ended: set[str] = set()
 notes: list[tuple[str, int]] = []
+rows_lacking: list[bool] = []
+
+
+def note(frame: str, number: int, pipeline: object, error: object, *, lacking: bool) -> None:
+    notes.append((frame, number))
+    rows_lacking.append(lacking)
 
 
 @pytest.fixture
@@ -71,10 +89,11 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
     monkeypatch.setattr(foreach_batch, "current_run_id", lambda frame: frame)
     monkeypatch.setattr(foreach_batch, "is_running", lambda frame, query_id: query_id != "ended")
     monkeypatch.setattr(foreach_batch, "run_is_active", lambda session, query_id, run_id: run_id not in ended)
-    monkeypatch.setattr(foreach_batch, "note_not_written", lambda frame, number, *_: notes.append((frame, number)))
+    monkeypatch.setattr(foreach_batch, "note_not_written", note)
     monkeypatch.setattr(runs, "_LOOK_SECONDS", 0.01)
     ended.clear()
     notes.clear()
+    rows_lacking.clear()
     sink = Sink()
     yield sink
     sink.close()
@@ -126,10 +145,10 @@ def test_a_failure_gives_everything_back_and_is_remembered(sink: Any, monkeypatc
     with pytest.raises(SendFailed):
         call(sink, "run-9", 0)
     assert sink.targets[0].closed
-    query = type("Query", (), {"runId": "run-9"})()
-    assert isinstance(foreach_batch.error_of(query), SendFailed)
+    assert isinstance(foreach_batch.error_of(Query("run-9", failed=True)), SendFailed)
+    assert foreach_batch.error_of(Query("run-9", failed=False)) is None, "the function kept it to itself"
     assert notes == [("run-9", 0)]
-    assert foreach_batch.error_of(type("Query", (), {"runId": "another"})()) is None
+    assert foreach_batch.error_of(Query("another", failed=True)) is None
 
 
 def test_a_sink_built_anew_goes_on_for_the_first(sink: Any) -> None:
@@ -227,3 +246,32 @@ def test_a_refused_second_call_is_no_failed_try(
     with pytest.raises(UnsupportedQuery):
         call(sink, "run-1/q", 3)
     assert runs.failed_at(place) is None
+
+
+def test_rows_that_a_committed_batch_lacks_are_noted_so(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the later call for it met; a batch that failed altogether lacks nothing once it is written."""
+    call(sink, "run-lacking/q", 3)
+    for error in (UnsupportedQuery("twice"), SendFailed("lost")):
+        monkeypatch.setattr(Batches, "error", error)
+        with pytest.raises(type(error)):
+            call(sink, "run-lacking/q", 3)
+    with pytest.raises(SendFailed):
+        call(sink, "run-lacking/q", 4)
+    assert rows_lacking == [True, True, False]
+
+
+def test_a_call_that_no_second_try_can_mend_is_noted_so(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the other sink commits the batch, or in a run that has not committed it."""
+    for error in (UnsupportedQuery("unlike"), BatchChanged("more frames")):
+        monkeypatch.setattr(Batches, "error", error)
+        with pytest.raises(type(error)):
+            call(sink, "run-unlike/q", 3)
+    assert rows_lacking == [True, True]
+
+
+def test_a_look_out_that_died_is_replaced(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = threading.Thread(target=lambda: None)
+    dead.start()
+    dead.join()
+    monkeypatch.setattr(runs, "_janitor", dead)
+    test_a_sink_is_closed_when_its_query_ends(sink)

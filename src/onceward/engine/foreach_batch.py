@@ -29,7 +29,7 @@ from onceward.engine.spark_query import (
     running_batch,
 )
 from onceward.engine.target import AtomicTarget, Write
-from onceward.errors import Fenced, OncewardError, UnsupportedQuery
+from onceward.errors import BatchChanged, Fenced, OncewardError, UnsupportedQuery
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +155,10 @@ class ForeachBatchSink(ABC):
         if not self._has_ledger:
             return
         try:
-            note_not_written(frame, batch_id, self._policy.pipeline, error)
+            # What was committed before this call was, and a call that no second try can mend, leave rows behind.
+            committed = runs.has_committed(runs.Place(current_run_id(frame), self._where), batch_id)
+            lacking = committed or isinstance(error, UnsupportedQuery | BatchChanged)
+            note_not_written(frame, batch_id, self._policy.pipeline, error, lacking=lacking)
         except Exception as also:  # noqa: BLE001 — the first error is the one to hear of
             log.warning("%s: no note could be left that batch %s failed: %s", self._policy.pipeline, batch_id, also)
 
@@ -166,7 +169,7 @@ class ForeachBatchSink(ABC):
             batches = self._batches_at(place, frame, running)
             try:
                 batches.process(writes, running)
-                return runs.succeeded(place)
+                return runs.succeeded(place, running.batch)
             except BaseException as error:
                 # Spark ends the query now; a later start, or the next try of a patient function, or of ours, opens
                 # everything again.
@@ -246,6 +249,6 @@ def error_of(query: StreamingQuery) -> OncewardError | None:
     with _failures_lock:
         remembered = _failures.get(str(query.runId))
     if remembered is not None:
-        return remembered
+        return remembered if query.exception() is not None else None  # kept back by the function, so far
     wrapper = getattr(query, "_jsq", None)  # none in Spark Connect, which the sink refuses anyway
     return None if wrapper is None else source_refusal(wrapper.streamingQuery())

@@ -122,7 +122,7 @@ class MicroBatches:
         return outcome
 
     def _skipped(self, running: RunningBatch, newest: LedgerRecord | None) -> Skipped | None:
-        """What Spark knows of the batches before this one that the sink was not called for; None without a gap."""
+        """What is known of what the sink did not write before this batch; None where nothing can be missing."""
         if running.history is None or running.batch.batch_id == 0:
             return None
         if newest is None:
@@ -132,10 +132,11 @@ class MicroBatches:
                 running.history.not_written(-1, running.batch.batch_id),
                 running.history.checkpoint,
             )
-        if newest.batch.query_id != running.batch.query_id or running.batch.batch_id - newest.batch.batch_id < 2:
+        if newest.batch.query_id != running.batch.query_id:
             return None
+        gap = running.batch.batch_id - newest.batch.batch_id > 1
         return Skipped(
-            running.history.ends(newest.batch.batch_id),
+            running.history.ends(newest.batch.batch_id) if gap else None,
             newest is self._newest and self._finished is not None,
             running.history.not_written(newest.batch.batch_id, running.batch.batch_id),
             running.history.checkpoint,

@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.target import AtomicTarget
@@ -26,7 +26,7 @@ from onceward.ids import BatchId
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-_REMEMBERED_FAILURES = 1_000
+_REMEMBERED_PLACES = 1_000
 
 
 class Place(NamedTuple):
@@ -50,6 +50,7 @@ class Run:
 _lock = threading.RLock()
 _open: dict[Place, Run] = {}
 _failed: OrderedDict[Place, BatchId] = OrderedDict()
+_committed: OrderedDict[Place, int] = OrderedDict()
 _janitor: threading.Thread | None = None
 
 
@@ -76,7 +77,7 @@ def enter(place: Place, run: Run) -> None:
     global _janitor
     with _lock:
         _open[place] = run
-        if _janitor is None:
+        if _janitor is None or not _janitor.is_alive():  # a thread can die at its very start, of an exception
             _janitor = threading.Thread(target=_look_after, name="onceward-runs", daemon=True)
             _janitor.start()
 
@@ -86,23 +87,35 @@ def leave(place: Place, failed: BatchId | None = None) -> None:
     with _lock:
         run = _open.pop(place, None)
         if failed is not None:
-            _failed[place] = failed
-            while len(_failed) > _REMEMBERED_FAILURES:
-                _failed.popitem(last=False)
+            _keep(_failed, place, failed)
     if run is not None:
         run.target.close()
 
 
-def succeeded(place: Place) -> None:
-    """The batch is committed: whoever calls for it once more is a second caller, and not one who tries again."""
+def succeeded(place: Place, batch: BatchId) -> None:
+    """``batch`` is committed: whoever calls for it once more is a second caller, and not one who tries again."""
     with _lock:
         _failed.pop(place, None)
+        _keep(_committed, place, batch.batch_id)
+
+
+def has_committed(place: Place, batch_id: int) -> bool:
+    """Is ``batch_id`` the newest batch that an owner of ``place`` has committed, or found committed?"""
+    with _lock:
+        return _committed.get(place) == batch_id
 
 
 def failed_at(place: Place) -> BatchId | None:
     """The batch at which an earlier owner of ``place`` was closed."""
     with _lock:
         return _failed.get(place)
+
+
+def _keep(known: OrderedDict[Place, Any], place: Place, what: object) -> None:
+    known[place] = what
+    known.move_to_end(place)
+    while len(known) > _REMEMBERED_PLACES:
+        known.popitem(last=False)
 
 
 def _look_after() -> None:

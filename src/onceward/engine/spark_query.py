@@ -36,7 +36,7 @@ class KafkaSource:
 
 
 class History(Protocol):
-    """What Spark's checkpoint and ours beside it say of earlier batches; asked only when batch numbers jump."""
+    """What Spark's checkpoint, and our notes beside it, say of earlier batches."""
 
     @property
     def checkpoint(self) -> str:
@@ -48,8 +48,11 @@ class History(Protocol):
     def began_with_batch_0(self, batch_id: int) -> bool:
         """Has this run executed every batch before ``batch_id``?"""
 
-    def not_written(self, after: int, before: int) -> tuple[tuple[int, str], ...]:
-        """Batches in between that a sink of this pipeline was given and could not write, and what it said."""
+    def not_written(self, newest: int, offered: int) -> tuple[tuple[int, str], ...]:
+        """What a sink of this pipeline was given before ``offered`` and did not write: the batch, and what it said.
+
+        Batches above ``newest``, the ledger's; and that one itself, where it lacks rows that were refused.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +126,14 @@ class SparkHistory:
         """As far as ``recentProgress`` reaches: ``spark.sql.streaming.numRecentProgressUpdates``, 100 batches."""
         return self._executed() >= set(range(batch_id))
 
-    def not_written(self, after: int, before: int) -> tuple[tuple[int, str], ...]:
+    def not_written(self, newest: int, offered: int) -> tuple[tuple[int, str], ...]:
         """See :mod:`onceward.engine.not_written`. What failed in an earlier run and was run again by this one, in which
         the function had nothing to hand over, is not among them."""
-        notes = NotWritten(self._frame.sparkSession, self.checkpoint, self._pipeline).between(after, before)
+        run_id = current_run_id(self._frame)
+        notes = NotWritten(self._frame.sparkSession, self.checkpoint, self._pipeline).unsettled(newest, offered, run_id)
         if not notes:
             return ()
-        run_id, executed = current_run_id(self._frame), self._executed()
+        executed = self._executed()
         return tuple((n.batch_id, n.error) for n in notes if n.run_id == run_id or n.batch_id not in executed)
 
     def _executed(self) -> set[int]:
@@ -142,13 +146,15 @@ def is_deterministic(frame: DataFrame) -> bool:
     return bool(frame._jdf.queryExecution().analyzed().deterministic())
 
 
-def note_not_written(frame: DataFrame, batch_id: int, pipeline: PipelineId, error: BaseException) -> None:
-    """Note beside the checkpoint that the batch could not be written; see :mod:`onceward.engine.not_written`."""
+def note_not_written(
+    frame: DataFrame, batch_id: int, pipeline: PipelineId, error: BaseException, *, lacking: bool
+) -> None:
+    """Note beside the checkpoint what could not be written; see :mod:`onceward.engine.not_written`."""
     query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     execution = _active_query(frame.sparkSession, query_id) if query_id else None
     if execution is not None:
         root = str(execution.resolvedCheckpointRoot())
-        NotWritten(frame.sparkSession, root, pipeline).note(batch_id, current_run_id(frame), error)
+        NotWritten(frame.sparkSession, root, pipeline).note(batch_id, current_run_id(frame), error, lacking=lacking)
 
 
 def current_run_id(frame: DataFrame) -> str:

@@ -19,6 +19,7 @@ same query, batch *n*                 *n*, and this very run wrote it          `
 same query, batch *n*                 above *n* + 1, Spark's log joins them    ``AFTER_SKIPPED``
 same query, batch *n*                 above *n* + 1                            ``LEDGER_BEHIND``
 any                                   a batch in between failed unheard        ``NOT_WRITTEN``
+same query, batch *n*                 above *n*, which lacks refused rows      ``NOT_WRITTEN``
 same query, batch *n*                 below *n*                                ``REWOUND``
 another query                         starts at its end, ``resume="ledger"``   ``RESUME``
 another query, and it keeps state     any, ``resume="ledger"``                 ``STATE_LOST``
@@ -89,12 +90,13 @@ class Admission(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """What Spark knows of the batches between the ledger's newest and the one that is offered.
+    """What Spark and our notes know of the batches from the ledger's newest to the one that is offered.
 
     ``ends`` is where Spark's offset log has the ledger's newest batch end, one a source; None where the log has
     dropped it (``spark.sql.streaming.minBatchesToRetain``). ``same_run``: this run of the query saw the ledger's
     newest record, or began with batch 0 where there is none. ``not_written`` are batches in between that the sink was
-    given and could not write, with what it said then, and ``checkpoint`` is where Spark keeps its logs.
+    given and could not write, with what it said then; the first may be the ledger's newest itself, where rows of it
+    were refused. ``checkpoint`` is where Spark keeps its logs.
     """
 
     ends: tuple[Any, ...] | None
@@ -130,6 +132,8 @@ def admit(
         return Admission.AFTER_SKIPPED if skipped is not None and skipped.same_run else Admission.LEDGER_BEHIND
     if batch.query_id == newest.batch.query_id:
         step = batch.batch_id - newest.batch.batch_id
+        if skipped is not None and skipped.not_written and step > 0:
+            return Admission.NOT_WRITTEN
         outcome = _after_skipped(sources, newest, skipped) if step > 1 else _same_checkpoint(step, sources, newest)
         # A replay repeats what an *earlier* run committed. What this run committed already was another call's rows.
         return Admission.SECOND_CALL if outcome is Admission.REPLAY and newest.run_id == run_id != "" else outcome
@@ -161,8 +165,6 @@ def hopeless(
 def _after_skipped(sources: tuple[SourceRange, ...], newest: LedgerRecord, skipped: Skipped | None) -> Admission:
     if skipped is None:
         return Admission.LEDGER_BEHIND
-    if skipped.not_written:
-        return Admission.NOT_WRITTEN
     if not _not_before_end(sources, newest):
         return Admission.OFFSETS_DIFFER
     if skipped.ends is None:
@@ -238,7 +240,7 @@ def refusal(
     if outcome is Admission.SECOND_CALL:
         return second_call(batch)
     if outcome is Admission.NOT_WRITTEN and skipped is not None:
-        return _not_written(batch, skipped)
+        return _not_written(batch, newest, skipped)
     known = f"the ledger's newest is {newest.batch} (sequence {newest.sequence})" if newest else "the ledger has none"
     offsets = _offsets_text(sources, newest)
     if outcome is Admission.LEDGER_BEHIND:
@@ -294,14 +296,25 @@ def second_call(batch: BatchId) -> UnsupportedQuery:
     )
 
 
-def _not_written(batch: BatchId, skipped: Skipped) -> BatchNotWritten:
+def _not_written(batch: BatchId, newest: LedgerRecord | None, skipped: Skipped) -> BatchNotWritten:
     first, why = skipped.not_written[0]
+    again = (
+        f"stop the query, delete in {skipped.checkpoint} the files commits/{first} and above and offsets/{first + 1} "
+        "and above, each with its hidden .crc file where there is one, and start it"
+    )
+    if newest is not None and first == newest.batch.batch_id:
+        what = f"rows of batch {first} before it were refused and are not written ({_short(why)})"
+        mend = (
+            "hand all frames of a batch over together, those that are committed first, and let the sink's errors leave "
+            f'the function; to have the rest written, {again} once with resume="complete"'
+        )
+    else:
+        what = f"batch {first} before it could not be written ({_short(why)})"
+        mend = f"let the sink's errors leave the function; to have Spark run it again, {again}"
     return BatchNotWritten(
-        f"{batch} was offered, but batch {first} before it could not be written ({_short(why)}), and the "
-        "foreachBatch function kept the error to itself, so that Spark counts the batch as done",
-        next_step="let the sink's errors leave the function; to have Spark run it again, stop the query, delete in "
-        f"{skipped.checkpoint} the files commits/{first} and above and offsets/{first + 1} and above, each with its "
-        "hidden .crc file where there is one, and start it",
+        f"{batch} was offered, but {what}, and the foreachBatch function kept the error to itself, so that Spark "
+        "counts the batch as done",
+        next_step=mend,
         details={"not_written": [number for number, _ in skipped.not_written], "checkpoint": skipped.checkpoint},
     )
 
