@@ -209,7 +209,7 @@ class BatchChanged(AdmissionRefused):
 
 
 class BatchNotWritten(AdmissionRefused):
-    """An earlier batch could not be written, the user's function kept the error to itself, and Spark went on."""
+    """An earlier batch, or rows of it, could not be written, the user's function kept that back, and Spark went on."""
 
 
 class SourceTopicReplaced(AdmissionRefused):
