@@ -1,15 +1,16 @@
 """Holds the tests of the tier ``fast`` to what it promises: while one of them runs, nobody starts a Java.
 
-A plugin of the suite, loaded by ``tests/conftest.py``. In this process an audit hook refuses to run the Java of this
+A plugin of the suite, loaded by ``tests/conftest.py``. In this process ``subprocess`` refuses to run the Java of this
 machine, or Spark's launcher, whoever asks for it; in processes that a test starts, ``JAVA_HOME`` leads to a script that
 says why it is none. A test that makes a Java of its own, or sets ``JAVA_HOME``, is left alone.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
-import sys
+import subprocess
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,13 @@ class JavaStarted(AssertionError):
 
 
 class NoJava:
-    """The guard, and whether it is on duty. One a process: an audit hook stays as long as the interpreter."""
+    """The guard. It stands in ``subprocess.Popen`` while a test of the tier runs.
+
+    An audit hook would be simpler, and would outlive every test: ``sys.settrace`` asks it, too, and when two threads
+    start at the same moment under coverage, CPython 3.11 then refuses to start one of them.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.on_duty = False
         self._home = folder
         self._real = _java_of_this_machine()
         stub = folder / "bin" / "java"
@@ -40,14 +44,10 @@ class NoJava:
             "#!/bin/sh\necho 'a test of the tier fast may not start a Java: see tests/no_java.py' >&2\nexit 97\n"
         )
         stub.chmod(0o755)
-        sys.addaudithook(self._audit)
 
-    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self.on_duty or event != "subprocess.Popen":
-            return
-        executable, command = arguments[0], arguments[1]
-        words = [command] if isinstance(command, (str, bytes, os.PathLike)) else command
-        for word in map(os.fsdecode, (executable, *words)):  # a broker's Java is an argument of the guard before it
+    def _refuse(self, command: Any, executable: Any) -> None:
+        words = [command] if isinstance(command, (str, bytes, os.PathLike)) else list(command)
+        for word in map(os.fsdecode, [executable or "", *words]):  # a broker's Java is an argument of the guard
             if Path(word).name in _LAUNCHERS or self._is_java(word):
                 raise JavaStarted(WHY.format(what=word))
 
@@ -58,13 +58,19 @@ class NoJava:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         if item.get_closest_marker("fast") is None:
             return (yield)
+        start = subprocess.Popen.__init__
+
+        @functools.wraps(start)
+        def guarded(
+            process: Any, args: Any, bufsize: int = -1, executable: Any = None, *others: Any, **named: Any
+        ) -> None:
+            self._refuse(args, executable)
+            start(process, args, bufsize, executable, *others, **named)
+
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("JAVA_HOME", str(self._home))
-            self.on_duty = True
-            try:
-                return (yield)
-            finally:
-                self.on_duty = False
+            environment.setattr(subprocess.Popen, "__init__", guarded)
+            return (yield)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
