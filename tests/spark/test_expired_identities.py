@@ -15,6 +15,7 @@ from topic_operations import until
 import fault_table
 import onceward
 from onceward.engine.spark_query import RunningBatch
+from onceward.engine.target import Write
 from onceward.errors import BatchFailed, Fenced
 from onceward.ids import BatchId, SourceRange, TopicPartition
 from onceward.ledger.record import LedgerRecord
@@ -204,7 +205,7 @@ class Heir:
         rows = self.pipeline.spark.createDataFrame([(value,) for value in values], "value string")
         try:
             identity = self.target.begin()
-            manifest = self.target.write(rows, running)
+            manifest = self.target.write([Write(rows)], running).manifest
             sequence = self.newest.sequence + 1
             record = LedgerRecord(self.newest.pipeline, sequence, running.batch, running.sources, manifest, identity, 0)
             self.target.stage(record, running)

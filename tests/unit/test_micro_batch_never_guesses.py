@@ -544,6 +544,7 @@ class Log:
         self._dropped = dropped
         self._from_batch_0 = from_batch_0
         self._lost = lost
+        self.asked: list[tuple[int, int]] = []
 
     def ends(self, batch_id: int) -> tuple[Any, ...] | None:
         return None if self._dropped else (batch_id * 10 + 10,)
@@ -552,6 +553,7 @@ class Log:
         return self._from_batch_0
 
     def not_written(self, newest: int, offered: int) -> tuple[tuple[int, str], ...]:
+        self.asked.append((newest, offered))
         return tuple((number, text) for number, text in self._lost if newest <= number < offered)
 
 
@@ -601,3 +603,13 @@ def test_a_batch_that_lacks_refused_rows_is_named_at_the_next(new_process: bool)
     with pytest.raises(BatchNotWritten, match=r"rows of batch 0 .*called twice"):
         work.process(write(Frame()), running(1, history=log))
     assert_once(target, 0)
+
+
+def test_every_batch_settles_what_was_noted_of_it():
+    """The first one, too, and one that is replayed: what this start mends must not be held against the next."""
+    target, log = MemoryTarget(), Log(from_batch_0=True)
+    batches(target).process(write(Frame()), running(0, history=log))
+    work = batches(target)
+    for number in range(3):
+        work.process(write(Frame()), running(number, history=log))
+    assert log.asked == [(-1, 0), (0, 0), (0, 1), (1, 2)]

@@ -123,7 +123,7 @@ class MicroBatches:
 
     def _skipped(self, running: RunningBatch, newest: LedgerRecord | None) -> Skipped | None:
         """What is known of what the sink did not write before this batch; None where nothing can be missing."""
-        if running.history is None or running.batch.batch_id == 0:
+        if running.history is None:
             return None
         if newest is None:
             return Skipped(
