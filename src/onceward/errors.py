@@ -57,6 +57,10 @@ import json
 import re
 from typing import Any, ClassVar
 
+ROWS_REFUSED = "rows_refused"
+"""In an error's ``details``: a call was refused whose rows no second try can add to the batch, though another call may
+commit it. Where the user's function keeps such an error to itself, the next batch is refused."""
+
 _LINE_BREAKS = re.compile(r"\s*[\r\n]\s*")
 
 

@@ -12,9 +12,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from streaming_pipeline import Pipeline, copy, source_records, use_state_store
@@ -263,6 +265,8 @@ def test_an_error_that_is_kept_back_is_found(pipeline: Pipeline, at_step: Any):
 
     def patient(sink: onceward.KafkaSink) -> Function:
         def function(frame: DataFrame, batch_id: int) -> None:
+            # As functions do, for Spark's pages; the query's run is not to be known by it.
+            frame.sparkSession.sparkContext.setJobGroup(f"batch {batch_id}", "ours")
             with contextlib.suppress(SendFailed):
                 sink(copy(frame), batch_id)
 
@@ -282,6 +286,34 @@ def test_an_error_that_is_kept_back_is_found(pipeline: Pipeline, at_step: Any):
         file.with_name(f".{file.name}.crc").unlink()
     assert run(pipeline, patient(pipeline.sink())) is None
     pipeline.assert_exactly_once()
+
+
+@pytest.mark.fault("function-keeps-an-error")
+@pytest.mark.parametrize("inherits", [False, True])
+def test_a_call_in_a_thread_is_refused(pipeline: Pipeline, inherits: bool):
+    """Nobody may look into its future, and the function may end before it does: the next batch is refused, too."""
+    pipeline.feed(80)
+    sink = pipeline.sink()
+    said: list[BaseException | None] = []
+
+    def function(frame: DataFrame, batch_id: int) -> None:
+        def call() -> None:
+            sink(copy(frame), batch_id)
+
+        with ThreadPoolExecutor(1) as pool:
+            said.append(pool.submit(inheritable_thread_target(call) if inherits else call).exception())
+
+    def in_turn(frame: DataFrame, batch_id: int) -> None:
+        if batch_id == 0:
+            function(frame, batch_id)
+        else:
+            sink(copy(frame), batch_id)
+
+    error = run(pipeline, in_turn)
+    assert type(said[0]) is UnsupportedQuery
+    assert "thread" in str(said[0])
+    assert type(error) is BatchNotWritten
+    assert pipeline.visible() == []
 
 
 @pytest.mark.fault("function-keeps-an-error")

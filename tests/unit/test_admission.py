@@ -84,7 +84,8 @@ def test_state_matters_only_where_it_was_lost() -> None:
 
 def logged(end: object, *, same_run: bool = False, lost: bool = False) -> Skipped:
     """What Spark's log says of batch 4, and whether batch 5 was lost."""
-    return Skipped(None if end is None else (end,), same_run, ((5, "SendFailed: late"),) if lost else (), "/cp")
+    lacking = ((5, "SendFailed: late"),) if lost else ()
+    return Skipped(None if end is None else (end,), same_run, lacking, checkpoint="/cp")
 
 
 GAPS = [
@@ -99,6 +100,8 @@ GAPS = [
     (ledger(4, TEN), 7, span(TWENTY, THIRTY), logged(TEN, same_run=True, lost=True), Admission.NOT_WRITTEN),
     (ledger(4, TEN), 5, span(TEN, TWENTY), logged(None), Admission.NEXT),
     (ledger(4, TEN), 5, span(TEN, TWENTY), logged(None, lost=True), Admission.NOT_WRITTEN),
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), Skipped(None, False, vouched=True), Admission.AFTER_SKIPPED),
+    (ledger(4, TWENTY), 7, span(TEN, THIRTY), Skipped(None, False, vouched=True), Admission.OFFSETS_DIFFER),
     (ledger(4, TEN), 4, span(None, TEN), logged(None, lost=True), Admission.REPLAY),
     (ledger(4, "a"), 7, span("b", "c"), logged("a"), Admission.AFTER_SKIPPED),
     (ledger(4, "a"), 7, span("b", "c"), Skipped((None,), False), Admission.AFTER_SKIPPED),
@@ -139,7 +142,7 @@ def test_what_was_not_written_says_how_to_go_back() -> None:
 
 
 def test_rows_that_the_newest_batch_lacks_say_how_to_write_them() -> None:
-    lacking = Skipped(None, False, ((4, "UnsupportedQuery: called twice"),), "/cp")
+    lacking = Skipped(None, False, ((4, "UnsupportedQuery: called twice"),), checkpoint="/cp")
     offer = (BatchId(QUERY, 5), span(TEN, TWENTY), ledger(4, TEN))
     error = refusal(admit(*offer, "checkpoint", skipped=lacking), *offer, lacking)
     assert type(error) is BatchNotWritten

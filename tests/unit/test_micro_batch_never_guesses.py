@@ -15,6 +15,7 @@ import pytest
 
 from onceward import events
 from onceward.engine import micro_batch
+from onceward.engine.handed_over import HandedOver, Note
 from onceward.engine.micro_batch import BatchPolicy, MicroBatches
 from onceward.engine.spark_query import History, RunningBatch
 from onceward.engine.target import AtomicTarget, Write, Written
@@ -529,32 +530,58 @@ def test_a_replay_whose_source_has_expired(stateful: bool):
     assert_once(target, 0)
 
 
+class Notes(HandedOver):
+    """Those of a checkpoint, in memory; on a real file system: ``tests/spark/test_what_a_function_may_do.py``."""
+
+    def __init__(self, *notes: Note, others: tuple[str, ...] = ()) -> None:
+        self.files = {(note.batch_id, note.run_id): note for note in notes}
+        self._others = others
+
+    def notes(self) -> list[Note]:
+        return sorted(self.files.values())
+
+    def give(self, batch_id: int, run_id: str) -> None:
+        self.files.setdefault((batch_id, run_id), Note(batch_id, run_id))
+
+    def failed(self, note: Note) -> None:
+        self.files[note.batch_id, note.run_id] = note
+
+    def forget(self, note: Note) -> None:
+        del self.files[note.batch_id, note.run_id]
+
+    def others(self) -> tuple[str, ...]:
+        return self._others
+
+
 class Log:
-    """What Spark's checkpoint says of the batches of :func:`running`."""
+    """What Spark's checkpoint says of the batches of :func:`running`, and our notes beside it."""
 
     checkpoint = "/checkpoint"
 
     def __init__(
         self,
-        *,
+        *notes: Note,
         dropped: bool = False,
         from_batch_0: bool = False,
-        lost: tuple[tuple[int, str], ...] = (),
+        executed: tuple[int, ...] = (),
+        others: tuple[str, ...] = (),
     ) -> None:
-        self._dropped = dropped
+        self.book = Notes(*notes, others=others)
+        self.dropped = dropped
         self._from_batch_0 = from_batch_0
-        self._lost = lost
-        self.asked: list[tuple[int, int]] = []
+        self._executed = set(executed)
 
     def ends(self, batch_id: int) -> tuple[Any, ...] | None:
-        return None if self._dropped else (batch_id * 10 + 10,)
+        return None if self.dropped else (batch_id * 10 + 10,)
 
     def began_with_batch_0(self, batch_id: int) -> bool:
         return self._from_batch_0
 
-    def not_written(self, newest: int, offered: int) -> tuple[tuple[int, str], ...]:
-        self.asked.append((newest, offered))
-        return tuple((number, text) for number, text in self._lost if newest <= number < offered)
+    def executed(self) -> set[int]:
+        return self._executed
+
+    def handed_over(self) -> HandedOver:
+        return self.book
 
 
 @pytest.mark.parametrize("new_process", [False, True])
@@ -587,7 +614,7 @@ def test_a_batch_whose_error_was_kept_is_named(first: bool):
     target = MemoryTarget()
     if not first:
         batches(target).process(write(Frame()), running(0))
-    log = Log(from_batch_0=True, lost=((1, "RecordTooLarge: big"),))
+    log = Log(Note(1, "earlier", "RecordTooLarge: big"), from_batch_0=True)
     with pytest.raises(BatchNotWritten, match=r"batch 1 .*RecordTooLarge"):
         batches(target).process(write(Frame()), running(2, history=log))
     assert_once(target, *([] if first else [0]))
@@ -599,17 +626,130 @@ def test_a_batch_that_lacks_refused_rows_is_named_at_the_next(new_process: bool)
     work = batches(target)
     work.process(write(Frame()), running(0))
     work = batches(target) if new_process else work
-    log = Log(lost=((0, "UnsupportedQuery: called twice"),))
+    log = Log(Note(0, "earlier", "UnsupportedQuery: called twice", lacking=True))
     with pytest.raises(BatchNotWritten, match=r"rows of batch 0 .*called twice"):
         work.process(write(Frame()), running(1, history=log))
     assert_once(target, 0)
 
 
-def test_every_batch_settles_what_was_noted_of_it():
-    """The first one, too, and one that is replayed: what this start mends must not be held against the next."""
-    target, log = MemoryTarget(), Log(from_batch_0=True)
-    batches(target).process(write(Frame()), running(0, history=log))
+def test_a_try_that_failed_before_is_settled_by_the_batch():
+    """The first batch's, too, and that of one that is replayed: what is mended must not be held against the next."""
+    for failed in (Note(0, "earlier", "SendFailed: lost"), Note(0, "earlier", "called twice", lacking=True)):
+        target = MemoryTarget()
+        batches(target).process(write(Frame()), running(0))
+        for log in (Log(failed), Log(failed, from_batch_0=True)):
+            work = batches(target if log.began_with_batch_0(0) else MemoryTarget())
+            for number in range(3):
+                work.process(write(Frame()), running(number, run="this", history=log))
+            assert log.book.notes() == [Note(1, "this"), Note(2, "this")]
+
+
+def test_what_this_run_refused_is_not_settled_by_its_other_calls():
+    target, log = MemoryTarget(), Log(Note(0, "this", "two sinks", lacking=True))
     work = batches(target)
-    for number in range(3):
+    work.process(write(Frame()), running(0, run="this", history=log))
+    with pytest.raises(BatchNotWritten, match="two sinks"):
+        work.process(write(Frame()), running(1, run="this", history=log))
+
+
+def test_a_note_is_settled_when_the_batch_is_written_and_not_before():
+    """An older copy's note of a batch that its function kept back; a newer copy is offered it, and dies in it."""
+    target, log = MemoryTarget(), Log(Note(1, "older", "SendFailed: lost"))
+    batches(target).process(write(Frame()), running(0))
+    target.plan["write"] = [RecordTooLarge("as if killed", next_step="nothing")]
+    with pytest.raises(RecordTooLarge):
+        batches(target).process(write(Frame()), running(1, run="newer", history=log))
+    assert log.book.notes() == [Note(1, "newer"), Note(1, "older", "SendFailed: lost")]
+    with pytest.raises(BatchNotWritten, match="SendFailed"):
+        batches(target).process(write(Frame()), running(2, run="third", history=log))
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_ledger_that_lost_its_end_is_no_function_that_skips(lost: int):
+    """Output and ledger went back together, a cluster restored from a backup say; the checkpoint did not."""
+    target, log = MemoryTarget(), Log(from_batch_0=True)
+    work = batches(target)
+    for number in range(4):
         work.process(write(Frame()), running(number, history=log))
-    assert log.asked == [(-1, 0), (0, 0), (0, 1), (1, 2)]
+    del target.ledger[-lost:]
+    with pytest.raises(LedgerBehind, match="before it was handed over") as refused:
+        batches(target).process(write(Frame()), running(4, history=log))
+    assert f"commits/{4 - lost}" in refused.value.next_step
+
+
+@pytest.mark.parametrize("failed_before", [False, True])
+def test_a_long_gap_is_believed_where_nothing_was_handed_over(failed_before: bool):
+    """Spark's offset log reaches back a hundred batches; alerts may be rarer."""
+    target, log = MemoryTarget(), Log()
+    batches(target).process(write(Frame()), running(0, run="first", history=log))
+    log.dropped = True
+    run = "first" if failed_before else "second"
+    batches(target, failed=BatchId(QUERY, 500)).process(write(Frame()), running(500, run=run, history=log))
+    assert_once(target, 0, 500)
+
+
+def test_an_earlier_runs_failure_is_no_loss_where_this_run_had_nothing_to_hand_over():
+    target = MemoryTarget()
+    batches(target).process(write(Frame()), running(0))
+    log = Log(Note(1, "earlier", "SendFailed: lost"), executed=(0, 1, 2))
+    batches(target).process(write(Frame()), running(3, history=log))
+    assert_once(target, 0, 3)
+
+
+@pytest.mark.parametrize("resume", ["keep", "adopt"])
+def test_what_an_earlier_run_did_not_write_may_be_left_out_on_purpose(resume: Resume):
+    target = MemoryTarget()
+    if resume == "keep":
+        batches(target).process(write(Frame()), running(0))
+    log = Log(Note(1, "earlier", "RecordTooLarge: big"))
+    work = batches(target, resume=resume)
+    work.process(write(Frame()), running(2, run="this", history=log))
+    log.book.failed(Note(3, "this", "RecordTooLarge: again"))
+    with pytest.raises(BatchNotWritten, match="again"):  # but not what this one does not write
+        work.process(write(Frame()), running(4, run="this", history=log))
+
+
+def test_adopting_does_not_leave_out_what_this_run_failed_with():
+    log = Log(Note(100, "this", "AccessDenied: no"))
+    with pytest.raises(BatchNotWritten, match=r"batch 100 .*AccessDenied"):
+        batches(MemoryTarget(), resume="adopt").process(write(Frame()), running(101, run="this", history=log))
+
+
+def test_the_advice_does_not_rewind_another_pipeline():
+    target = MemoryTarget()
+    batches(target).process(write(Frame()), running(0))
+    log = Log(Note(1, "earlier", "SendFailed: lost"), others=("its-neighbour",))
+    with pytest.raises(BatchNotWritten) as refused:
+        batches(target).process(write(Frame()), running(2, history=log))
+    assert "commits/" not in refused.value.next_step
+    assert "its-neighbour" in refused.value.next_step
+    log = Log(Note(1, "earlier", "SendFailed: lost"), dropped=True)
+    with pytest.raises(BatchNotWritten) as refused:
+        batches(target).process(write(Frame()), running(2, history=log))
+    assert "commits/" not in refused.value.next_step
+    assert "no longer reaches back" in refused.value.next_step
+
+
+@pytest.mark.parametrize("resume", ["checkpoint", "complete", "keep"])
+@pytest.mark.parametrize("lacking", [False, True])
+def test_an_expired_replay_does_not_pass_over_rows_that_are_lacking(resume: Resume, lacking: bool):
+    target, log = MemoryTarget(), Log()
+    batches(target).process(write(Frame()), running(0))
+    if lacking:
+        log.book.failed(Note(0, "earlier", "called twice", lacking=True))
+    gone = write(Frame(error=SourceDataLost("expired", next_step="nothing")))
+    work = batches(target, resume=resume)
+    if resume == "complete" or (lacking and resume == "checkpoint"):
+        with pytest.raises(SourceDataLost, match="lacks rows"):
+            work.process(gone, running(0, history=log))
+    else:
+        work.process(gone, running(0, history=log))
+    assert_once(target, 0)
+
+
+def test_an_expired_replay_with_another_frame_is_refused():
+    target = MemoryTarget()
+    batches(target).process(write(Frame()), running(0))
+    gone = Frame(error=SourceDataLost("expired", next_step="nothing"))
+    with pytest.raises(SourceDataLost, match="lacks rows"):
+        batches(target).process(write(gone, gone), running(0))

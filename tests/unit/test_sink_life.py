@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -12,8 +13,19 @@ import pytest
 from onceward.engine import foreach_batch, runs
 from onceward.engine.foreach_batch import ForeachBatchSink
 from onceward.engine.micro_batch import BatchPolicy
-from onceward.errors import BatchChanged, Fenced, LedgerOutdated, SendFailed, UnsupportedQuery
+from onceward.engine.target import Write
+from onceward.errors import (
+    ROWS_REFUSED,
+    BadColumn,
+    BatchChanged,
+    Fenced,
+    LedgerOutdated,
+    OncewardError,
+    SendFailed,
+    UnsupportedQuery,
+)
 from onceward.ids import BatchId, PipelineId
+from onceward.ledger.admission import second_call
 
 
 class Frame(str):
@@ -89,8 +101,11 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
     monkeypatch.setattr(foreach_batch, "current_run_id", lambda frame: frame)
     monkeypatch.setattr(foreach_batch, "is_running", lambda frame, query_id: query_id != "ended")
     monkeypatch.setattr(foreach_batch, "run_is_active", lambda session, query_id, run_id: run_id not in ended)
-    monkeypatch.setattr(foreach_batch, "note_not_written", note)
+    monkeypatch.setattr(foreach_batch, "note_failure", note)
+    monkeypatch.setattr(foreach_batch, "fingerprint", hash)
     monkeypatch.setattr(runs, "_LOOK_SECONDS", 0.01)
+    for known in (runs._failed, runs._committed, runs._tried, runs._fenced, runs._homes):
+        known.clear()  # tests call their runs by the same names
     ended.clear()
     notes.clear()
     rows_lacking.clear()
@@ -191,10 +206,79 @@ def test_what_is_written_outside_the_block_is_refused(sink: Any) -> None:
     batch = sink.batch(Frame("run-1/q"), 0)
     with pytest.raises(UnsupportedQuery, match="with block"):
         batch.write(Frame("run-1/q"))
-    with batch:
+    assert notes == [("run-1/q", 0)], "the function may keep it to itself"
+    again = sink.batch(Frame("run-1/q"), 1)
+    with again:
         pass
     with pytest.raises(UnsupportedQuery, match="with block"):
-        batch.write(Frame("run-1/q"))
+        again.write(Frame("run-1/q"))
+
+
+def test_a_frame_that_was_refused_is_not_left_out(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not though the function goes on with the other frames of the block."""
+
+    def checked(self: Sink, frame: Frame, where: str | None) -> Write:
+        if frame == "bad":
+            raise BadColumn("no column value")
+        return Write(frame, where)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Sink, "_checked", checked)
+
+    def write() -> None:
+        with sink.batch(Frame("run-1/q"), 0) as batch:
+            batch.write(Frame("good"))
+            with contextlib.suppress(BadColumn):
+                batch.write(Frame("bad"))
+            batch.write(Frame("good"))
+
+    with pytest.raises(BadColumn):
+        write()
+    assert sink.targets == []
+    assert notes == [("run-1/q", 0)]
+
+
+@pytest.mark.parametrize("error", [SendFailed("lost"), BadColumn("no value")])
+def test_other_frames_do_not_stand_in_for_those_that_failed(
+    sink: Any, monkeypatch: pytest.MonkeyPatch, error: OncewardError
+) -> None:
+    def call_with(*frames: str) -> None:
+        with sink.batch(Frame("run-parts/q"), 3) as batch:
+            for frame in frames:
+                batch.write(Frame(frame))
+
+    monkeypatch.setattr(Batches, "error", error)
+    with pytest.raises(type(error)):
+        call_with("left")
+    monkeypatch.setattr(Batches, "error", None)
+    with pytest.raises(UnsupportedQuery, match="other frames"):
+        call_with("right")
+    assert rows_lacking == [False, True]
+    with pytest.raises(UnsupportedQuery, match="other frames"):
+        call_with("left")  # which of the two it lacks is no longer known
+
+
+def test_who_was_fenced_does_not_take_the_pipeline_back(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Batches, "error", Fenced("a newer copy has taken over"))
+    with pytest.raises(Fenced):
+        call(sink, "run-fenced/q", 3)
+    monkeypatch.setattr(Batches, "error", None)
+    for number in (3, 4):
+        with pytest.raises(Fenced, match="has lost pipeline"):
+            call(sink, "run-fenced/q", number)
+    assert len(sink.targets) == 1
+    call(sink, "run-of-another-start/q", 3)
+
+
+def test_one_pipeline_has_one_home_in_a_run(sink: Any) -> None:
+    """Notes beside the checkpoint have the pipeline's name, and one cluster's would be taken for the other's."""
+    call(sink, "run-homes/q", 0)
+    elsewhere = Sink()
+    elsewhere._where = "there"
+    for number in (0, 1):
+        with pytest.raises(UnsupportedQuery, match="different clusters"):
+            call(elsewhere, "run-homes/q", number)
+    call(sink, "run-homes/q", 1)
+    elsewhere.close()
 
 
 def test_a_block_left_by_an_error_writes_nothing(sink: Any) -> None:
@@ -251,7 +335,7 @@ def test_a_refused_second_call_is_no_failed_try(
 def test_rows_that_a_committed_batch_lacks_are_noted_so(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the later call for it met; a batch that failed altogether lacks nothing once it is written."""
     call(sink, "run-lacking/q", 3)
-    for error in (UnsupportedQuery("twice"), SendFailed("lost")):
+    for error in (second_call(BatchId("q", 3)), SendFailed("lost")):
         monkeypatch.setattr(Batches, "error", error)
         with pytest.raises(type(error)):
             call(sink, "run-lacking/q", 3)
@@ -260,9 +344,13 @@ def test_rows_that_a_committed_batch_lacks_are_noted_so(sink: Any, monkeypatch: 
     assert rows_lacking == [True, True, False]
 
 
+def refused_for_good(kind: type[OncewardError]) -> OncewardError:
+    return kind("rows are left behind", details={ROWS_REFUSED: True})
+
+
 def test_a_call_that_no_second_try_can_mend_is_noted_so(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the other sink commits the batch, or in a run that has not committed it."""
-    for error in (UnsupportedQuery("unlike"), BatchChanged("more frames")):
+    for error in (refused_for_good(UnsupportedQuery), refused_for_good(BatchChanged)):
         monkeypatch.setattr(Batches, "error", error)
         with pytest.raises(type(error)):
             call(sink, "run-unlike/q", 3)

@@ -23,13 +23,14 @@ from onceward.engine.source_errors import source_refusal
 from onceward.engine.spark_query import (
     RunningBatch,
     current_run_id,
+    fingerprint,
     is_running,
-    note_not_written,
+    note_failure,
     run_is_active,
     running_batch,
 )
 from onceward.engine.target import AtomicTarget, Write
-from onceward.errors import BatchChanged, Fenced, OncewardError, UnsupportedQuery
+from onceward.errors import ROWS_REFUSED, Fenced, OncewardError, UnsupportedQuery
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Batch:
         self._frame = frame
         self._batch_id = batch_id
         self._writes: list[Write] | None = None
+        self._refused: OncewardError | None = None
 
     def write(self, frame: DataFrame, *, topic: str | None = None) -> None:
         """Hand over a frame; its columns are checked at once, its rows are written when the block ends.
@@ -60,25 +62,39 @@ class Batch:
         :param topic: where it goes, instead of the sink's own topic or the column ``topic``.
         :raises BadColumn, InvalidTopicName: the frame cannot be written as it is.
         """
-        if self._writes is None:
-            raise UnsupportedQuery(
-                "batch.write() was called outside the with block, where nothing would be written",
-                next_step="write `with sink.batch(frame, batch_id) as batch:` and call batch.write(…) inside",
-            )
-        self._writes.append(self._sink._checked(frame, topic))
+        handed = Write(frame, topic)
+        try:
+            if self._writes is None:
+                raise UnsupportedQuery(
+                    "batch.write() was called outside the with block, where nothing would be written",
+                    next_step="write `with sink.batch(frame, batch_id) as batch:` and call batch.write(…) inside",
+                )
+            handed = self._sink._checked(frame, topic)
+        except OncewardError as error:
+            # The function may keep it to itself; the block shall not commit the other frames as if they were all.
+            self._refused = error
+            if self._writes is None:
+                self._sink._gave_up(self._frame, self._batch_id, error, [handed])
+            raise
+        finally:
+            if self._writes is not None:
+                self._writes.append(handed)
 
     def __enter__(self) -> Batch:
-        self._writes = []
+        self._writes, self._refused = [], None
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        writes, self._writes = self._writes, None
-        if error is not None:
-            self._sink._gave_up(self._frame, self._batch_id, error)
-        elif writes is not None:
+        writes, self._writes = self._writes or [], None
+        failed = error or self._refused
+        if failed is None:
             self._sink._write(self._frame, self._batch_id, writes)
+            return
+        self._sink._gave_up(self._frame, self._batch_id, failed, writes)
+        if error is None:
+            raise failed
 
 
 class ForeachBatchSink(ABC):
@@ -138,33 +154,40 @@ class ForeachBatchSink(ABC):
         try:
             self._process(frame, writes, running_batch(frame, batch_id, self._policy.pipeline))
         except OncewardError as error:
-            self._gave_up(frame, batch_id, error)
+            self._gave_up(frame, batch_id, error, writes)
             # Spark prints what is raised here three times, with all that led to it. The error says it all in a
             # paragraph; what it came from is for whoever asks.
             log.debug("%s: batch %s is not written", self._policy.pipeline, batch_id, exc_info=error)
             raise error.with_traceback(None) from None
         except BaseException as error:
-            self._gave_up(frame, batch_id, error)
+            self._gave_up(frame, batch_id, error, writes)
             raise
         _forget(current_run_id(frame))  # what an earlier try met has not ended the query
 
-    def _gave_up(self, frame: DataFrame, batch_id: int, error: BaseException) -> None:
+    def _gave_up(self, frame: DataFrame, batch_id: int, error: BaseException, writes: Sequence[Write]) -> None:
         """The batch is not written: remember why, for :func:`error_of`, and for the next batch, should there be one."""
+        run_id = current_run_id(frame)
+        place = runs.Place(run_id, self._where)
+        lacking = runs.has_committed(place, batch_id)  # and this call came afterwards
         if isinstance(error, OncewardError):
-            _remember(current_run_id(frame), error)
+            _remember(run_id, error)
+            lacking = lacking or bool(error.details.get(ROWS_REFUSED))
         if not self._has_ledger:
             return
+        if isinstance(error, OncewardError):  # what the function itself has raised, it may answer as it likes
+            runs.tried(place, batch_id, _frames(writes))
+        if isinstance(error, Fenced):
+            runs.fence(place, error)
         try:
-            # What was committed before this call was, and a call that no second try can mend, leave rows behind.
-            committed = runs.has_committed(runs.Place(current_run_id(frame), self._where), batch_id)
-            lacking = committed or isinstance(error, UnsupportedQuery | BatchChanged)
-            note_not_written(frame, batch_id, self._policy.pipeline, error, lacking=lacking)
+            note_failure(frame, batch_id, self._policy.pipeline, error, lacking=lacking)
         except Exception as also:  # noqa: BLE001 — the first error is the one to hear of
             log.warning("%s: no note could be left that batch %s failed: %s", self._policy.pipeline, batch_id, also)
 
     def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:
         self._refuse_a_second_query(frame, running)
         place = runs.Place(running.run_id, self._where)
+        runs.claim(place, self._policy.pipeline)
+        _refuse_other_frames(place, running, writes)
         for left in reversed(range(self._policy.attempts)):
             batches = self._batches_at(place, frame, running)
             try:
@@ -225,6 +248,23 @@ class ForeachBatchSink(ABC):
         """
         if self._place is not None:
             runs.leave(self._place)
+
+
+def _frames(writes: Sequence[Write]) -> tuple[tuple[str | None, int], ...]:
+    return tuple((write.where, fingerprint(write.frame)) for write in writes)
+
+
+def _refuse_other_frames(place: runs.Place, running: RunningBatch, writes: Sequence[Write]) -> None:
+    """A call that failed may be tried again. Other frames in its place would commit the batch without its rows."""
+    before = runs.tried_with(place, running.batch.batch_id)
+    if before is not None and before != _frames(writes):
+        raise UnsupportedQuery(
+            f"a call of the sink for {running.batch} has failed, and the function calls again with other frames; they "
+            "would commit the batch without the rows of the first call, and are not written",
+            next_step="let the sink's errors leave the function; hand all frames of a batch over in one block; if the "
+            "function tries again by itself, then with the same frames",
+            details={ROWS_REFUSED: True},
+        )
 
 
 def _remember(run_id: str, error: OncewardError) -> None:

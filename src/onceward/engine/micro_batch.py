@@ -27,8 +27,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onceward import events
+from onceward.engine.handed_over import HandedOver, Note, standing
 from onceward.engine.job import naming_failures
-from onceward.engine.spark_query import RunningBatch, is_deterministic
+from onceward.engine.spark_query import History, RunningBatch, is_deterministic
 from onceward.engine.target import AtomicTarget, Write, Written
 from onceward.errors import CommitInDoubt, Fenced, OncewardError, SourceDataLost, TransactionTimedOut
 from onceward.ids import BatchId, PipelineId, ProducerIdentity
@@ -69,17 +70,24 @@ class MicroBatches:
         self._newest: LedgerRecord | None = None
         self._finished: BatchId | None = None
         self._producer_id: int | None = None
+        self._at_checkpoint: HandedOver | None = None
+        self._notes: list[Note] = []
 
     def process(self, writes: Sequence[Write], running: RunningBatch) -> None:
         """Write the frames of a batch exactly once, or raise; when it returns, the batch is committed."""
         if running.batch == self._finished:
             raise second_call(running.batch)
-        if self._admit(running) is Admission.REPLAY:
+        outcome, notes = self._admit(running), self._notes
+        if running.history is not None:
+            self._handed_over(running.history).give(running.batch.batch_id, running.run_id)
+        if outcome is Admission.REPLAY:
             lacking = self._replay(writes, running)
             if lacking:
                 self._newest = self._until_committed(lacking, running, self._newest)
         else:
             self._newest = self._until_committed(writes, running)
+        if running.history is not None:
+            self._handed_over(running.history).settle(running.batch.batch_id, running.run_id, notes)
         with events.step(events.FINISH, **self._ids(running)):
             self._finished = running.batch  # 9. back to Spark; here it is between EndTxn and Spark's commit log
 
@@ -122,25 +130,54 @@ class MicroBatches:
         return outcome
 
     def _skipped(self, running: RunningBatch, newest: LedgerRecord | None) -> Skipped | None:
-        """What is known of what the sink did not write before this batch; None where nothing can be missing."""
-        if running.history is None:
+        """What is known of what was handed over before this batch; None where nothing can be missing."""
+        history, offered = running.history, running.batch.batch_id
+        if history is None:
             return None
-        if newest is None:
-            return Skipped(
-                None,
-                running.history.began_with_batch_0(running.batch.batch_id),
-                running.history.not_written(-1, running.batch.batch_id),
-                running.history.checkpoint,
-            )
-        if newest.batch.query_id != running.batch.query_id:
+        notes = self._notes = self._handed_over(history).notes()
+        if newest is not None and newest.batch.query_id != running.batch.query_id:
             return None
-        gap = running.batch.batch_id - newest.batch.batch_id > 1
+        last = -1 if newest is None else newest.batch.batch_id
+        for note in notes:
+            if note.batch_id < last:
+                self._handed_over(history).forget(note)
+        missing = self._missing(notes, last, running)
+        gap = offered - last > 1
         return Skipped(
-            running.history.ends(newest.batch.batch_id) if gap else None,
-            newest is self._newest and self._finished is not None,
-            running.history.not_written(newest.batch.batch_id, running.batch.batch_id),
-            running.history.checkpoint,
+            history.ends(last) if gap and last >= 0 else None,
+            self._saw_it_end(newest, running) if gap else False,
+            tuple(missing.items()),
+            vouched=any(note.batch_id == last for note in notes),
+            checkpoint=history.checkpoint if missing else "",
+            others=self._handed_over(history).others() if missing else (),
+            rewindable=bool(missing) and _has_log(history, min(missing) if any(missing.values()) else last + 1),
         )
+
+    def _missing(self, notes: list[Note], last: int, running: RunningBatch) -> dict[int, str]:
+        """What stands against the batch, unless the user has said that it may be left out: batches and their errors."""
+        assert running.history is not None  # noqa: S101 — asked by the caller
+        offered, run_id = running.batch.batch_id, running.run_id
+        if not standing(notes, last, offered, run_id, ()):
+            return {}
+        missing = standing(notes, last, offered, run_id, running.history.executed())
+        if self._policy.resume == "keep" or (self._policy.resume == "adopt" and last < 0):
+            for note in missing:
+                if note.run_id != run_id:
+                    log.warning("%s: left out: batch %d (%s)", self._policy.pipeline, note.batch_id, note.error)
+            missing = [note for note in missing if note.run_id == run_id]
+        return {note.batch_id: note.error for note in sorted(missing, key=lambda note: (note.batch_id, note.error))}
+
+    def _saw_it_end(self, newest: LedgerRecord | None, running: RunningBatch) -> bool:
+        """Has this run seen all since the ledger's newest record, or all there is where the ledger has none?"""
+        assert running.history is not None  # noqa: S101 — asked by the caller
+        if newest is None:
+            return running.history.began_with_batch_0(running.batch.batch_id)
+        return newest is self._newest and self._finished is not None
+
+    def _handed_over(self, history: History) -> HandedOver:
+        if self._at_checkpoint is None:
+            self._at_checkpoint = history.handed_over()
+        return self._at_checkpoint
 
     def _replay(self, writes: Sequence[Write], running: RunningBatch) -> Sequence[Write]:
         """Run the whole plan for its state and watermark, and drop the rows: the batch is committed already.
@@ -155,14 +192,32 @@ class MicroBatches:
                 with naming_failures():
                     now = [FrameWritten(write.where, write.frame.count()) for write in writes]
             except SourceDataLost as lost:
-                if running.stateful:
-                    raise
+                self._refuse_what_cannot_be_compared(lost, writes, running)
                 # Without state there is nothing to repeat but the count.
                 log.warning(
                     "%s: %s is committed and cannot be read again: %s", self._policy.pipeline, running.batch, lost
                 )
                 return ()
             return self._lacking(writes, now, running)
+
+    def _refuse_what_cannot_be_compared(
+        self, lost: SourceDataLost, writes: Sequence[Write], running: RunningBatch
+    ) -> None:
+        """The source no longer has the records of a committed batch.
+
+        :raises SourceDataLost: the query's state needs them, or the batch lacks rows that they would have given.
+        """
+        if running.stateful:
+            raise lost
+        committed = (self._newest.frames if self._newest else None) or ()
+        lacking = any(note.lacking and note.batch_id == running.batch.batch_id for note in self._notes)
+        more = [write.where for write in writes] != [frame.where for frame in committed]
+        if self._policy.resume != "keep" and (lacking or more or self._policy.resume == "complete"):
+            raise SourceDataLost(
+                f"{running.batch} is committed, and whether it lacks rows that the function hands over now cannot be "
+                f"found out: {lost.message}",
+                next_step='to leave the batch as it is committed, start once with resume="keep"',
+            ) from lost
 
     def _lacking(self, writes: Sequence[Write], now: Sequence[FrameWritten], running: RunningBatch) -> Sequence[Write]:
         committed = self._newest.frames if self._newest else None
@@ -337,6 +392,11 @@ class MicroBatches:
             "query_id": running.batch.query_id,
             "batch_id": running.batch.batch_id,
         }
+
+
+def _has_log(history: History, batch_id: int) -> bool:
+    """Can Spark be made to run ``batch_id`` again, by taking away what it logged later?"""
+    return history.ends(batch_id) is not None and (batch_id == 0 or history.ends(batch_id - 1) is not None)
 
 
 def _sequence(record: LedgerRecord | None) -> int:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.target import AtomicTarget
-from onceward.errors import UnsupportedQuery
+from onceward.errors import ROWS_REFUSED, Fenced, UnsupportedQuery
 from onceward.ids import BatchId
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,9 @@ _lock = threading.RLock()
 _open: dict[Place, Run] = {}
 _failed: OrderedDict[Place, BatchId] = OrderedDict()
 _committed: OrderedDict[Place, int] = OrderedDict()
+_tried: OrderedDict[Place, tuple[int, Hashable]] = OrderedDict()
+_fenced: OrderedDict[Place, str] = OrderedDict()
+_homes: OrderedDict[tuple[str, str], Hashable] = OrderedDict()
 _janitor: threading.Thread | None = None
 
 
@@ -68,6 +71,7 @@ def find(place: Place, settings: object) -> Run | None:
             next_step="use one sink, hand over all frames of a batch with `with sink.batch(frame, batch_id) as batch: "
             "batch.write(first); batch.write(second, topic=…)`, those of the first sink first, and start once with "
             'resume="complete", which writes what the batch lacks; or give each sink a pipeline_id of its own',
+            details={ROWS_REFUSED: True},
         )
     return run
 
@@ -96,6 +100,7 @@ def succeeded(place: Place, batch: BatchId) -> None:
     """``batch`` is committed: whoever calls for it once more is a second caller, and not one who tries again."""
     with _lock:
         _failed.pop(place, None)
+        _tried.pop(place, None)
         _keep(_committed, place, batch.batch_id)
 
 
@@ -105,13 +110,56 @@ def has_committed(place: Place, batch_id: int) -> bool:
         return _committed.get(place) == batch_id
 
 
+def claim(place: Place, pipeline: str) -> None:
+    """``place`` is the pipeline's in this run.
+
+    :raises UnsupportedQuery: it has another one: what is noted of the one would be taken for the other's.
+    :raises Fenced: the run has lost the pipeline to a newer copy. Whoever tries again shall not take it back.
+    """
+    with _lock:
+        home = _homes.setdefault((place.run_id, pipeline), place.where)
+        _keep(_homes, (place.run_id, pipeline), home)
+        fenced = _fenced.get(place)
+    if home != place.where:
+        raise UnsupportedQuery(
+            f"two sinks of one query have the pipeline_id {pipeline!r}, and write to different clusters or ledger "
+            "topics; the rows of the second are not written",
+            next_step="give each sink a pipeline_id of its own",
+            details={ROWS_REFUSED: True},
+        )
+    if fenced is not None:
+        raise Fenced(
+            f"run {place.run_id} has lost pipeline {pipeline} to a newer copy before: {fenced}",
+            next_step="leave this copy stopped; let the sink's errors leave the foreachBatch function",
+        )
+
+
+def fence(place: Place, why: Fenced) -> None:
+    """A newer copy of the pipeline has taken over from the run at ``place``, for good."""
+    with _lock:
+        _keep(_fenced, place, _fenced.get(place) or why.message)
+
+
+def tried(place: Place, batch_id: int, frames: Hashable) -> None:
+    """A call for the batch with these frames has failed."""
+    with _lock:
+        _keep(_tried, place, (batch_id, frames))
+
+
+def tried_with(place: Place, batch_id: int) -> Hashable | None:
+    """The frames of the call for the batch that failed last, if one did and none has been successful since."""
+    with _lock:
+        number, frames = _tried.get(place, (None, None))
+    return frames if number == batch_id else None
+
+
 def failed_at(place: Place) -> BatchId | None:
     """The batch at which an earlier owner of ``place`` was closed."""
     with _lock:
         return _failed.get(place)
 
 
-def _keep(known: OrderedDict[Place, Any], place: Place, what: object) -> None:
+def _keep(known: OrderedDict[Any, Any], place: Hashable, what: object) -> None:
     known[place] = what
     known.move_to_end(place)
     while len(known) > _REMEMBERED_PLACES:

@@ -15,15 +15,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from onceward.engine.not_written import NotWritten
+from onceward.engine.handed_over import HandedOver, Note
 from onceward.engine.spark_session import use_the_drivers_python
-from onceward.errors import UnsupportedQuery
+from onceward.errors import ROWS_REFUSED, UnsupportedQuery
 from onceward.ids import BatchId, PipelineId, SourceRange
 
 SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 _PROMISE = "exactly-once output (one micro-batch = one transaction)"
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 _STATEFUL = "state info ["  # how every stateful physical operator prints its StatefulOperatorStateInfo
 
 
@@ -48,11 +50,11 @@ class History(Protocol):
     def began_with_batch_0(self, batch_id: int) -> bool:
         """Has this run executed every batch before ``batch_id``?"""
 
-    def not_written(self, newest: int, offered: int) -> tuple[tuple[int, str], ...]:
-        """What a sink of this pipeline was given before ``offered`` and did not write: the batch, and what it said.
+    def executed(self) -> set[int]:
+        """The batches that this run has ended, as far as is known: some hundred."""
 
-        Batches above ``newest``, the ledger's; and that one itself, where it lacks rows that were refused.
-        """
+    def handed_over(self) -> HandedOver:
+        """The notes of what a sink of this pipeline was handed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +88,13 @@ def running_batch(frame: DataFrame, batch_id: int, pipeline: PipelineId) -> Runn
         )
     context = frame.sparkSession.sparkContext
     use_the_drivers_python(context)
-    query_id: str = context.getLocalProperty("sql.streaming.queryId") or ""
+    query_id: str = context.getLocalProperty(_QUERY_ID) or ""
     execution = _execution(frame, query_id)
+    _refuse_another_thread(context, execution)
     # Not context.getConf(): it copies every setting through py4j, 25 ms for each batch.
     refuse_unsupported(context._conf.get("spark.speculation", "false") or "false", execution)
     refuse_source_evolution(str(frame.sparkSession.conf.get(SOURCE_EVOLUTION, "false")))
-    running = context.getLocalProperty("streaming.sql.batchId")
+    running = context.getLocalProperty(_BATCH_ID)
     if running is not None and int(running) != int(batch_id):
         raise UnsupportedQuery(
             f"the sink was given batch_id={batch_id} while Spark runs batch {running}",
@@ -124,21 +127,15 @@ class SparkHistory:
 
     def began_with_batch_0(self, batch_id: int) -> bool:
         """As far as ``recentProgress`` reaches: ``spark.sql.streaming.numRecentProgressUpdates``, 100 batches."""
-        return self._executed() >= set(range(batch_id))
+        return self.executed() >= set(range(batch_id))
 
-    def not_written(self, newest: int, offered: int) -> tuple[tuple[int, str], ...]:
-        """See :mod:`onceward.engine.not_written`. What failed in an earlier run and was run again by this one, in which
-        the function had nothing to hand over, is not among them."""
-        run_id = current_run_id(self._frame)
-        notes = NotWritten(self._frame.sparkSession, self.checkpoint, self._pipeline).unsettled(newest, offered, run_id)
-        if not notes:
-            return ()
-        executed = self._executed()
-        return tuple((n.batch_id, n.error) for n in notes if n.run_id == run_id or n.batch_id not in executed)
-
-    def _executed(self) -> set[int]:
-        """The batches that this run has ended, the last hundred."""
+    def executed(self) -> set[int]:
+        """The same."""
         return {int(progress.batchId()) for progress in self._execution.recentProgress()}
+
+    def handed_over(self) -> HandedOver:
+        """See :mod:`onceward.engine.handed_over`."""
+        return HandedOver(self._frame.sparkSession, self.checkpoint, self._pipeline)
 
 
 def is_deterministic(frame: DataFrame) -> bool:
@@ -146,25 +143,46 @@ def is_deterministic(frame: DataFrame) -> bool:
     return bool(frame._jdf.queryExecution().analyzed().deterministic())
 
 
-def note_not_written(
-    frame: DataFrame, batch_id: int, pipeline: PipelineId, error: BaseException, *, lacking: bool
-) -> None:
-    """Note beside the checkpoint what could not be written; see :mod:`onceward.engine.not_written`."""
-    query_id = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-    execution = _active_query(frame.sparkSession, query_id) if query_id else None
-    if execution is not None:
-        root = str(execution.resolvedCheckpointRoot())
-        NotWritten(frame.sparkSession, root, pipeline).note(batch_id, current_run_id(frame), error, lacking=lacking)
+def fingerprint(frame: DataFrame) -> int:
+    """Equal for two frames that have the same plan, however they were made; 0 where Spark cannot tell."""
+    try:
+        return int(frame.semanticHash())
+    except Exception:  # noqa: BLE001 — the frame is broken, which is why it is asked for
+        return 0
+
+
+def note_failure(frame: DataFrame, batch_id: int, pipeline: PipelineId, error: BaseException, *, lacking: bool) -> None:
+    """Note beside the checkpoint what could not be written; see :mod:`onceward.engine.handed_over`."""
+    execution = _query_of(frame)
+    if execution is None:
+        return
+    running = frame.sparkSession.sparkContext.getLocalProperty(_BATCH_ID)
+    number = batch_id if running is None else int(running)  # a function may have passed on another one
+    note = Note(number, str(execution.runId().toString()), f"{type(error).__name__}: {error}", lacking)
+    HandedOver(frame.sparkSession, str(execution.resolvedCheckpointRoot()), pipeline).failed(note)
 
 
 def current_run_id(frame: DataFrame) -> str:
     """The run of the query that ``frame`` belongs to; empty outside a streaming query.
 
-    Spark makes the run id the job group of the query's thread (``StreamExecution.runStream``).
+    Not the job group of the query's thread, although Spark sets that to the run's id: a function may set another.
     """
-    if getattr(frame.sparkSession, "_jsparkSession", None) is None:
-        return ""
-    return frame.sparkSession.sparkContext.getLocalProperty("spark.jobGroup.id") or ""
+    execution = _query_of(frame)
+    return "" if execution is None else str(execution.runId().toString())
+
+
+def _query_of(frame: DataFrame) -> Any:
+    """The running query that ``frame`` belongs to, also for a thread that the query's function has started; or None."""
+    session = frame.sparkSession
+    if getattr(session, "_jsparkSession", None) is None:
+        return None
+    query_id = session.sparkContext.getLocalProperty(_QUERY_ID)
+    if query_id:
+        return _active_query(session, query_id)
+    for execution in session._jsparkSession.sharedState().activeStreamingQueries().values():
+        if execution.sparkSessionForStream().equals(session._jsparkSession):
+            return execution
+    return None
 
 
 def is_running(frame: DataFrame, query_id: str) -> bool:
@@ -187,6 +205,8 @@ def _active_query(session: SparkSession, query_id: str) -> Any:
 
 
 def _execution(frame: DataFrame, query_id: str) -> Any:
+    if not query_id and _query_of(frame) is not None:
+        raise _called_in_another_thread()
     if not query_id:
         raise UnsupportedQuery(
             "the sink was called outside a streaming query",
@@ -200,6 +220,23 @@ def _execution(frame: DataFrame, query_id: str) -> Any:
             next_step="start the query with writeStream.start() in this driver",
         )
     return execution
+
+
+def _refuse_another_thread(context: SparkContext, execution: Any) -> None:
+    """Spark counts the batch as done when the function returns, whatever its threads are about."""
+    gateway = context._gateway
+    assert gateway is not None  # noqa: S101 — a classic session has one
+    if not gateway.jvm.java.lang.Thread.currentThread().equals(execution.queryExecutionThread()):
+        raise _called_in_another_thread()
+
+
+def _called_in_another_thread() -> UnsupportedQuery:
+    return UnsupportedQuery(
+        "the sink was called in a thread that the foreachBatch function has started; Spark counts a batch as done when "
+        "the function returns, and the rows of this call are not written",
+        next_step="call the sink in the function itself; the frames of a batch are written by all executors anyway",
+        details={ROWS_REFUSED: True},
+    )
 
 
 def refuse_unsupported(speculation: str, execution: Any) -> None:

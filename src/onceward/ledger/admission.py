@@ -44,6 +44,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from onceward.errors import (
+    ROWS_REFUSED,
     BatchNotWritten,
     CheckpointReplaced,
     CheckpointRewound,
@@ -94,15 +95,20 @@ class Skipped:
 
     ``ends`` is where Spark's offset log has the ledger's newest batch end, one a source; None where the log has
     dropped it (``spark.sql.streaming.minBatchesToRetain``). ``same_run``: this run of the query saw the ledger's
-    newest record, or began with batch 0 where there is none. ``not_written`` are batches in between that the sink was
-    given and could not write, with what it said then; the first may be the ledger's newest itself, where rows of it
-    were refused. ``checkpoint`` is where Spark keeps its logs.
+    newest record, or began with batch 0 where there is none. ``vouched``: a note says that the ledger's newest batch
+    was handed over, and none says so of a later one. ``not_written`` is what was handed over and is not in the ledger:
+    the batch, and what it met then, empty if no error is known. The first may be the ledger's newest itself, where rows
+    of it were refused. For the advice: where Spark keeps its logs, whether they reach back that far, and what other
+    pipelines the query has.
     """
 
     ends: tuple[Any, ...] | None
     same_run: bool
     not_written: tuple[tuple[int, str], ...] = ()
+    vouched: bool = False
     checkpoint: str = ""
+    others: tuple[str, ...] = ()
+    rewindable: bool = True
 
 
 def admit(
@@ -125,10 +131,10 @@ def admit(
     if newest is None:
         if batch.batch_id == 0:
             return Admission.FIRST
-        if resume == "adopt":
-            return Admission.ADOPT
         if skipped is not None and skipped.not_written:
             return Admission.NOT_WRITTEN
+        if resume == "adopt":
+            return Admission.ADOPT
         return Admission.AFTER_SKIPPED if skipped is not None and skipped.same_run else Admission.LEDGER_BEHIND
     if batch.query_id == newest.batch.query_id:
         step = batch.batch_id - newest.batch.batch_id
@@ -168,7 +174,7 @@ def _after_skipped(sources: tuple[SourceRange, ...], newest: LedgerRecord, skipp
     if not _not_before_end(sources, newest):
         return Admission.OFFSETS_DIFFER
     if skipped.ends is None:
-        return Admission.AFTER_SKIPPED if skipped.same_run else Admission.LEDGER_BEHIND
+        return Admission.AFTER_SKIPPED if skipped.same_run or skipped.vouched else Admission.LEDGER_BEHIND
     ours = [source.end for source in newest.sources]
     same = len(skipped.ends) == len(ours) and all(
         logged is None or logged == end for logged, end in zip(skipped.ends, ours, strict=True)
@@ -292,30 +298,60 @@ def second_call(batch: BatchId) -> UnsupportedQuery:
         next_step="hand all frames of a batch over together, `with sink.batch(frame, batch_id) as batch: "
         "batch.write(first); batch.write(second, topic=…)`, the frame of the first call first, and start once "
         f'with resume="complete", which writes what batch {batch.batch_id} lacks',
-        details={"query_id": batch.query_id, "batch_id": batch.batch_id},
+        details={ROWS_REFUSED: True, "query_id": batch.query_id, "batch_id": batch.batch_id},
     )
 
 
-def _not_written(batch: BatchId, newest: LedgerRecord | None, skipped: Skipped) -> BatchNotWritten:
+def _not_written(batch: BatchId, newest: LedgerRecord | None, skipped: Skipped) -> OncewardError:
     first, why = skipped.not_written[0]
-    again = (
-        f"stop the query, delete in {skipped.checkpoint} the files commits/{first} and above and offsets/{first + 1} "
-        "and above, each with its hidden .crc file where there is one, and start it"
-    )
-    if newest is not None and first == newest.batch.batch_id:
-        what = f"rows of batch {first} before it were refused and are not written ({_short(why)})"
-        mend = (
-            "hand all frames of a batch over together, those that are committed first, and let the sink's errors leave "
-            f'the function; to have the rest written, {again} once with resume="complete"'
+    details = {"not_written": [number for number, _ in skipped.not_written], "checkpoint": skipped.checkpoint}
+    lacks_rows = newest is not None and first == newest.batch.batch_id
+    leave = 'to go on without them, start once with resume="keep"'
+    kept_back = "the foreachBatch function kept the error to itself, so that Spark counts the batch as done"
+    if lacks_rows:
+        again = _how_to_run_again(first, skipped, "complete")
+        return BatchNotWritten(
+            f"{batch} was offered, but rows of batch {first} before it were refused and are not written "
+            f"({_short(why)}), and {kept_back}",
+            next_step="hand all frames of a batch over together, those that are committed first, and let the sink's "
+            f"errors leave the function; to have the rest written, {again}; {leave}",
+            details=details,
         )
-    else:
-        what = f"batch {first} before it could not be written ({_short(why)})"
-        mend = f"let the sink's errors leave the function; to have Spark run it again, {again}"
-    return BatchNotWritten(
-        f"{batch} was offered, but {what}, and the foreachBatch function kept the error to itself, so that Spark "
-        "counts the batch as done",
-        next_step=mend,
-        details={"not_written": [number for number, _ in skipped.not_written], "checkpoint": skipped.checkpoint},
+    if why:
+        again = _how_to_run_again(first, skipped)
+        return BatchNotWritten(
+            f"{batch} was offered, but batch {first} before it could not be written ({_short(why)}), and {kept_back}",
+            next_step=f"let the sink's errors leave the function; to have its rows written, {again}; {leave}",
+            details=details,
+        )
+    # From where the ledger ends: notes of what was handed over before the last batches are gone.
+    again = _how_to_run_again(newest.batch.batch_id + 1 if newest else 0, skipped)
+    ends = f"ends with batch {newest.batch.batch_id}" if newest else "has no record"
+    return LedgerBehind(
+        f"{batch} was offered, and batch {first} before it was handed over to the sink, but the ledger, which {ends}, "
+        "does not have it: the ledger was deleted or truncated, or the cluster was restored from a backup",
+        next_step="find out from the output whether it has the rows of what the ledger lacks; if not, to have them "
+        f'written, {again}; if it has them, start once with resume="keep"',
+        details=details,
+    )
+
+
+def _how_to_run_again(first: int, skipped: Skipped, resume: str = "") -> str:
+    where = skipped.checkpoint
+    if skipped.others:
+        return (
+            f"write them with a query of its own and another pipeline_id from the offsets of batch {first} (in "
+            f"{where}/offsets): this one also writes to {', '.join(skipped.others)}, whose batches cannot run again"
+        )
+    if not skipped.rewindable:
+        return (
+            f"write them with a query of its own and another pipeline_id from where the batch before {first} ended: "
+            f"Spark's offset log in {where} no longer reaches back to it"
+        )
+    once = f' once with resume="{resume}"' if resume else ""
+    return (
+        f"stop the query, move away from {where} the files commits/{first} and above and offsets/{first + 1} and "
+        f"above, each with its hidden .crc file where there is one, and start it{once}"
     )
 
 

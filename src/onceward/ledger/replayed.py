@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from enum import Enum
 
-from onceward.errors import BatchChanged
+from onceward.errors import ROWS_REFUSED, BatchChanged
 from onceward.ids import BatchId
 from onceward.ledger.record import FrameWritten
 
@@ -67,7 +67,12 @@ def batch_changed(
         f"{batch} is committed with {_text(committed)}; the function now hands over {_text(now)}, and what is new "
         "would not be written",
         next_step=f'{advice}; to leave the batch as it is committed, start once with resume="keep"',
-        details={"batch_id": batch.batch_id, "committed": [list(f) for f in committed], "now": [list(f) for f in now]},
+        details={
+            ROWS_REFUSED: True,
+            "batch_id": batch.batch_id,
+            "committed": [list(f) for f in committed],
+            "now": [list(f) for f in now],
+        },
     )
 
 

@@ -1,0 +1,132 @@
+"""Notes beside Spark's checkpoint of what a sink was handed, and of what it could not write.
+
+Made by ``engine.micro_batch`` before a batch is written and by ``engine.foreach_batch`` when one fails; runs in the
+driver. Spark counts a batch as done when the user's function returns, and a function may leave batches out. So when
+batch numbers jump, three things look alike: batches that were never handed over, batches that failed while the
+function kept the error to itself, and batches that the ledger had and lost (a cluster restored from a backup). The
+notes tell them apart: what was handed over and is not in the ledger is missing.
+
+``<checkpoint>/onceward/<pipeline_id>/<batch_id>-<run_id>``: one file for each batch and run that was handed it, so that
+two copies of a query leave each other's alone. It is empty until the batch fails; then it says why, and whether rows
+are *lacking*: those of a call that was refused while another call committed the batch. Those of batches before the
+ledger's newest are removed. Why in the checkpoint: Spark's commit log is about to be written to that very file system,
+so where a note cannot be written, the commit most likely cannot either; who restores the one restores the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from onceward.ids import PipelineId
+
+_LONGEST_TEXT = 2_000
+
+
+class Note(NamedTuple):
+    """The run ``run_id`` was handed ``batch_id``.
+
+    ``error`` is what it met, empty if nothing is known of any; ``lacking``: the batch is committed without rows that
+    this run refused, or may be, and another call for it does not settle the matter.
+    """
+
+    batch_id: int
+    run_id: str
+    error: str = ""
+    lacking: bool = False
+
+
+class HandedOver:
+    """The notes of one pipeline in one checkpoint.
+
+    :param session: a Spark session, for its Hadoop configuration.
+    :param checkpoint: the root of the query's checkpoint, as ``StreamExecution.resolvedCheckpointRoot`` has it.
+    """
+
+    def __init__(self, session: Any, checkpoint: str, pipeline: PipelineId) -> None:
+        self._jvm = session.sparkContext._jvm
+        self._folder = self._path(f"{checkpoint}/onceward/{pipeline}")
+        self._files = self._folder.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+
+    def notes(self) -> list[Note]:
+        """All there are, by batch."""
+        if not self._files.exists(self._folder):
+            return []
+        found = []
+        for status in self._files.listStatus(self._folder):
+            number, dash, run_id = status.getPath().getName().partition("-")
+            if dash and number.isdecimal():
+                note = Note(int(number), run_id)
+                found.append(note if status.getLen() == 0 else self._read(note))
+        return sorted(found)
+
+    def give(self, batch_id: int, run_id: str) -> None:
+        """Note that the run was handed the batch: before anything of it is written."""
+        self._files.createNewFile(self._file(batch_id, run_id))
+
+    def failed(self, note: Note) -> None:
+        """Note that the batch, or rows of it, could not be written, and why. What is lacking stays so."""
+        known = self._file(note.batch_id, note.run_id)
+        lacking = note.lacking or (self._files.exists(known) and self._read(note).lacking)
+        stream = self._files.create(known, True)
+        try:
+            text = {"error": note.error[:_LONGEST_TEXT], "lacking": lacking}
+            stream.write(bytearray(json.dumps(text).encode()))
+        finally:
+            stream.close()
+
+    def settle(self, batch_id: int, run_id: str, notes: Iterable[Note]) -> None:
+        """The batch is written: of ``notes``, those of failed tries are out of date. Not what this run refused."""
+        for note in notes:
+            if note.batch_id == batch_id and note.error and not (note.lacking and note.run_id == run_id):
+                self.forget(note)
+                if note.run_id == run_id:
+                    self.give(batch_id, run_id)
+
+    def forget(self, note: Note) -> None:
+        self._files.delete(self._file(note.batch_id, note.run_id), False)
+
+    def others(self) -> tuple[str, ...]:
+        """Pipelines beside this one that the query has handed batches to."""
+        beside = (status.getPath().getName() for status in self._files.listStatus(self._folder.getParent()))
+        return tuple(sorted(name for name in beside if name != self._folder.getName()))
+
+    def _read(self, note: Note) -> Note:
+        if self._files.getFileStatus(self._file(note.batch_id, note.run_id)).getLen() == 0:
+            return note
+        stream = self._files.open(self._file(note.batch_id, note.run_id))
+        try:
+            content = bytes(stream.readAllBytes()).decode(errors="replace")
+        finally:
+            stream.close()
+        try:
+            document = json.loads(content)
+            return note._replace(error=str(document["error"]), lacking=bool(document["lacking"]))
+        except (ValueError, KeyError, TypeError):
+            return note._replace(error="its note cannot be read", lacking=True)  # cut short by a crash: still a note
+
+    def _file(self, batch_id: int, run_id: str) -> Any:
+        return self._path(f"{self._folder.toString()}/{batch_id}-{run_id}")
+
+    def _path(self, text: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(text)
+
+
+def standing(notes: Iterable[Note], newest: int, offered: int, run_id: str, executed: Iterable[int]) -> list[Note]:
+    """Those of ``notes`` that stand against the batch ``offered``: what was handed over and is not in the ledger.
+
+    Pure. A batch that this run executed without handing it over, after an earlier one had failed with it, is not among
+    them: the function had nothing of it to hand over.
+
+    :param newest: the ledger's newest batch, -1 without any; above it nothing is written.
+    :param run_id: the run that is offered the batch; ``executed``: the batches that it has ended so far.
+    """
+    done = set(executed)
+    ours = {note.batch_id for note in notes if note.run_id == run_id}
+    return [
+        note
+        for note in notes
+        if (newest < note.batch_id < offered and (note.batch_id in ours or note.batch_id not in done))
+        or (note.batch_id == newest < offered and note.lacking)
+    ]
