@@ -114,6 +114,7 @@ class Job:
             ledger_topic=self.given["ledger"],
             delivery=delivery,
             options=self.given["options"] | changed,
+            driver_records=0,  # so that settings and the sequencer's token travel to the tasks
         )
 
     def start(self, frame: DataFrame, sink: onceward.KafkaSink, checkpoint: str = "checkpoint", **trigger: Any) -> Any:

@@ -62,7 +62,8 @@ class Readers:
         raise ComputationsMixed(
             "a persisted frame is read more than once in this batch, and executors that may have held a part of it are "
             f"gone ({', '.join(sorted(gone))}): its rows may have been computed again, and otherwise",
-            next_step="nothing; the batch runs again. If it repeats, find out why executors are lost",
+            next_step="nothing; the batch runs again. If it repeats, find out why executors are lost; with dynamic "
+            "allocation, set spark.dynamicAllocation.executorIdleTimeout to more than a batch takes",
         )
 
 

@@ -46,7 +46,8 @@ class KafkaSink(ForeachBatchSink):
         query with a new checkpoint may continue where the ledger ends (for queries without state, with
         ``kafka_source(starting="ledger")``). ``"adopt"``: begin a chain on a checkpoint that has run before (migration
         from another sink), only while the pipeline has no ledger record. ``"complete"`` and ``"keep"``, for one start
-        after :class:`~onceward.errors.BatchChanged`: write the frames that a committed batch lacks, or leave it so.
+        after :class:`~onceward.errors.BatchChanged` or :class:`~onceward.errors.BatchNotWritten`: write the frames that
+        a committed batch lacks, or go on without what an earlier run did not write.
     :param options: Kafka client settings by Kafka's own names, such as ``security.protocol``, ``compression.type``,
         ``batch.size``, ``transaction.timeout.ms`` (default: 15 minutes, or what the brokers allow if that is less).
         Unknown or contradictory ones are refused here.
