@@ -63,8 +63,9 @@ class SourceRange(NamedTuple):
 
 
 def pipeline_id(value: str) -> PipelineId:
-    """``value`` checked: 1 to 200 characters of ``a-z A-Z 0-9 . _ -``, so that every Kafka name takes it."""
-    if not isinstance(value, str) or not _LEGAL.fullmatch(value) or len(value) > _PIPELINE_MAX_LENGTH:
+    """``value`` checked: 1 to 200 characters of ``a-z A-Z 0-9 . _ -``, for names of Kafka and of folders."""
+    legal = isinstance(value, str) and _LEGAL.fullmatch(value) and value not in (".", "..")
+    if not legal or len(value) > _PIPELINE_MAX_LENGTH:
         raise ConfigurationError(
             f"pipeline_id={value!r} is not a usable name",
             next_step=f"use 1 to {_PIPELINE_MAX_LENGTH} characters of a-z, A-Z, 0-9, '.', '_' and '-', "

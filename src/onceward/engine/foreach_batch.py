@@ -152,7 +152,8 @@ class ForeachBatchSink(ABC):
     def _write(self, frame: DataFrame, batch_id: int, writes: Sequence[Write]) -> None:
         """Called when the block of a :class:`Batch` ends; a typed error is kept on its way through Spark."""
         try:
-            self._process(frame, writes, running_batch(frame, batch_id, self._policy.pipeline))
+            running = running_batch(frame, batch_id, self._policy.pipeline)
+            self._process(frame, writes, running)
         except OncewardError as error:
             self._gave_up(frame, batch_id, error, writes)
             # Spark prints what is raised here three times, with all that led to it. The error says it all in a
@@ -162,7 +163,7 @@ class ForeachBatchSink(ABC):
         except BaseException as error:
             self._gave_up(frame, batch_id, error, writes)
             raise
-        _forget(current_run_id(frame))  # what an earlier try met has not ended the query
+        _forget(running.run_id)  # what an earlier try met has not ended the query
 
     def _gave_up(self, frame: DataFrame, batch_id: int, error: BaseException, writes: Sequence[Write]) -> None:
         """The batch is not written: remember why, for :func:`error_of`, and for the next batch, should there be one."""
