@@ -549,7 +549,7 @@ class Notes(HandedOver):
     def forget(self, note: Note) -> None:
         del self.files[note.batch_id, note.run_id]
 
-    def others(self) -> tuple[str, ...]:
+    def others(self, since: int) -> tuple[str, ...]:
         return self._others
 
 
@@ -696,17 +696,59 @@ def test_an_earlier_runs_failure_is_no_loss_where_this_run_had_nothing_to_hand_o
     assert_once(target, 0, 3)
 
 
-@pytest.mark.parametrize("resume", ["keep", "adopt"])
-def test_what_an_earlier_run_did_not_write_may_be_left_out_on_purpose(resume: Resume):
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("error", ["RecordTooLarge: big", ""])
+def test_what_an_earlier_run_did_not_write_may_be_left_out_on_purpose(first: bool, error: str):
     target = MemoryTarget()
-    if resume == "keep":
+    if not first:
         batches(target).process(write(Frame()), running(0))
-    log = Log(Note(1, "earlier", "RecordTooLarge: big"))
-    work = batches(target, resume=resume)
+    log = Log(Note(1, "earlier", error), dropped=True)
+    work = batches(target, resume="keep")
     work.process(write(Frame()), running(2, run="this", history=log))
     log.book.failed(Note(3, "this", "RecordTooLarge: again"))
     with pytest.raises(BatchNotWritten, match="again"):  # but not what this one does not write
         work.process(write(Frame()), running(4, run="this", history=log))
+
+
+def test_rows_that_an_earlier_batch_lacks_are_not_forgotten():
+    """A thread that its function did not wait for is refused after the next batch was admitted."""
+    target, log = MemoryTarget(), Log()
+    work = batches(target)
+    for number in (0, 1):
+        work.process(write(Frame()), running(number, run="this", history=log))
+    log.book.failed(Note(0, "this", "UnsupportedQuery: a thread", lacking=True))
+    with pytest.raises(BatchNotWritten, match="rows of batch 0 ") as refused:
+        work.process(write(Frame()), running(2, run="this", history=log))
+    assert "commits/" not in refused.value.next_step, "batch 1 cannot be written twice"
+    batches(target, resume="keep").process(write(Frame()), running(2, run="another", history=log))
+    batches(target).process(write(Frame()), running(3, run="a third", history=log))
+    assert_once(target, 0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("where", ["the count", "the supplement"])
+def test_a_replay_that_fails_is_not_forgotten(where: str):
+    """The batch is in the ledger; what the replay was to complete is not, and the function may keep the error."""
+    target, log = MemoryTarget(), Log()
+    batches(target).process(write(Frame()), running(0))
+    work = batches(target, attempts=1, resume="complete")
+    missing = Frame(error=ZeroDivisionError() if where == "the count" else None)
+    target.plan["write"] = [SendFailed("lost", next_step="nothing")] if where == "the supplement" else []
+    with pytest.raises((SendFailed, ZeroDivisionError)):
+        work.process(write(Frame(), missing), running(0, run="this", history=log))
+    with pytest.raises(BatchNotWritten, match="rows of batch 0"):
+        batches(target).process(write(Frame()), running(1, run="this", history=log))
+    work = batches(target, resume="complete")
+    work.process(write(Frame(), Frame()), running(0, run="that", history=log))
+    batches(target).process(write(Frame()), running(1, run="that", history=log))
+    assert [record.batch.batch_id for record in target.ledger] == [0, 0, 1]
+
+
+def test_adopting_leaves_out_what_was_handed_over_and_nothing_that_failed():
+    log = Log(Note(99, "earlier"))
+    batches(MemoryTarget(), resume="adopt").process(write(Frame()), running(100, run="this", history=log))
+    log = Log(Note(99, "earlier", "AccessDenied: no"))
+    with pytest.raises(BatchNotWritten, match=r"batch 99 .*AccessDenied"):
+        batches(MemoryTarget(), resume="adopt").process(write(Frame()), running(100, run="this", history=log))
 
 
 def test_adopting_does_not_leave_out_what_this_run_failed_with():

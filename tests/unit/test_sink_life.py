@@ -12,6 +12,7 @@ import pytest
 
 from onceward.engine import foreach_batch, runs
 from onceward.engine.foreach_batch import ForeachBatchSink
+from onceward.engine.handed_over import Note
 from onceward.engine.micro_batch import BatchPolicy
 from onceward.engine.target import Write
 from onceward.errors import (
@@ -25,7 +26,6 @@ from onceward.errors import (
     UnsupportedQuery,
 )
 from onceward.ids import BatchId, PipelineId
-from onceward.ledger.admission import second_call
 
 
 class Frame(str):
@@ -89,9 +89,26 @@ notes: list[tuple[str, int]] = []
 rows_lacking: list[bool] = []
 
 
-def note(frame: str, number: int, pipeline: object, error: object, *, lacking: bool) -> None:
+def note(frame: str, number: int, error: object, *, lacking: bool) -> Note:
     notes.append((frame, number))
     rows_lacking.append(lacking)
+    return Note(number, frame, str(error), lacking)
+
+
+class Files:
+    """Where notes go."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.written: list[Note] = []
+
+    def failed(self, note: Note) -> None:
+        if self.away:
+            raise OSError("the file system is away")
+        self.written.append(note)
+
+
+files = Files()
 
 
 @pytest.fixture
@@ -101,10 +118,12 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
     monkeypatch.setattr(foreach_batch, "current_run_id", lambda frame: frame)
     monkeypatch.setattr(foreach_batch, "is_running", lambda frame, query_id: query_id != "ended")
     monkeypatch.setattr(foreach_batch, "run_is_active", lambda session, query_id, run_id: run_id not in ended)
-    monkeypatch.setattr(foreach_batch, "note_failure", note)
+    monkeypatch.setattr(foreach_batch, "note_of_failure", note)
+    monkeypatch.setattr(foreach_batch, "notes_at", lambda frame, pipeline: files)
     monkeypatch.setattr(foreach_batch, "fingerprint", hash)
     monkeypatch.setattr(runs, "_LOOK_SECONDS", 0.01)
-    for known in (runs._failed, runs._committed, runs._tried, runs._fenced, runs._homes):
+    files.__init__()  # type: ignore[misc]
+    for known in (runs._failed, runs._committed, runs._tried, runs._fenced, runs._homes, runs._to_note):
         known.clear()  # tests call their runs by the same names
     ended.clear()
     notes.clear()
@@ -257,6 +276,49 @@ def test_other_frames_do_not_stand_in_for_those_that_failed(
         call_with("left")  # which of the two it lacks is no longer known
 
 
+def test_an_error_of_sparks_own_is_a_failed_call_too(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of the user's in the frame has raised, say."""
+    monkeypatch.setattr(Batches, "error", ZeroDivisionError("in a UDF"))
+    with pytest.raises(ZeroDivisionError):
+        call(sink, "run-raw/q", 3)
+    monkeypatch.setattr(Batches, "error", None)
+    with pytest.raises(UnsupportedQuery, match="other frames"), sink.batch(Frame("run-raw/q"), 3) as batch:
+        batch.write(Frame("another"))
+
+
+def test_what_cannot_be_noted_is_noted_before_anything_else_is_written(
+    sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Batches, "error", SendFailed("lost"))
+    files.away = True
+    for number in (3, 4):
+        with pytest.raises((SendFailed, OSError)):
+            call(sink, "run-away/q", number)
+    monkeypatch.setattr(Batches, "error", None)
+    files.away = False
+    call(sink, "run-away/q", 5)
+    assert [note.batch_id for note in files.written] == [4], "the batches before are missing with it"
+
+
+def test_the_first_error_is_the_one_to_hear_of(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Batches, "error", SendFailed("lost"))
+
+    def gone(frame: str) -> str:
+        raise OSError("the JVM is gone")
+
+    monkeypatch.setattr(foreach_batch, "current_run_id", gone)
+    with pytest.raises(SendFailed):
+        call(sink, "run-gone/q", 3)
+
+
+def test_what_was_written_is_not_tried_again(sink: Any) -> None:
+    """Not under the name of a failed try either, when the sink was closed in between and opens again."""
+    call(sink, "run-1/q", 3)
+    sink.close()
+    with pytest.raises(UnsupportedQuery, match="called twice"):
+        call(sink, "run-1/q", 3)
+
+
 def test_who_was_fenced_does_not_take_the_pipeline_back(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Batches, "error", Fenced("a newer copy has taken over"))
     with pytest.raises(Fenced):
@@ -335,10 +397,11 @@ def test_a_refused_second_call_is_no_failed_try(
 def test_rows_that_a_committed_batch_lacks_are_noted_so(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the later call for it met; a batch that failed altogether lacks nothing once it is written."""
     call(sink, "run-lacking/q", 3)
-    for error in (second_call(BatchId("q", 3)), SendFailed("lost")):
-        monkeypatch.setattr(Batches, "error", error)
-        with pytest.raises(type(error)):
-            call(sink, "run-lacking/q", 3)
+    with pytest.raises(UnsupportedQuery, match="called twice"):
+        call(sink, "run-lacking/q", 3)
+    with pytest.raises(ZeroDivisionError), sink.batch(Frame("run-lacking/q"), 3):
+        raise ZeroDivisionError
+    monkeypatch.setattr(Batches, "error", SendFailed("lost"))
     with pytest.raises(SendFailed):
         call(sink, "run-lacking/q", 4)
     assert rows_lacking == [True, True, False]

@@ -25,17 +25,19 @@ from onceward.engine.spark_query import (
     current_run_id,
     fingerprint,
     is_running,
-    note_failure,
+    note_of_failure,
+    notes_at,
     run_is_active,
     running_batch,
 )
 from onceward.engine.target import AtomicTarget, Write
 from onceward.errors import ROWS_REFUSED, Fenced, OncewardError, UnsupportedQuery
+from onceward.ledger.admission import second_call
 
 log = logging.getLogger(__name__)
 
 _REMEMBERED_RUNS = 1_000
-_failures: OrderedDict[str, OncewardError] = OrderedDict()
+_failures: OrderedDict[runs.Place, OncewardError] = OrderedDict()
 _failures_lock = threading.Lock()
 
 
@@ -62,23 +64,24 @@ class Batch:
         :param topic: where it goes, instead of the sink's own topic or the column ``topic``.
         :raises BadColumn, InvalidTopicName: the frame cannot be written as it is.
         """
-        handed = Write(frame, topic)
+        handed, writes = Write(frame, topic), self._writes
         try:
-            if self._writes is None:
+            handed = self._sink._checked(frame, topic)
+            if writes is None or writes is not self._writes:
                 raise UnsupportedQuery(
                     "batch.write() was called outside the with block, where nothing would be written",
                     next_step="write `with sink.batch(frame, batch_id) as batch:` and call batch.write(…) inside",
+                    details={ROWS_REFUSED: True},
                 )
-            handed = self._sink._checked(frame, topic)
         except OncewardError as error:
             # The function may keep it to itself; the block shall not commit the other frames as if they were all.
             self._refused = error
-            if self._writes is None:
+            if writes is None or writes is not self._writes:
                 self._sink._gave_up(self._frame, self._batch_id, error, [handed])
             raise
         finally:
-            if self._writes is not None:
-                self._writes.append(handed)
+            if writes is not None:
+                writes.append(handed)
 
     def __enter__(self) -> Batch:
         self._writes, self._refused = [], None
@@ -92,7 +95,9 @@ class Batch:
         if failed is None:
             self._sink._write(self._frame, self._batch_id, writes)
             return
-        self._sink._gave_up(self._frame, self._batch_id, failed, writes)
+        # What the function itself has raised, it may answer as it likes: with other frames, say.
+        handed = writes if isinstance(failed, OncewardError) else None
+        self._sink._gave_up(self._frame, self._batch_id, failed, handed)
         if error is None:
             raise failed
 
@@ -163,32 +168,48 @@ class ForeachBatchSink(ABC):
         except BaseException as error:
             self._gave_up(frame, batch_id, error, writes)
             raise
-        _forget(running.run_id)  # what an earlier try met has not ended the query
+        _forget(runs.Place(running.run_id, self._where))  # what an earlier try met has not ended the query
 
-    def _gave_up(self, frame: DataFrame, batch_id: int, error: BaseException, writes: Sequence[Write]) -> None:
-        """The batch is not written: remember why, for :func:`error_of`, and for the next batch, should there be one."""
-        run_id = current_run_id(frame)
-        place = runs.Place(run_id, self._where)
-        lacking = runs.has_committed(place, batch_id)  # and this call came afterwards
-        if isinstance(error, OncewardError):
-            _remember(run_id, error)
-            lacking = lacking or bool(error.details.get(ROWS_REFUSED))
-        if not self._has_ledger:
-            return
-        if isinstance(error, OncewardError):  # what the function itself has raised, it may answer as it likes
-            runs.tried(place, batch_id, _frames(writes))
-        if isinstance(error, Fenced):
-            runs.fence(place, error)
+    def _gave_up(self, frame: DataFrame, batch_id: int, error: BaseException, writes: Sequence[Write] | None) -> None:
+        """The batch is not written: remember why, for :func:`error_of`, and for the next batch, should there be one.
+
+        :param writes: what was handed over, if nothing else may be handed over in its place.
+        """
         try:
-            note_failure(frame, batch_id, self._policy.pipeline, error, lacking=lacking)
+            place = runs.Place(current_run_id(frame), self._where)
+            if isinstance(error, OncewardError):
+                _remember(place, error)
+            if isinstance(error, Fenced):
+                runs.fence(place, error)
+            if not self._has_ledger:
+                return
+            if writes is not None:
+                runs.tried(place, batch_id, _frames(writes))
+            lacking = runs.has_committed(place, batch_id)  # and this call came afterwards
+            if isinstance(error, OncewardError):
+                lacking = lacking or bool(error.details.get(ROWS_REFUSED))
+            note = note_of_failure(frame, batch_id, error, lacking=lacking)
+            if note is not None:
+                runs.to_be_noted(place, note)
+                self._note(frame, place)
         except Exception as also:  # noqa: BLE001 — the first error is the one to hear of
             log.warning("%s: no note could be left that batch %s failed: %s", self._policy.pipeline, batch_id, also)
+
+    def _note(self, frame: DataFrame, place: runs.Place) -> None:
+        """Write down what could not be written; what cannot even be noted is tried again at the next batch."""
+        note = runs.to_note(place)
+        if note is not None:
+            notes_at(frame, self._policy.pipeline).failed(note)
+            runs.to_be_noted(place, None)
 
     def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:
         self._refuse_a_second_query(frame, running)
         place = runs.Place(running.run_id, self._where)
         runs.claim(place, self._policy.pipeline)
+        if runs.has_committed(place, running.batch.batch_id):
+            raise second_call(running.batch)
         _refuse_other_frames(place, running, writes)
+        self._note(frame, place)
         for left in reversed(range(self._policy.attempts)):
             batches = self._batches_at(place, frame, running)
             try:
@@ -268,16 +289,16 @@ def _refuse_other_frames(place: runs.Place, running: RunningBatch, writes: Seque
         )
 
 
-def _remember(run_id: str, error: OncewardError) -> None:
+def _remember(place: runs.Place, error: OncewardError) -> None:
     with _failures_lock:
-        _failures[run_id] = error
+        _failures[place] = error
         while len(_failures) > _REMEMBERED_RUNS:
             _failures.popitem(last=False)
 
 
-def _forget(run_id: str) -> None:
+def _forget(place: runs.Place) -> None:
     with _failures_lock:
-        _failures.pop(run_id, None)
+        _failures.pop(place, None)
 
 
 def error_of(query: StreamingQuery) -> OncewardError | None:
@@ -288,7 +309,8 @@ def error_of(query: StreamingQuery) -> OncewardError | None:
     the login. None when the query runs, ended well, or failed for a reason of its own.
     """
     with _failures_lock:
-        remembered = _failures.get(str(query.runId))
+        run_id = str(query.runId)
+        remembered = next((error for place, error in _failures.items() if place.run_id == run_id), None)
     if remembered is not None:
         return remembered if query.exception() is not None else None  # kept back by the function, so far
     wrapper = getattr(query, "_jsq", None)  # none in Spark Connect, which the sink refuses anyway

@@ -16,10 +16,13 @@ so where a note cannot be written, the commit most likely cannot either; who res
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from onceward.ids import PipelineId
+
+log = logging.getLogger(__name__)
 
 _LONGEST_TEXT = 2_000
 
@@ -58,7 +61,9 @@ class HandedOver:
             number, dash, run_id = status.getPath().getName().partition("-")
             if dash and number.isdecimal():
                 note = Note(int(number), run_id)
-                found.append(note if status.getLen() == 0 else self._read(note))
+                known = note if status.getLen() == 0 else self._read(note)
+                if known is not None:
+                    found.append(known)
         return sorted(found)
 
     def give(self, batch_id: int, run_id: str) -> None:
@@ -67,9 +72,9 @@ class HandedOver:
 
     def failed(self, note: Note) -> None:
         """Note that the batch, or rows of it, could not be written, and why. What is lacking stays so."""
-        known = self._file(note.batch_id, note.run_id)
-        lacking = note.lacking or (self._files.exists(known) and self._read(note).lacking)
-        stream = self._files.create(known, True)
+        known = self._read(note._replace(lacking=False))
+        lacking = note.lacking or (known is not None and known.lacking)
+        stream = self._files.create(self._file(note.batch_id, note.run_id), True)
         try:
             text = {"error": note.error[:_LONGEST_TEXT], "lacking": lacking}
             stream.write(bytearray(json.dumps(text).encode()))
@@ -87,24 +92,43 @@ class HandedOver:
     def forget(self, note: Note) -> None:
         self._files.delete(self._file(note.batch_id, note.run_id), False)
 
-    def others(self) -> tuple[str, ...]:
-        """Pipelines beside this one that the query has handed batches to."""
-        beside = (status.getPath().getName() for status in self._files.listStatus(self._folder.getParent()))
-        return tuple(sorted(name for name in beside if name != self._folder.getName()))
+    def others(self, since: int) -> tuple[str, ...]:
+        """Pipelines beside this one that the query has handed batches above ``since`` to."""
+        beside = (status.getPath() for status in self._files.listStatus(self._folder.getParent()))
+        return tuple(
+            sorted(
+                str(folder.getName())
+                for folder in beside
+                if folder.getName() != self._folder.getName() and self._newest_in(folder) > since
+            )
+        )
 
-    def _read(self, note: Note) -> Note:
-        if self._files.getFileStatus(self._file(note.batch_id, note.run_id)).getLen() == 0:
-            return note
-        stream = self._files.open(self._file(note.batch_id, note.run_id))
+    def _newest_in(self, folder: Any) -> int:
+        names = (str(status.getPath().getName()) for status in self._files.listStatus(folder))
+        return max(
+            (int(number) for number in (name.partition("-")[0] for name in names) if number.isdecimal()), default=-1
+        )
+
+    def _read(self, note: Note) -> Note | None:
+        """``note`` with what its file says; None when it is gone: another copy of the query has settled it."""
+        file = self._file(note.batch_id, note.run_id)
+        if not self._files.exists(file):
+            return None
         try:
-            content = bytes(stream.readAllBytes()).decode(errors="replace")
-        finally:
-            stream.close()
-        try:
+            stream = self._files.open(file)
+            try:
+                content = bytes(stream.readAllBytes()).decode(errors="replace")
+            finally:
+                stream.close()
+            if not content:
+                return note
             document = json.loads(content)
             return note._replace(error=str(document["error"]), lacking=bool(document["lacking"]))
-        except (ValueError, KeyError, TypeError):
-            return note._replace(error="its note cannot be read", lacking=True)  # cut short by a crash: still a note
+        except Exception as error:  # noqa: BLE001 — cut short by a crash, or damaged on its disk: still a note
+            if not self._files.exists(file):
+                return None
+            log.warning("the note %s cannot be read: %s", file.toString(), error)
+            return note._replace(error="its note cannot be read", lacking=True)
 
     def _file(self, batch_id: int, run_id: str) -> Any:
         return self._path(f"{self._folder.toString()}/{batch_id}-{run_id}")
@@ -128,5 +152,5 @@ def standing(notes: Iterable[Note], newest: int, offered: int, run_id: str, exec
         note
         for note in notes
         if (newest < note.batch_id < offered and (note.batch_id in ours or note.batch_id not in done))
-        or (note.batch_id == newest < offered and note.lacking)
+        or (note.lacking and note.batch_id <= newest and note.batch_id < offered)
     ]

@@ -81,9 +81,7 @@ class MicroBatches:
         if running.history is not None:
             self._handed_over(running.history).give(running.batch.batch_id, running.run_id)
         if outcome is Admission.REPLAY:
-            lacking = self._replay(writes, running)
-            if lacking:
-                self._newest = self._until_committed(lacking, running, self._newest)
+            self._replay_and_complete(writes, running)
         else:
             self._newest = self._until_committed(writes, running)
         if running.history is not None:
@@ -139,9 +137,9 @@ class MicroBatches:
             return None
         last = -1 if newest is None else newest.batch.batch_id
         for note in notes:
-            if note.batch_id < last:
+            if note.batch_id < last and not note.lacking:
                 self._handed_over(history).forget(note)
-        missing = self._missing(notes, last, running)
+        missing, left_out = self._missing(notes, last, running)
         gap = offered - last > 1
         return Skipped(
             history.ends(last) if gap and last >= 0 else None,
@@ -149,23 +147,35 @@ class MicroBatches:
             tuple(missing.items()),
             vouched=any(note.batch_id == last for note in notes),
             checkpoint=history.checkpoint if missing else "",
-            others=self._handed_over(history).others() if missing else (),
-            rewindable=bool(missing) and _has_log(history, min(missing) if any(missing.values()) else last + 1),
+            others=self._handed_over(history).others(min(missing)) if missing else (),
+            rewindable=bool(missing) and self._can_run_again(missing, last, history),
+            left_out=left_out,
         )
 
-    def _missing(self, notes: list[Note], last: int, running: RunningBatch) -> dict[int, str]:
-        """What stands against the batch, unless the user has said that it may be left out: batches and their errors."""
+    def _missing(self, notes: list[Note], last: int, running: RunningBatch) -> tuple[dict[int, str], bool]:
+        """What stands against the batch: numbers and errors. And whether the user has had some of it left out."""
         assert running.history is not None  # noqa: S101 — asked by the caller
-        offered, run_id = running.batch.batch_id, running.run_id
+        offered, run_id, resume = running.batch.batch_id, running.run_id, self._policy.resume
         if not standing(notes, last, offered, run_id, ()):
-            return {}
+            return {}, False
         missing = standing(notes, last, offered, run_id, running.history.executed())
-        if self._policy.resume == "keep" or (self._policy.resume == "adopt" and last < 0):
-            for note in missing:
-                if note.run_id != run_id:
-                    log.warning("%s: left out: batch %d (%s)", self._policy.pipeline, note.batch_id, note.error)
-            missing = [note for note in missing if note.run_id == run_id]
-        return {note.batch_id: note.error for note in sorted(missing, key=lambda note: (note.batch_id, note.error))}
+        left_out = [
+            note
+            for note in missing
+            if note.run_id != run_id and (resume == "keep" or (resume == "adopt" and last < 0 and not note.error))
+        ]
+        for note in left_out:
+            log.warning("%s: left out: batch %d (%s)", self._policy.pipeline, note.batch_id, note.error)
+            if note.lacking:
+                self._handed_over(running.history).forget(note)
+        rest = sorted(set(missing) - set(left_out), key=lambda note: (note.batch_id, note.error))
+        return {note.batch_id: note.error for note in rest}, bool(left_out)
+
+    def _can_run_again(self, missing: dict[int, str], last: int, history: History) -> bool:
+        """Can Spark be made to run again what is missing, by taking away what it logged later?"""
+        first = min(missing) if any(missing.values()) else last + 1
+        before = history.ends(first - 1) if first else ()
+        return first >= last and history.ends(first) is not None and before is not None
 
     def _saw_it_end(self, newest: LedgerRecord | None, running: RunningBatch) -> bool:
         """Has this run seen all since the ledger's newest record, or all there is where the ledger has none?"""
@@ -178,6 +188,22 @@ class MicroBatches:
         if self._at_checkpoint is None:
             self._at_checkpoint = history.handed_over()
         return self._at_checkpoint
+
+    def _replay_and_complete(self, writes: Sequence[Write], running: RunningBatch) -> None:
+        try:
+            lacking = self._replay(writes, running)
+            if lacking:
+                self._newest = self._until_committed(lacking, running, self._newest)
+        except Fenced:
+            raise
+        except BaseException as error:
+            # The batch is in the ledger: an ordinary note would pass for one of a try before it was committed. Under a
+            # name of its own, because a later try of this run settles it.
+            if running.history is not None:
+                text = f"{type(error).__name__}: {error}"
+                again = Note(running.batch.batch_id, f"{running.run_id}-replay", text, lacking=True)
+                self._handed_over(running.history).failed(again)
+            raise
 
     def _replay(self, writes: Sequence[Write], running: RunningBatch) -> Sequence[Write]:
         """Run the whole plan for its state and watermark, and drop the rows: the batch is committed already.
@@ -392,11 +418,6 @@ class MicroBatches:
             "query_id": running.batch.query_id,
             "batch_id": running.batch.batch_id,
         }
-
-
-def _has_log(history: History, batch_id: int) -> bool:
-    """Can Spark be made to run ``batch_id`` again, by taking away what it logged later?"""
-    return history.ends(batch_id) is not None and (batch_id == 0 or history.ends(batch_id - 1) is not None)
 
 
 def _sequence(record: LedgerRecord | None) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from onceward.engine.handed_over import Note
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.target import AtomicTarget
 from onceward.errors import ROWS_REFUSED, Fenced, UnsupportedQuery
@@ -53,6 +54,7 @@ _failed: OrderedDict[Place, BatchId] = OrderedDict()
 _committed: OrderedDict[Place, int] = OrderedDict()
 _tried: OrderedDict[Place, tuple[int, Hashable]] = OrderedDict()
 _fenced: OrderedDict[Place, str] = OrderedDict()
+_to_note: OrderedDict[Place, Note] = OrderedDict()
 _homes: OrderedDict[tuple[str, str], Hashable] = OrderedDict()
 _janitor: threading.Thread | None = None
 
@@ -151,6 +153,21 @@ def tried_with(place: Place, batch_id: int) -> Hashable | None:
     with _lock:
         number, frames = _tried.get(place, (None, None))
     return frames if number == batch_id else None
+
+
+def to_be_noted(place: Place, note: Note | None) -> None:
+    """``note`` waits until it is written beside the checkpoint; None: it is."""
+    with _lock:
+        if note is None:
+            _to_note.pop(place, None)
+        else:
+            _keep(_to_note, place, note)
+
+
+def to_note(place: Place) -> Note | None:
+    """What waits to be noted."""
+    with _lock:
+        return _to_note.get(place)
 
 
 def failed_at(place: Place) -> BatchId | None:

@@ -99,6 +99,7 @@ def running_batch(frame: DataFrame, batch_id: int, pipeline: PipelineId) -> Runn
         raise UnsupportedQuery(
             f"the sink was given batch_id={batch_id} while Spark runs batch {running}",
             next_step="pass on the batch id that Spark gives to the foreachBatch function",
+            details={ROWS_REFUSED: True},
         )
     described = _describe(execution, BatchId(query_id, int(batch_id)))
     return replace(described, history=SparkHistory(frame, execution, pipeline))
@@ -151,15 +152,22 @@ def fingerprint(frame: DataFrame) -> int:
         return 0
 
 
-def note_failure(frame: DataFrame, batch_id: int, pipeline: PipelineId, error: BaseException, *, lacking: bool) -> None:
-    """Note beside the checkpoint what could not be written; see :mod:`onceward.engine.handed_over`."""
+def note_of_failure(frame: DataFrame, batch_id: int, error: BaseException, *, lacking: bool) -> Note | None:
+    """What is to be noted beside the checkpoint of a batch that failed; None outside a running query.
+
+    See :mod:`onceward.engine.handed_over`.
+    """
     execution = _query_of(frame)
     if execution is None:
-        return
+        return None
     running = frame.sparkSession.sparkContext.getLocalProperty(_BATCH_ID)
     number = batch_id if running is None else int(running)  # a function may have passed on another one
-    note = Note(number, str(execution.runId().toString()), f"{type(error).__name__}: {error}", lacking)
-    HandedOver(frame.sparkSession, str(execution.resolvedCheckpointRoot()), pipeline).failed(note)
+    return Note(number, str(execution.runId().toString()), f"{type(error).__name__}: {error}", lacking)
+
+
+def notes_at(frame: DataFrame, pipeline: PipelineId) -> HandedOver:
+    """The notes beside the checkpoint of the query that ``frame`` belongs to."""
+    return HandedOver(frame.sparkSession, str(_query_of(frame).resolvedCheckpointRoot()), pipeline)
 
 
 def current_run_id(frame: DataFrame) -> str:
@@ -234,7 +242,8 @@ def _called_in_another_thread() -> UnsupportedQuery:
     return UnsupportedQuery(
         "the sink was called in a thread that the foreachBatch function has started; Spark counts a batch as done when "
         "the function returns, and the rows of this call are not written",
-        next_step="call the sink in the function itself; the frames of a batch are written by all executors anyway",
+        next_step="call the sink in the function itself; all executors write the frames of a batch anyway (and do not "
+        "set PYSPARK_PIN_THREAD=false)",
         details={ROWS_REFUSED: True},
     )
 

@@ -100,6 +100,7 @@ class Skipped:
     the batch, and what it met then, empty if no error is known. The first may be the ledger's newest itself, where rows
     of it were refused. For the advice: where Spark keeps its logs, whether they reach back that far, and what other
     pipelines the query has.
+    ``left_out``: the user has said that some of what was missing is to stay so.
     """
 
     ends: tuple[Any, ...] | None
@@ -109,6 +110,7 @@ class Skipped:
     checkpoint: str = ""
     others: tuple[str, ...] = ()
     rewindable: bool = True
+    left_out: bool = False
 
 
 def admit(
@@ -133,7 +135,7 @@ def admit(
             return Admission.FIRST
         if skipped is not None and skipped.not_written:
             return Admission.NOT_WRITTEN
-        if resume == "adopt":
+        if resume == "adopt" or (skipped is not None and skipped.left_out):
             return Admission.ADOPT
         return Admission.AFTER_SKIPPED if skipped is not None and skipped.same_run else Admission.LEDGER_BEHIND
     if batch.query_id == newest.batch.query_id:
@@ -174,7 +176,8 @@ def _after_skipped(sources: tuple[SourceRange, ...], newest: LedgerRecord, skipp
     if not _not_before_end(sources, newest):
         return Admission.OFFSETS_DIFFER
     if skipped.ends is None:
-        return Admission.AFTER_SKIPPED if skipped.same_run or skipped.vouched else Admission.LEDGER_BEHIND
+        believed = skipped.same_run or skipped.vouched or skipped.left_out
+        return Admission.AFTER_SKIPPED if believed else Admission.LEDGER_BEHIND
     ours = [source.end for source in newest.sources]
     same = len(skipped.ends) == len(ours) and all(
         logged is None or logged == end for logged, end in zip(skipped.ends, ours, strict=True)
@@ -305,9 +308,12 @@ def second_call(batch: BatchId) -> UnsupportedQuery:
 def _not_written(batch: BatchId, newest: LedgerRecord | None, skipped: Skipped) -> OncewardError:
     first, why = skipped.not_written[0]
     details = {"not_written": [number for number, _ in skipped.not_written], "checkpoint": skipped.checkpoint}
-    lacks_rows = newest is not None and first == newest.batch.batch_id
+    lacks_rows = newest is not None and first <= newest.batch.batch_id
     leave = 'to go on without them, start once with resume="keep"'
-    kept_back = "the foreachBatch function kept the error to itself, so that Spark counts the batch as done"
+    kept_back = (
+        "Spark counts the batch as done: the foreachBatch function kept the error to itself, or had nothing of it to "
+        "hand over when the batch ran again"
+    )
     if lacks_rows:
         again = _how_to_run_again(first, skipped, "complete")
         return BatchNotWritten(

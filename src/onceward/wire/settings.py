@@ -6,8 +6,10 @@ Java producer; PEM files and plain SASL names follow librdkafka, where Java has 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import uuid
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +22,9 @@ LONGEST_TRANSACTION_MS = 900_000
 """How long a transaction may be open unless a setting says otherwise: Kafka's default of transaction.max.timeout.ms."""
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+_known_providers: dict[int, tuple[weakref.ref[TokenProvider], str]] = {}
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ def settings_from_options(
         client_id=texts.get("client.id", client_id),
         security=security,
         oauth_token_provider=oauth_token_provider,
-        oauth_token_provider_id="" if oauth_token_provider is None else uuid.uuid4().hex,
+        oauth_token_provider_id="" if oauth_token_provider is None else _id_of(oauth_token_provider),
         **_picked(
             numbers,
             {
@@ -286,3 +291,14 @@ def _refuse_contradictions(client: ClientSettings, producer: ProducerSettings) -
             f"max.request.size={producer.max_request_bytes} is below batch.size={producer.batch_bytes}",
             next_step="raise max.request.size or lower batch.size",
         )
+
+
+def _id_of(provider: TokenProvider) -> str:
+    """The same for one object, however many sinks are built with it; never that of another one."""
+    reference, name = _known_providers.get(id(provider), (None, ""))
+    if reference is not None and reference() is provider:
+        return name
+    name = uuid.uuid4().hex
+    with contextlib.suppress(TypeError):  # one that cannot be referred to weakly is new each time
+        _known_providers[id(provider)] = (weakref.ref(provider), name)
+    return name
