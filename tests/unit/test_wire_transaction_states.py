@@ -122,3 +122,20 @@ def test_a_transaction_too_young_to_have_timed_out_was_taken_over(
     monkeypatch.setattr(transaction, "patience_ms", 1_000)
     monkeypatch.setattr(transaction, "_client", SimpleNamespace(settings=SimpleNamespace(request_timeout_ms=1_000)))
     assert type(transaction.explain(Fenced("refused"))) is why
+
+
+def test_two_tasks_that_meet_one_timeout_are_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one's refusal is explained when the first has already moved the state on."""
+    transaction = transaction_in(State.OPEN)
+    transaction.identity, transaction.version = OURS, 1
+    transaction._added.add(TopicPartition("t", 0))
+    aborted = TransactionDescription(ProducerIdentity(7, 5), "CompleteAbort")
+    monkeypatch.setattr(transaction, "timeout_ms", 0)
+    monkeypatch.setattr(transaction, "_coordinator", Coordinator(aborted))
+    monkeypatch.setattr(transaction, "_client", SimpleNamespace(settings=SimpleNamespace(request_timeout_ms=1_000)))
+    for _ in range(2):
+        assert type(transaction.explain(Fenced("refused"))) is TransactionTimedOut
+    assert transaction.state is State.TIMED_OUT
+    taken = TransactionDescription(ProducerIdentity(7, 6), "Empty")
+    monkeypatch.setattr(transaction, "_coordinator", Coordinator(taken))
+    assert type(transaction.explain(Fenced("refused"))) is Fenced

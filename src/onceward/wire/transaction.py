@@ -276,7 +276,8 @@ class Transaction:
         coordinator knows. The state moves on accordingly.
         """
         with self._lock:
-            if self.state is not State.OPEN:
+            # Timed out: another task's first partition has found that out already; this task met the same.
+            if self.state not in (State.OPEN, State.TIMED_OUT):
                 return refusal
             return self._fenced_or_timed_out(refusal)
 
