@@ -183,3 +183,26 @@ def test_sparks_source_gets_the_same_settings_in_javas_names(tmp_path: Path) -> 
 def test_oauth_tokens_cannot_be_passed_on_to_spark() -> None:
     with pytest.raises(ConfigurationError, match="OAUTHBEARER"):
         spark_source_options({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"})
+
+
+class Tokens:
+    def token(self) -> str:
+        return "t"
+
+
+class TokensWithoutAWeakReference:
+    __slots__ = ()
+
+    def token(self) -> str:
+        return "t"
+
+
+@pytest.mark.parametrize("kind", [Tokens, TokensWithoutAWeakReference])
+def test_sinks_with_one_provider_of_tokens_are_built_alike(kind: type) -> None:
+    """A function may build its sink anew for each batch. Two providers stay two, though one has the other's address."""
+    options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    provider = kind()
+    first, again = (parsed(options, oauth_token_provider=provider)[0] for _ in range(2))
+    assert (first == again) == (kind is Tokens)
+    seen = {parsed(options, oauth_token_provider=kind())[0].oauth_token_provider_id for _ in range(100)}
+    assert len(seen) == 100
