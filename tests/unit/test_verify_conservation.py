@@ -230,3 +230,13 @@ def test_a_lineage_that_says_too_little(text: str):
     with pytest.raises(WrongUsage, match="--lineage-headers") as refused:
         lineage_of("headers", text)
     assert "topic=NAME,partition=NAME,offset=NAME" in refused.value.next_step
+
+
+def test_what_lies_between_two_slices_is_counted_by_its_own_window():
+    """A skipped batch between two that were read, where the window with these two has no room for it."""
+    one, other = ("in", 0), ("in", 1)
+    groups = [Group(1, (1,), {other: (0, 1)}), Group(3, (3,), {other: (2, 3)})]
+    skipped = [Skipped("q", 0, 0, ((one, 0, 0),)), Skipped("q", 2, 2, ((other, 1, 1),))]
+    known = {one: (0, 0), other: (0, 5)}
+    outcomes, _ = counted(groups, skipped, 3, {(other, 1)}, [], frozenset(), known, frozenset())
+    assert sum(outcome.skipped for outcome in outcomes) == 1

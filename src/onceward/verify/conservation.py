@@ -244,7 +244,8 @@ class Tally:
         judged = is_record & ((kinds & _JUDGED) != 0)
         inputs = is_record & read
         found.inputs += int(inputs.sum())
-        found.skipped += int((is_record & ~read).sum())
+        # Not all that is not read: between two slices lie offsets that another window counts.
+        found.skipped += int((is_record & ((kinds & _SKIPPED) != 0) & ~read).sum())
         within = np.zeros(len(kinds), bool)
         within[max(0, known[0] - base) : max(0, known[1] - base)] = True
         by_any = self._named[source].any(axis=0)
