@@ -123,8 +123,8 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
     monkeypatch.setattr(foreach_batch, "fingerprint", hash)
     monkeypatch.setattr(runs, "_LOOK_SECONDS", 0.01)
     files.__init__()  # type: ignore[misc]
-    for known in (runs._failed, runs._committed, runs._tried, runs._fenced, runs._homes, runs._to_note):
-        known.clear()  # tests call their runs by the same names
+    runs._memories.clear()  # tests call their runs by the same names
+    runs._homes.clear()
     ended.clear()
     notes.clear()
     rows_lacking.clear()
@@ -233,12 +233,15 @@ def test_what_is_written_outside_the_block_is_refused(sink: Any) -> None:
         again.write(Frame("run-1/q"))
 
 
-def test_a_frame_that_was_refused_is_not_left_out(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("refusal", [BadColumn("no column value"), OSError("Spark's own")])
+def test_a_frame_that_was_refused_is_not_left_out(
+    sink: Any, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
     """Not though the function goes on with the other frames of the block."""
 
     def checked(self: Sink, frame: Frame, where: str | None) -> Write:
         if frame == "bad":
-            raise BadColumn("no column value")
+            raise refusal
         return Write(frame, where)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Sink, "_checked", checked)
@@ -246,11 +249,11 @@ def test_a_frame_that_was_refused_is_not_left_out(sink: Any, monkeypatch: pytest
     def write() -> None:
         with sink.batch(Frame("run-1/q"), 0) as batch:
             batch.write(Frame("good"))
-            with contextlib.suppress(BadColumn):
+            with contextlib.suppress(BadColumn, OSError):
                 batch.write(Frame("bad"))
             batch.write(Frame("good"))
 
-    with pytest.raises(BadColumn):
+    with pytest.raises(type(refusal)):
         write()
     assert sink.targets == []
     assert notes == [("run-1/q", 0)]
@@ -391,7 +394,7 @@ def test_a_refused_second_call_is_no_failed_try(
     monkeypatch.setattr(Batches, "error", UnsupportedQuery("twice"))
     with pytest.raises(UnsupportedQuery):
         call(sink, "run-1/q", 3)
-    assert runs.failed_at(place) is None
+    assert runs.memory(place).failed is None
 
 
 def test_rows_that_a_committed_batch_lacks_are_noted_so(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:

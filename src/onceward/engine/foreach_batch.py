@@ -8,9 +8,7 @@ does. Sinks subclass :class:`ForeachBatchSink` and say how to write; when, and w
 from __future__ import annotations
 
 import logging
-import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from types import TracebackType
 
@@ -36,10 +34,6 @@ from onceward.ledger.admission import second_call
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED_RUNS = 1_000
-_failures: OrderedDict[runs.Place, OncewardError] = OrderedDict()
-_failures_lock = threading.Lock()
-
 
 class Batch:
     """The frames of one micro-batch, written and committed together when the ``with`` block ends.
@@ -56,7 +50,7 @@ class Batch:
         self._frame = frame
         self._batch_id = batch_id
         self._writes: list[Write] | None = None
-        self._refused: OncewardError | None = None
+        self._refused: Exception | None = None
 
     def write(self, frame: DataFrame, *, topic: str | None = None) -> None:
         """Hand over a frame; its columns are checked at once, its rows are written when the block ends.
@@ -65,23 +59,24 @@ class Batch:
         :raises BadColumn, InvalidTopicName: the frame cannot be written as it is.
         """
         handed, writes = Write(frame, topic), self._writes
+        refused: Exception | None = None
         try:
             handed = self._sink._checked(frame, topic)
-            if writes is None or writes is not self._writes:
-                raise UnsupportedQuery(
-                    "batch.write() was called outside the with block, where nothing would be written",
-                    next_step="write `with sink.batch(frame, batch_id) as batch:` and call batch.write(…) inside",
-                    details={ROWS_REFUSED: True},
-                )
-        except OncewardError as error:
+        except Exception as error:  # noqa: BLE001 — Spark's own, too: raised again below
+            refused = error
+        if writes is None or writes is not self._writes:
+            refused = UnsupportedQuery(
+                "batch.write() was called outside the with block, where nothing would be written",
+                next_step="write `with sink.batch(frame, batch_id) as batch:` and call batch.write(…) inside",
+                details={ROWS_REFUSED: True},
+            )
+            self._sink._gave_up(self._frame, self._batch_id, refused, [handed])
+        else:
+            writes.append(handed)
+        if refused is not None:
             # The function may keep it to itself; the block shall not commit the other frames as if they were all.
-            self._refused = error
-            if writes is None or writes is not self._writes:
-                self._sink._gave_up(self._frame, self._batch_id, error, [handed])
-            raise
-        finally:
-            if writes is not None:
-                writes.append(handed)
+            self._refused = refused
+            raise refused
 
     def __enter__(self) -> Batch:
         self._writes, self._refused = [], None
@@ -96,7 +91,7 @@ class Batch:
             self._sink._write(self._frame, self._batch_id, writes)
             return
         # What the function itself has raised, it may answer as it likes: with other frames, say.
-        handed = writes if isinstance(failed, OncewardError) else None
+        handed = writes if self._refused is not None or isinstance(error, OncewardError) else None
         self._sink._gave_up(self._frame, self._batch_id, failed, handed)
         if error is None:
             raise failed
@@ -168,7 +163,7 @@ class ForeachBatchSink(ABC):
         except BaseException as error:
             self._gave_up(frame, batch_id, error, writes)
             raise
-        _forget(runs.Place(running.run_id, self._where))  # what an earlier try met has not ended the query
+        runs.memory(runs.Place(running.run_id, self._where)).error = None  # what an earlier try met ended no query
 
     def _gave_up(self, frame: DataFrame, batch_id: int, error: BaseException, writes: Sequence[Write] | None) -> None:
         """The batch is not written: remember why, for :func:`error_of`, and for the next batch, should there be one.
@@ -176,45 +171,41 @@ class ForeachBatchSink(ABC):
         :param writes: what was handed over, if nothing else may be handed over in its place.
         """
         try:
-            place = runs.Place(current_run_id(frame), self._where)
+            known = runs.memory(runs.Place(current_run_id(frame), self._where))
+            lacking = known.committed == batch_id  # and this call came afterwards
             if isinstance(error, OncewardError):
-                _remember(place, error)
+                known.error = error
+                lacking = lacking or bool(error.details.get(ROWS_REFUSED))
             if isinstance(error, Fenced):
-                runs.fence(place, error)
+                known.fenced = known.fenced or error.message
             if not self._has_ledger:
                 return
             if writes is not None:
-                runs.tried(place, batch_id, _frames(writes))
-            lacking = runs.has_committed(place, batch_id)  # and this call came afterwards
-            if isinstance(error, OncewardError):
-                lacking = lacking or bool(error.details.get(ROWS_REFUSED))
-            note = note_of_failure(frame, batch_id, error, lacking=lacking)
-            if note is not None:
-                runs.to_be_noted(place, note)
-                self._note(frame, place)
+                known.tried = batch_id, _frames(writes)
+            known.to_note = note_of_failure(frame, batch_id, error, lacking=lacking) or known.to_note
+            self._note(frame, known)
         except Exception as also:  # noqa: BLE001 — the first error is the one to hear of
             log.warning("%s: no note could be left that batch %s failed: %s", self._policy.pipeline, batch_id, also)
 
-    def _note(self, frame: DataFrame, place: runs.Place) -> None:
+    def _note(self, frame: DataFrame, known: runs.Memory) -> None:
         """Write down what could not be written; what cannot even be noted is tried again at the next batch."""
-        note = runs.to_note(place)
-        if note is not None:
-            notes_at(frame, self._policy.pipeline).failed(note)
-            runs.to_be_noted(place, None)
+        if known.to_note is not None:
+            notes_at(frame, self._policy.pipeline).failed(known.to_note)
+            known.to_note = None
 
     def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:
         self._refuse_a_second_query(frame, running)
         place = runs.Place(running.run_id, self._where)
-        runs.claim(place, self._policy.pipeline)
-        if runs.has_committed(place, running.batch.batch_id):
+        known = runs.claim(place, self._policy.pipeline)
+        if known.committed == running.batch.batch_id:
             raise second_call(running.batch)
-        _refuse_other_frames(place, running, writes)
-        self._note(frame, place)
+        _refuse_other_frames(known, running, writes)
+        self._note(frame, known)
         for left in reversed(range(self._policy.attempts)):
             batches = self._batches_at(place, frame, running)
             try:
                 batches.process(writes, running)
-                return runs.succeeded(place, running.batch)
+                return known.succeeded(running.batch)
             except BaseException as error:
                 # Spark ends the query now; a later start, or the next try of a patient function, or of ours, opens
                 # everything again.
@@ -259,7 +250,7 @@ class ForeachBatchSink(ABC):
             query_id=query_id,
             settings=self._built_with,
             target=target,
-            batches=MicroBatches(target, self._policy, failed=runs.failed_at(place)),
+            batches=MicroBatches(target, self._policy, failed=runs.memory(place).failed),
             is_running=lambda: run_is_active(session, query_id, place.run_id),
         )
 
@@ -276,10 +267,10 @@ def _frames(writes: Sequence[Write]) -> tuple[tuple[str | None, int], ...]:
     return tuple((write.where, fingerprint(write.frame)) for write in writes)
 
 
-def _refuse_other_frames(place: runs.Place, running: RunningBatch, writes: Sequence[Write]) -> None:
+def _refuse_other_frames(known: runs.Memory, running: RunningBatch, writes: Sequence[Write]) -> None:
     """A call that failed may be tried again. Other frames in its place would commit the batch without its rows."""
-    before = runs.tried_with(place, running.batch.batch_id)
-    if before is not None and before != _frames(writes):
+    number, frames = known.tried or (None, None)
+    if number == running.batch.batch_id and frames != _frames(writes):
         raise UnsupportedQuery(
             f"a call of the sink for {running.batch} has failed, and the function calls again with other frames; they "
             "would commit the batch without the rows of the first call, and are not written",
@@ -289,18 +280,6 @@ def _refuse_other_frames(place: runs.Place, running: RunningBatch, writes: Seque
         )
 
 
-def _remember(place: runs.Place, error: OncewardError) -> None:
-    with _failures_lock:
-        _failures[place] = error
-        while len(_failures) > _REMEMBERED_RUNS:
-            _failures.popitem(last=False)
-
-
-def _forget(place: runs.Place) -> None:
-    with _failures_lock:
-        _failures.pop(place, None)
-
-
 def error_of(query: StreamingQuery) -> OncewardError | None:
     """The typed error that ended ``query``, or None.
 
@@ -308,9 +287,7 @@ def error_of(query: StreamingQuery) -> OncewardError | None:
     itself stays in this process. What Spark's Kafka source met is told, too, when a broker refused it, by an ACL or at
     the login. None when the query runs, ended well, or failed for a reason of its own.
     """
-    with _failures_lock:
-        run_id = str(query.runId)
-        remembered = next((error for place, error in _failures.items() if place.run_id == run_id), None)
+    remembered = runs.error_in(str(query.runId))
     if remembered is not None:
         return remembered if query.exception() is not None else None  # kept back by the function, so far
     wrapper = getattr(query, "_jsq", None)  # none in Spark Connect, which the sink refuses anyway

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from onceward.ids import PipelineId
@@ -137,16 +137,19 @@ class HandedOver:
         return self._jvm.org.apache.hadoop.fs.Path(text)
 
 
-def standing(notes: Iterable[Note], newest: int, offered: int, run_id: str, executed: Iterable[int]) -> list[Note]:
+def standing(
+    notes: Sequence[Note], newest: int, offered: int, run_id: str, executed: Callable[[], Collection[int]]
+) -> list[Note]:
     """Those of ``notes`` that stand against the batch ``offered``: what was handed over and is not in the ledger.
 
-    Pure. A batch that this run executed without handing it over, after an earlier one had failed with it, is not among
+    A batch that this run executed without handing it over, after an earlier one had failed with it, is not among
     them: the function had nothing of it to hand over.
 
     :param newest: the ledger's newest batch, -1 without any; above it nothing is written.
-    :param run_id: the run that is offered the batch; ``executed``: the batches that it has ended so far.
+    :param run_id: the run that is offered the batch; ``executed``: the batches that it has ended so far, asked for only
+        where it matters.
     """
-    done = set(executed)
+    done = executed() if any(newest < note.batch_id < offered for note in notes) else ()
     ours = {note.batch_id for note in notes if note.run_id == run_id}
     return [
         note

@@ -156,9 +156,7 @@ class MicroBatches:
         """What stands against the batch: numbers and errors. And whether the user has had some of it left out."""
         assert running.history is not None  # noqa: S101 — asked by the caller
         offered, run_id, resume = running.batch.batch_id, running.run_id, self._policy.resume
-        if not standing(notes, last, offered, run_id, ()):
-            return {}, False
-        missing = standing(notes, last, offered, run_id, running.history.executed())
+        missing = standing(notes, last, offered, run_id, running.history.executed)
         left_out = [
             note
             for note in missing

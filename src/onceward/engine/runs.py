@@ -16,18 +16,21 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from onceward.engine.handed_over import Note
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.target import AtomicTarget
-from onceward.errors import ROWS_REFUSED, Fenced, UnsupportedQuery
+from onceward.errors import ROWS_REFUSED, Fenced, OncewardError, UnsupportedQuery
 from onceward.ids import BatchId
 
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-_REMEMBERED_PLACES = 1_000
+_REMEMBERED = 1_000
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Place(NamedTuple):
@@ -48,15 +51,46 @@ class Run:
     is_running: Callable[[], bool] = field(repr=False)
 
 
+@dataclass(eq=False)
+class Memory:
+    """What is known of a place while its query may run, whether or not a run is open there.
+
+    ``committed``: the newest batch that an owner has committed, or found committed. ``failed``: the batch at which an
+    earlier owner was closed, for a second try in the same run. ``tried``: the batch of the call that failed last, and
+    its frames, until a call is successful; ``error``: what it met, for ``error_of``. ``fenced``: a newer copy of the
+    pipeline has taken over, for good. ``to_note``: what could not even be written down beside the checkpoint.
+    """
+
+    committed: int | None = None
+    failed: BatchId | None = None
+    tried: tuple[int, Hashable] | None = None
+    error: OncewardError | None = None
+    fenced: str = ""
+    to_note: Note | None = None
+
+    def succeeded(self, batch: BatchId) -> None:
+        """``batch`` is committed: who calls for it once more is a second caller, and not one who tries again."""
+        self.committed = batch.batch_id
+        self.failed = self.tried = None
+
+
 _lock = threading.RLock()
 _open: dict[Place, Run] = {}
-_failed: OrderedDict[Place, BatchId] = OrderedDict()
-_committed: OrderedDict[Place, int] = OrderedDict()
-_tried: OrderedDict[Place, tuple[int, Hashable]] = OrderedDict()
-_fenced: OrderedDict[Place, str] = OrderedDict()
-_to_note: OrderedDict[Place, Note] = OrderedDict()
+_memories: OrderedDict[Place, Memory] = OrderedDict()
 _homes: OrderedDict[tuple[str, str], Hashable] = OrderedDict()
 _janitor: threading.Thread | None = None
+
+
+def memory(place: Place) -> Memory:
+    """What is known of ``place``."""
+    return _kept(_memories, place, Memory())
+
+
+def error_in(run_id: str) -> OncewardError | None:
+    """What a call met last in that run, and none has been successful since."""
+    with _lock:
+        met = (known.error for place, known in reversed(_memories.items()) if place.run_id == run_id)
+        return next((error for error in met if error is not None), None)
 
 
 def find(place: Place, settings: object) -> Run | None:
@@ -92,95 +126,42 @@ def leave(place: Place, failed: BatchId | None = None) -> None:
     """Close the run at ``place``, if there is one. ``failed`` is remembered, for a second try in the same run."""
     with _lock:
         run = _open.pop(place, None)
-        if failed is not None:
-            _keep(_failed, place, failed)
+    if failed is not None:
+        memory(place).failed = failed
     if run is not None:
         run.target.close()
 
 
-def succeeded(place: Place, batch: BatchId) -> None:
-    """``batch`` is committed: whoever calls for it once more is a second caller, and not one who tries again."""
-    with _lock:
-        _failed.pop(place, None)
-        _tried.pop(place, None)
-        _keep(_committed, place, batch.batch_id)
-
-
-def has_committed(place: Place, batch_id: int) -> bool:
-    """Is ``batch_id`` the newest batch that an owner of ``place`` has committed, or found committed?"""
-    with _lock:
-        return _committed.get(place) == batch_id
-
-
-def claim(place: Place, pipeline: str) -> None:
-    """``place`` is the pipeline's in this run.
+def claim(place: Place, pipeline: str) -> Memory:
+    """What is known of ``place``, which is the pipeline's in this run.
 
     :raises UnsupportedQuery: it has another one: what is noted of the one would be taken for the other's.
     :raises Fenced: the run has lost the pipeline to a newer copy. Whoever tries again shall not take it back.
     """
-    with _lock:
-        home = _homes.setdefault((place.run_id, pipeline), place.where)
-        _keep(_homes, (place.run_id, pipeline), home)
-        fenced = _fenced.get(place)
-    if home != place.where:
+    if _kept(_homes, (place.run_id, pipeline), place.where) != place.where:
         raise UnsupportedQuery(
             f"two sinks of one query have the pipeline_id {pipeline!r}, and write to different clusters or ledger "
             "topics; the rows of the second are not written",
             next_step="give each sink a pipeline_id of its own",
             details={ROWS_REFUSED: True},
         )
-    if fenced is not None:
+    known = memory(place)
+    if known.fenced:
         raise Fenced(
-            f"run {place.run_id} has lost pipeline {pipeline} to a newer copy before: {fenced}",
+            f"run {place.run_id} has lost pipeline {pipeline} to a newer copy before: {known.fenced}",
             next_step="leave this copy stopped; let the sink's errors leave the foreachBatch function",
         )
+    return known
 
 
-def fence(place: Place, why: Fenced) -> None:
-    """A newer copy of the pipeline has taken over from the run at ``place``, for good."""
+def _kept(known: OrderedDict[K, V], key: K, new: V) -> V:
+    """What is known by ``key``; ``new``, if nothing is. The last thousand that were asked for are kept."""
     with _lock:
-        _keep(_fenced, place, _fenced.get(place) or why.message)
-
-
-def tried(place: Place, batch_id: int, frames: Hashable) -> None:
-    """A call for the batch with these frames has failed."""
-    with _lock:
-        _keep(_tried, place, (batch_id, frames))
-
-
-def tried_with(place: Place, batch_id: int) -> Hashable | None:
-    """The frames of the call for the batch that failed last, if one did and none has been successful since."""
-    with _lock:
-        number, frames = _tried.get(place, (None, None))
-    return frames if number == batch_id else None
-
-
-def to_be_noted(place: Place, note: Note | None) -> None:
-    """``note`` waits until it is written beside the checkpoint; None: it is."""
-    with _lock:
-        if note is None:
-            _to_note.pop(place, None)
-        else:
-            _keep(_to_note, place, note)
-
-
-def to_note(place: Place) -> Note | None:
-    """What waits to be noted."""
-    with _lock:
-        return _to_note.get(place)
-
-
-def failed_at(place: Place) -> BatchId | None:
-    """The batch at which an earlier owner of ``place`` was closed."""
-    with _lock:
-        return _failed.get(place)
-
-
-def _keep(known: OrderedDict[Any, Any], place: Hashable, what: object) -> None:
-    known[place] = what
-    known.move_to_end(place)
-    while len(known) > _REMEMBERED_PLACES:
-        known.popitem(last=False)
+        found = known.setdefault(key, new)
+        known.move_to_end(key)
+        while len(known) > _REMEMBERED:
+            known.popitem(last=False)
+    return found
 
 
 def _look_after() -> None:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.handed_over import HandedOver, Note
@@ -230,11 +229,9 @@ def _execution(frame: DataFrame, query_id: str) -> Any:
     return execution
 
 
-def _refuse_another_thread(context: SparkContext, execution: Any) -> None:
+def _refuse_another_thread(context: Any, execution: Any) -> None:
     """Spark counts the batch as done when the function returns, whatever its threads are about."""
-    gateway = context._gateway
-    assert gateway is not None  # noqa: S101 — a classic session has one
-    if not gateway.jvm.java.lang.Thread.currentThread().equals(execution.queryExecutionThread()):
+    if not context._jvm.java.lang.Thread.currentThread().equals(execution.queryExecutionThread()):
         raise _called_in_another_thread()
 
 
