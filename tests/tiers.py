@@ -4,9 +4,9 @@
 like then choose. A test is in the cheapest tier that has what it needs, and each tier has one `make` target:
 
 * ``fast`` (``make test-fast``): no broker and no JVM. :mod:`no_java` holds it to that.
-* ``main`` (``make test`` = ``fast`` + ``main``): the worker's one broker and its one Spark session. Of a test on Spark
-  with many cases only the first is here.
-* ``ci`` (``make test-ci`` = all but ``chaos``): the other cases, and whole pipelines in processes of their own.
+* ``main`` (``make test`` = ``fast`` + ``main``): the worker's one broker and its one Spark session. Of a file on Spark
+  only the first two tests are here, and of these the first case: write what tells most at the top.
+* ``ci`` (``make test-ci`` = all but ``chaos``): the others, and whole pipelines in processes of their own.
 * ``chaos`` (``make chaos``): what needs a broker of the old version, or a cluster beside the shared one, or minutes.
 
 What a test stands on is read off its fixtures, its parameters, and the code that it and its fixtures reach in this
@@ -38,6 +38,8 @@ OWN_DRIVERS = ("chaos", "bench")
 SHARED_BROKER, SHARED_SPARK = "kafka", "spark"
 """The fixtures of ``tests/conftest.py`` that each worker has once."""
 
+_EARLY = 2
+
 _PROGRAM_TEXTS = ("LocalKafka(", "local_kafka.")
 """A cluster that is started by the text of a program, which a test runs in a process of its own, is named so there."""
 
@@ -56,6 +58,8 @@ class Facts:
     """Marked as one that takes minutes: the one thing that cannot be read off a test."""
     first_case: bool = True
     """The first of the cases of its function, or the only one."""
+    early: bool = True
+    """Among the first two of its file."""
     own_driver: bool = False
     """Stands on Spark and not on the shared session: it runs pipelines in processes, each with a Spark of its own."""
     driver_killed: bool = False
@@ -70,7 +74,7 @@ def tier_of(facts: Facts) -> str:
         return "fast"
     if facts.own_driver:
         return "main" if facts.driver_killed and facts.first_case else "ci"
-    return "main" if facts.first_case or not facts.spark else "ci"
+    return "main" if not facts.spark or (facts.first_case and facts.early) else "ci"
 
 
 def facts_of(item: pytest.Function) -> Facts:
@@ -89,6 +93,7 @@ def facts_of(item: pytest.Function) -> Facts:
         own_cluster=own_cluster,
         slow=item.get_closest_marker("slow") is not None,
         first_case=not any(_case_numbers(item)),
+        early=_place_in_file(item) < _EARLY,
         own_driver=spark and SHARED_SPARK not in shared,
         driver_killed=any(fault.startswith("driver-killed") for fault in faults),
     )
@@ -106,6 +111,13 @@ def _parameters(item: pytest.Function) -> dict[str, object]:
 def _case_numbers(item: pytest.Function) -> list[int]:
     """How manieth value of each parameter this case has, from 0."""
     return list(item.callspec.indices.values()) if hasattr(item, "callspec") else []
+
+
+def _place_in_file(item: pytest.Function) -> int:
+    """How many tests stand above this one."""
+    others = (inspect.unwrap(other) for name, other in vars(item.module).items() if name.startswith("test_"))
+    mine = inspect.unwrap(item.function).__code__.co_firstlineno
+    return sum(inspect.isfunction(other) and other.__code__.co_firstlineno < mine for other in others)
 
 
 # ── the fixtures of a test, also those that it asks for by a name that only its parameters or its code say ──
