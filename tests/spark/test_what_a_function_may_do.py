@@ -6,6 +6,7 @@ It works, or is refused by name, and following the advice works, too. Nothing is
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import threading
@@ -289,16 +290,19 @@ def test_an_error_that_is_kept_back_is_found(pipeline: Pipeline, at_step: Any):
 
 
 @pytest.mark.fault("function-keeps-an-error")
-@pytest.mark.parametrize("inherits", [False, True])
-def test_a_call_in_a_thread_is_refused(pipeline: Pipeline, inherits: bool):
-    """Nobody may look into its future, and the function may end before it does: the next batch is refused, too."""
+@pytest.mark.parametrize(("inherits", "bad"), [(False, False), (True, False), (False, True)])
+def test_a_call_in_a_thread_is_refused(pipeline: Pipeline, inherits: bool, bad: bool):
+    """Nobody may look into its future, and the function may end before it does: the next batch is refused, too.
+
+    Also when the thread got no further than to the columns of its frame, which are looked at first.
+    """
     pipeline.feed(80)
     sink = pipeline.sink()
     said: list[BaseException | None] = []
 
     def function(frame: DataFrame, batch_id: int) -> None:
         def call() -> None:
-            sink(copy(frame), batch_id)
+            sink(frame if bad else copy(frame), batch_id)
 
         with ThreadPoolExecutor(1) as pool:
             said.append(pool.submit(inheritable_thread_target(call) if inherits else call).exception())
@@ -310,10 +314,12 @@ def test_a_call_in_a_thread_is_refused(pipeline: Pipeline, inherits: bool):
             sink(copy(frame), batch_id)
 
     error = run(pipeline, in_turn)
-    assert type(said[0]) is UnsupportedQuery
-    assert "thread" in str(said[0])
+    assert type(said[0]) is (BadColumn if bad else UnsupportedQuery)
+    assert bad or "thread" in str(said[0])
     assert type(error) is BatchNotWritten
     assert pipeline.visible() == []
+    (note,) = (pipeline.checkpoint / "onceward" / pipeline.name).glob("0-*")
+    assert json.loads(note.read_text())["lacking"]
 
 
 @pytest.mark.fault("function-keeps-an-error")

@@ -537,7 +537,7 @@ class Notes(HandedOver):
         self.files = {(note.batch_id, note.run_id): note for note in notes}
         self._others = others
 
-    def notes(self) -> list[Note]:
+    def _all(self) -> list[Note]:
         return sorted(self.files.values())
 
     def give(self, batch_id: int, run_id: str) -> None:
@@ -550,6 +550,7 @@ class Notes(HandedOver):
         del self.files[note.batch_id, note.run_id]
 
     def others(self, since: int) -> tuple[str, ...]:
+        self.asked_since = since
         return self._others
 
 
@@ -641,7 +642,7 @@ def test_a_try_that_failed_before_is_settled_by_the_batch():
             work = batches(target if log.began_with_batch_0(0) else MemoryTarget())
             for number in range(3):
                 work.process(write(Frame()), running(number, run="this", history=log))
-            assert log.book.notes() == [Note(1, "this"), Note(2, "this")]
+            assert log.book.notes(-1) == [Note(1, "this"), Note(2, "this")]
 
 
 def test_what_this_run_refused_is_not_settled_by_its_other_calls():
@@ -659,7 +660,7 @@ def test_a_note_is_settled_when_the_batch_is_written_and_not_before():
     target.plan["write"] = [RecordTooLarge("as if killed", next_step="nothing")]
     with pytest.raises(RecordTooLarge):
         batches(target).process(write(Frame()), running(1, run="newer", history=log))
-    assert log.book.notes() == [Note(1, "newer"), Note(1, "older", "SendFailed: lost")]
+    assert log.book.notes(-1) == [Note(1, "newer"), Note(1, "older", "SendFailed: lost")]
     with pytest.raises(BatchNotWritten, match="SendFailed"):
         batches(target).process(write(Frame()), running(2, run="third", history=log))
 
@@ -675,6 +676,7 @@ def test_a_ledger_that_lost_its_end_is_no_function_that_skips(lost: int):
     with pytest.raises(LedgerBehind, match="before it was handed over") as refused:
         batches(target).process(write(Frame()), running(4, history=log))
     assert f"commits/{4 - lost}" in refused.value.next_step
+    assert log.book.asked_since == 4 - lost, "who else would be rewound by that"
 
 
 @pytest.mark.parametrize("failed_before", [False, True])

@@ -89,10 +89,11 @@ notes: list[tuple[str, int]] = []
 rows_lacking: list[bool] = []
 
 
-def note(frame: str, number: int, error: object, *, lacking: bool) -> Note:
-    notes.append((frame, number))
-    rows_lacking.append(lacking)
-    return Note(number, frame, str(error), lacking)
+def note(frame: str, number: int, error: BaseException) -> Note:
+    """A wrong number is over a thousand: Spark knows the right one."""
+    notes.append((frame, number % 1000))
+    refused = isinstance(error, OncewardError) and error.details.get(ROWS_REFUSED, False)
+    return Note(number % 1000, frame, str(error), refused)
 
 
 class Files:
@@ -106,6 +107,7 @@ class Files:
         if self.away:
             raise OSError("the file system is away")
         self.written.append(note)
+        rows_lacking.append(note.lacking)
 
 
 files = Files()
@@ -295,12 +297,12 @@ def test_what_cannot_be_noted_is_noted_before_anything_else_is_written(
     monkeypatch.setattr(Batches, "error", SendFailed("lost"))
     files.away = True
     for number in (3, 4):
-        with pytest.raises((SendFailed, OSError)):
-            call(sink, "run-away/q", number)
+        with pytest.raises((SendFailed, OSError)), sink.batch(Frame("run-away/q"), number):
+            raise SendFailed("lost")
     monkeypatch.setattr(Batches, "error", None)
     files.away = False
     call(sink, "run-away/q", 5)
-    assert [note.batch_id for note in files.written] == [4], "the batches before are missing with it"
+    assert [note.batch_id for note in files.written] == [3, 4]
 
 
 def test_the_first_error_is_the_one_to_hear_of(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,3 +431,59 @@ def test_a_look_out_that_died_is_replaced(sink: Any, monkeypatch: pytest.MonkeyP
     dead.join()
     monkeypatch.setattr(runs, "_janitor", dead)
     test_a_sink_is_closed_when_its_query_ends(sink)
+
+
+@pytest.mark.parametrize("bad_first", [False, True])
+def test_a_wrong_batch_number_hides_no_refused_frame(
+    sink: Any, monkeypatch: pytest.MonkeyPatch, bad_first: bool
+) -> None:
+    def refuse() -> None:
+        with pytest.raises(BadColumn), sink.batch(Frame("run-number/q"), 5003):
+            raise BadColumn("no column value")
+
+    if bad_first:
+        refuse()
+        with pytest.raises(UnsupportedQuery, match="other frames"):
+            call(sink, "run-number/q", 3)
+    else:
+        call(sink, "run-number/q", 3)
+        refuse()
+    assert rows_lacking[-1] is True
+
+
+def test_blocks_of_one_batch_do_not_nest(sink: Any) -> None:
+    batch = sink.batch(Frame("run-nested/q"), 3)
+
+    def nested() -> None:
+        with batch:
+            batch.write(Frame("run-nested/q"))
+            with contextlib.suppress(UnsupportedQuery), batch:
+                raise AssertionError("never begun")
+
+    with pytest.raises(UnsupportedQuery, match="within another"):
+        nested()
+    assert sink.targets == []
+
+
+def test_an_error_without_a_length_is_an_error(sink: Any) -> None:
+    class Empty(Exception):
+        def __len__(self) -> int:
+            return 0
+
+    def write() -> None:
+        with sink.batch(Frame("run-empty/q"), 3) as batch:
+            batch.write(Frame("run-empty/q"))
+            raise Empty
+
+    with pytest.raises(Empty):
+        write()
+    assert sink.targets == []
+
+
+def test_what_comes_late_is_noted_as_lacking(sink: Any) -> None:
+    """A call for a batch before the newest that was committed."""
+    for number in (3, 4):
+        call(sink, "run-late/q", number)
+    with pytest.raises(ZeroDivisionError), sink.batch(Frame("run-late/q"), 3):
+        raise ZeroDivisionError
+    assert rows_lacking == [True]

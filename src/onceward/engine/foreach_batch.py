@@ -8,6 +8,7 @@ does. Sinks subclass :class:`ForeachBatchSink` and say how to write; when, and w
 from __future__ import annotations
 
 import logging
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from types import TracebackType
@@ -50,7 +51,8 @@ class Batch:
         self._frame = frame
         self._batch_id = batch_id
         self._writes: list[Write] | None = None
-        self._refused: Exception | None = None
+        self._refused: BaseException | None = None
+        self._lock = threading.Lock()
 
     def write(self, frame: DataFrame, *, topic: str | None = None) -> None:
         """Hand over a frame; its columns are checked at once, its rows are written when the block ends.
@@ -59,34 +61,37 @@ class Batch:
         :raises BadColumn, InvalidTopicName: the frame cannot be written as it is.
         """
         handed, writes = Write(frame, topic), self._writes
-        refused: Exception | None = None
+        refused: BaseException | None = None
         try:
             handed = self._sink._checked(frame, topic)
-        except Exception as error:  # noqa: BLE001 — Spark's own, too: raised again below
+        except BaseException as error:  # noqa: BLE001 — whatever it is: raised again below
             refused = error
-        if writes is None or writes is not self._writes:
-            refused = UnsupportedQuery(
-                "batch.write() was called outside the with block, where nothing would be written",
-                next_step="write `with sink.batch(frame, batch_id) as batch:` and call batch.write(…) inside",
-                details={ROWS_REFUSED: True},
-            )
+        with self._lock:  # a thread of the function's may be late
+            inside = writes is not None and writes is self._writes
+            if writes is not None and inside:
+                writes.append(handed)
+                # The function may keep it to itself; the block shall not commit the other frames as if they were all.
+                self._refused = self._refused or refused
+        if not inside:
+            refused = _misused("batch.write() was called outside the with block, where nothing would be written")
             self._sink._gave_up(self._frame, self._batch_id, refused, [handed])
-        else:
-            writes.append(handed)
         if refused is not None:
-            # The function may keep it to itself; the block shall not commit the other frames as if they were all.
-            self._refused = refused
             raise refused
 
     def __enter__(self) -> Batch:
-        self._writes, self._refused = [], None
+        with self._lock:
+            if self._writes is not None:
+                self._refused = _misused("a with block of one batch was begun within another of the same batch")
+                raise self._refused
+            self._writes, self._refused = [], None
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        writes, self._writes = self._writes or [], None
-        failed = error or self._refused
+        with self._lock:
+            writes, self._writes = self._writes or [], None
+        failed = self._refused if error is None else error
         if failed is None:
             self._sink._write(self._frame, self._batch_id, writes)
             return
@@ -95,6 +100,14 @@ class Batch:
         self._sink._gave_up(self._frame, self._batch_id, failed, handed)
         if error is None:
             raise failed
+
+
+def _misused(what: str) -> UnsupportedQuery:
+    return UnsupportedQuery(
+        what,
+        next_step="write `with sink.batch(frame, batch_id) as batch:` once and call batch.write(…) inside",
+        details={ROWS_REFUSED: True},
+    )
 
 
 class ForeachBatchSink(ABC):
@@ -172,26 +185,40 @@ class ForeachBatchSink(ABC):
         """
         try:
             known = runs.memory(runs.Place(current_run_id(frame), self._where))
-            lacking = known.committed == batch_id  # and this call came afterwards
             if isinstance(error, OncewardError):
                 known.error = error
-                lacking = lacking or bool(error.details.get(ROWS_REFUSED))
             if isinstance(error, Fenced):
                 known.fenced = known.fenced or error.message
             if not self._has_ledger:
                 return
+            note = note_of_failure(frame, batch_id, error)
+            number = batch_id if note is None else note.batch_id
             if writes is not None:
-                known.tried = batch_id, _frames(writes)
-            known.to_note = note_of_failure(frame, batch_id, error, lacking=lacking) or known.to_note
+                known.tried = number, _fingerprints(writes)
+            if note is not None:
+                late = known.committed is not None and number <= known.committed
+                known.to_note.append(note._replace(lacking=note.lacking or late))
             self._note(frame, known)
         except Exception as also:  # noqa: BLE001 — the first error is the one to hear of
             log.warning("%s: no note could be left that batch %s failed: %s", self._policy.pipeline, batch_id, also)
 
     def _note(self, frame: DataFrame, known: runs.Memory) -> None:
         """Write down what could not be written; what cannot even be noted is tried again at the next batch."""
-        if known.to_note is not None:
-            notes_at(frame, self._policy.pipeline).failed(known.to_note)
-            known.to_note = None
+        while known.to_note:
+            notes_at(frame, self._policy.pipeline).failed(known.to_note[0])
+            known.to_note.pop(0)
+
+    def _refuse_other_frames(self, known: runs.Memory, running: RunningBatch, writes: Sequence[Write]) -> None:
+        """A call that failed may be tried again. Other frames in its place would commit the batch without its rows."""
+        number, handed = known.tried or (None, None)
+        if number == running.batch.batch_id and handed != _fingerprints(writes):
+            raise UnsupportedQuery(
+                f"a call of the sink for {running.batch} has failed, and the function calls again with other frames; "
+                "they would commit the batch without the rows of the first call, and are not written",
+                next_step="let the sink's errors leave the function; hand all frames of a batch over in one block; if "
+                "the function tries again by itself, then with the same frames",
+                details={ROWS_REFUSED: True},
+            )
 
     def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:
         self._refuse_a_second_query(frame, running)
@@ -199,7 +226,7 @@ class ForeachBatchSink(ABC):
         known = runs.claim(place, self._policy.pipeline)
         if known.committed == running.batch.batch_id:
             raise second_call(running.batch)
-        _refuse_other_frames(known, running, writes)
+        self._refuse_other_frames(known, running, writes)
         self._note(frame, known)
         for left in reversed(range(self._policy.attempts)):
             batches = self._batches_at(place, frame, running)
@@ -263,21 +290,9 @@ class ForeachBatchSink(ABC):
             runs.leave(self._place)
 
 
-def _frames(writes: Sequence[Write]) -> tuple[tuple[str | None, int], ...]:
-    return tuple((write.where, fingerprint(write.frame)) for write in writes)
-
-
-def _refuse_other_frames(known: runs.Memory, running: RunningBatch, writes: Sequence[Write]) -> None:
-    """A call that failed may be tried again. Other frames in its place would commit the batch without its rows."""
-    number, frames = known.tried or (None, None)
-    if number == running.batch.batch_id and frames != _frames(writes):
-        raise UnsupportedQuery(
-            f"a call of the sink for {running.batch} has failed, and the function calls again with other frames; they "
-            "would commit the batch without the rows of the first call, and are not written",
-            next_step="let the sink's errors leave the function; hand all frames of a batch over in one block; if the "
-            "function tries again by itself, then with the same frames",
-            details={ROWS_REFUSED: True},
-        )
+def _fingerprints(writes: Sequence[Write]) -> list[tuple[str | None, int]]:
+    """Equal for two calls that hand over the same, however the frames were made."""
+    return [(write.where, fingerprint(write.frame)) for write in writes]
 
 
 def error_of(query: StreamingQuery) -> OncewardError | None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +26,8 @@ from onceward.ids import PipelineId
 log = logging.getLogger(__name__)
 
 _LONGEST_TEXT = 2_000
+_lock = threading.Lock()
+"""A thread of the function's may be late with a note: it is not to be taken for an empty one, and removed."""
 
 
 class Note(NamedTuple):
@@ -52,8 +55,16 @@ class HandedOver:
         self._folder = self._path(f"{checkpoint}/onceward/{pipeline}")
         self._files = self._folder.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
 
-    def notes(self) -> list[Note]:
-        """All there are, by batch."""
+    def notes(self, newest: int) -> list[Note]:
+        """All there are, by batch. Of batches below ``newest``, the ledger's, those that lack nothing are removed."""
+        with _lock:
+            notes = self._all()
+            for note in notes:
+                if note.batch_id < newest and not note.lacking:
+                    self.forget(note)
+            return notes
+
+    def _all(self) -> list[Note]:
         if not self._files.exists(self._folder):
             return []
         found = []
@@ -72,14 +83,15 @@ class HandedOver:
 
     def failed(self, note: Note) -> None:
         """Note that the batch, or rows of it, could not be written, and why. What is lacking stays so."""
-        known = self._read(note._replace(lacking=False))
-        lacking = note.lacking or (known is not None and known.lacking)
-        stream = self._files.create(self._file(note.batch_id, note.run_id), True)
-        try:
-            text = {"error": note.error[:_LONGEST_TEXT], "lacking": lacking}
-            stream.write(bytearray(json.dumps(text).encode()))
-        finally:
-            stream.close()
+        with _lock:
+            known = self._read(note._replace(lacking=False))
+            lacking = note.lacking or (known is not None and known.lacking)
+            stream = self._files.create(self._file(note.batch_id, note.run_id), True)
+            try:
+                text = {"error": note.error[:_LONGEST_TEXT], "lacking": lacking}
+                stream.write(bytearray(json.dumps(text).encode()))
+            finally:
+                stream.close()
 
     def settle(self, batch_id: int, run_id: str, notes: Iterable[Note]) -> None:
         """The batch is written: of ``notes``, those of failed tries are out of date. Not what this run refused."""

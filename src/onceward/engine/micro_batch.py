@@ -132,23 +132,23 @@ class MicroBatches:
         history, offered = running.history, running.batch.batch_id
         if history is None:
             return None
-        notes = self._notes = self._handed_over(history).notes()
-        if newest is not None and newest.batch.query_id != running.batch.query_id:
-            return None
         last = -1 if newest is None else newest.batch.batch_id
-        for note in notes:
-            if note.batch_id < last and not note.lacking:
-                self._handed_over(history).forget(note)
+        elsewhere = newest is not None and newest.batch.query_id != running.batch.query_id
+        notes = self._notes = self._handed_over(history).notes(-1 if elsewhere else last)
+        if elsewhere:
+            return None
         missing, left_out = self._missing(notes, last, running)
         gap = offered - last > 1
+        # Where no error is known, the ledger lost its end, and notes of batches before its last ones are gone.
+        first = next((number if why else last + 1 for number, why in missing.items()), offered)
         return Skipped(
             history.ends(last) if gap and last >= 0 else None,
             self._saw_it_end(newest, running) if gap else False,
             tuple(missing.items()),
             vouched=any(note.batch_id == last for note in notes),
             checkpoint=history.checkpoint if missing else "",
-            others=self._handed_over(history).others(min(missing)) if missing else (),
-            rewindable=bool(missing) and self._can_run_again(missing, last, history),
+            others=self._handed_over(history).others(first) if missing else (),
+            rewindable=bool(missing) and first >= last and _has_log(history, first),
             left_out=left_out,
         )
 
@@ -168,12 +168,6 @@ class MicroBatches:
                 self._handed_over(running.history).forget(note)
         rest = sorted(set(missing) - set(left_out), key=lambda note: (note.batch_id, note.error))
         return {note.batch_id: note.error for note in rest}, bool(left_out)
-
-    def _can_run_again(self, missing: dict[int, str], last: int, history: History) -> bool:
-        """Can Spark be made to run again what is missing, by taking away what it logged later?"""
-        first = min(missing) if any(missing.values()) else last + 1
-        before = history.ends(first - 1) if first else ()
-        return first >= last and history.ends(first) is not None and before is not None
 
     def _saw_it_end(self, newest: LedgerRecord | None, running: RunningBatch) -> bool:
         """Has this run seen all since the ledger's newest record, or all there is where the ledger has none?"""
@@ -416,6 +410,11 @@ class MicroBatches:
             "query_id": running.batch.query_id,
             "batch_id": running.batch.batch_id,
         }
+
+
+def _has_log(history: History, batch_id: int) -> bool:
+    """Can Spark be made to run ``batch_id`` again, by taking away what it logged later?"""
+    return history.ends(batch_id) is not None and (batch_id == 0 or history.ends(batch_id - 1) is not None)
 
 
 def _sequence(record: LedgerRecord | None) -> int:

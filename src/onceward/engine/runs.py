@@ -63,10 +63,10 @@ class Memory:
 
     committed: int | None = None
     failed: BatchId | None = None
-    tried: tuple[int, Hashable] | None = None
+    tried: tuple[int, object] | None = None
     error: OncewardError | None = None
     fenced: str = ""
-    to_note: Note | None = None
+    to_note: list[Note] = field(default_factory=list)
 
     def succeeded(self, batch: BatchId) -> None:
         """``batch`` is committed: who calls for it once more is a second caller, and not one who tries again."""

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.handed_over import HandedOver, Note
 from onceward.engine.spark_session import use_the_drivers_python
-from onceward.errors import ROWS_REFUSED, UnsupportedQuery
+from onceward.errors import ROWS_REFUSED, OncewardError, UnsupportedQuery
 from onceward.ids import BatchId, PipelineId, SourceRange
 
 SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
@@ -151,16 +151,19 @@ def fingerprint(frame: DataFrame) -> int:
         return 0
 
 
-def note_of_failure(frame: DataFrame, batch_id: int, error: BaseException, *, lacking: bool) -> Note | None:
+def note_of_failure(frame: DataFrame, batch_id: int, error: BaseException) -> Note | None:
     """What is to be noted beside the checkpoint of a batch that failed; None outside a running query.
 
-    See :mod:`onceward.engine.handed_over`.
+    See :mod:`onceward.engine.handed_over`. Rows are lacking where the error says so, and where the call came in a
+    thread: Spark may have counted the batch as done by then.
     """
     execution = _query_of(frame)
     if execution is None:
         return None
     running = frame.sparkSession.sparkContext.getLocalProperty(_BATCH_ID)
     number = batch_id if running is None else int(running)  # a function may have passed on another one
+    refused = isinstance(error, OncewardError) and bool(error.details.get(ROWS_REFUSED))
+    lacking = refused or _in_another_thread(frame.sparkSession.sparkContext, execution)
     return Note(number, str(execution.runId().toString()), f"{type(error).__name__}: {error}", lacking)
 
 
@@ -231,8 +234,12 @@ def _execution(frame: DataFrame, query_id: str) -> Any:
 
 def _refuse_another_thread(context: Any, execution: Any) -> None:
     """Spark counts the batch as done when the function returns, whatever its threads are about."""
-    if not context._jvm.java.lang.Thread.currentThread().equals(execution.queryExecutionThread()):
+    if _in_another_thread(context, execution):
         raise _called_in_another_thread()
+
+
+def _in_another_thread(context: Any, execution: Any) -> bool:
+    return not context._jvm.java.lang.Thread.currentThread().equals(execution.queryExecutionThread())
 
 
 def _called_in_another_thread() -> UnsupportedQuery:
