@@ -25,7 +25,7 @@ demo: jars ## kill -9 a pipeline on a real broker again and again and count: not
 	$(BIN)/onceward demo $(ARGS)
 
 bench: jars ## encoder speed, and the sink beside Spark's own (ARGS="…" passes options on)
-	$(BIN)/onceward bench $(ARGS)
+	$(BIN)/python -m benchmarks $(ARGS)
 
 # Each test has one tier, fast, main, ci or chaos, which tests/tiers.py computes from what it stands on. Two workers have a
 # broker and a Spark session each; whoever is through takes tests over from the other.

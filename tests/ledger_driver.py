@@ -17,11 +17,11 @@ from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from onceward import KafkaSink
-from onceward.engine.spark_query import KafkaSource, RunningBatch
 from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange
 from onceward.ledger.record import LedgerRecord
 from onceward.records.partitioner import partition_of_keys
 from onceward.sinks.kafka.target import KafkaTarget
+from onceward.spark.query import KafkaSource, RunningBatch
 from onceward.testing import LocalKafka
 
 NOBODY = ProducerIdentity(-1, -1)

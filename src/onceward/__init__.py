@@ -14,22 +14,45 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onceward import errors as errors
     from onceward.engine.foreach_batch import error_of as error_of
-    from onceward.engine.spark_session import spark_conf as spark_conf
     from onceward.errors import OncewardError as OncewardError
+    from onceward.operate.restart import ExponentialDelay as ExponentialDelay
+    from onceward.operate.restart import FailureRate as FailureRate
+    from onceward.operate.restart import FixedDelay as FixedDelay
+    from onceward.operate.restart import NoRestart as NoRestart
+    from onceward.operate.supervise import supervise as supervise
     from onceward.sinks.kafka.sink import KafkaSink as KafkaSink
     from onceward.sources.kafka import kafka_source as kafka_source
     from onceward.sources.lineage import lineage as lineage
+    from onceward.spark.session import spark_conf as spark_conf
 
 _HOME = {
+    "ExponentialDelay": "onceward.operate.restart",
+    "FailureRate": "onceward.operate.restart",
+    "FixedDelay": "onceward.operate.restart",
     "KafkaSink": "onceward.sinks.kafka.sink",
+    "NoRestart": "onceward.operate.restart",
     "OncewardError": "onceward.errors",
     "error_of": "onceward.engine.foreach_batch",
     "kafka_source": "onceward.sources.kafka",
     "lineage": "onceward.sources.lineage",
-    "spark_conf": "onceward.engine.spark_session",
+    "spark_conf": "onceward.spark.session",
+    "supervise": "onceward.operate.supervise",
 }
 
-__all__ = ["KafkaSink", "OncewardError", "error_of", "errors", "kafka_source", "lineage", "spark_conf"]
+__all__ = [
+    "ExponentialDelay",
+    "FailureRate",
+    "FixedDelay",
+    "KafkaSink",
+    "NoRestart",
+    "OncewardError",
+    "error_of",
+    "errors",
+    "kafka_source",
+    "lineage",
+    "spark_conf",
+    "supervise",
+]
 
 
 def __getattr__(name: str) -> Any:

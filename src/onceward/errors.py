@@ -46,15 +46,16 @@
 
 What is said here of visibility holds for ``delivery="exactly_once"``; the weaker deliveries may have written a part.
 
-``retry_batch`` says whether the engine may run the same batch again by itself, ``reopen`` whether it may begin anew
-with it. Errors pickle, and cross from an executor to the driver as JSON (:func:`to_json`, :func:`from_json`): a driver
-never unpickles what a socket says.
+Each says in its ``recovery`` what may be done by itself: run the batch again, restart the query, or stop. Errors
+pickle, and cross from an executor to the driver as JSON (:func:`to_json`, :func:`from_json`): a driver never unpickles
+what a socket says.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from enum import Enum
 from typing import Any, ClassVar
 
 ROWS_REFUSED = "rows_refused"
@@ -62,6 +63,15 @@ ROWS_REFUSED = "rows_refused"
 commit it. Where the user's function keeps such an error to itself, the next batch is refused."""
 
 _LINE_BREAKS = re.compile(r"\s*[\r\n]\s*")
+
+
+class Recovery(Enum):
+    """What may be done about an error without a person; each includes what stands below it."""
+
+    RUN_AGAIN = "the engine aborts the attempt and runs the same batch again"
+    REOPEN = "the engine begins anew with the batch, as a start of the query would: take over, read the ledger, admit"
+    RESTART = "the query fails, and may be started again on the same checkpoint"
+    STOP = "the query fails, and would only fail again, or do harm: a person decides"
 
 
 class OncewardError(Exception):
@@ -72,9 +82,7 @@ class OncewardError(Exception):
     :param details: the ids at hand (batch, partition, setting …), JSON values only.
     """
 
-    retry_batch: ClassVar[bool] = False
-    reopen: ClassVar[bool] = False
-    """May the engine begin anew with this batch, as a start of the query would: take over, read the ledger, admit?"""
+    recovery: ClassVar[Recovery] = Recovery.STOP
 
     def __init__(self, message: str, *, next_step: str = "", details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -149,7 +157,7 @@ class ResourceError(OncewardError):
 class BrokerUnreachable(ResourceError):
     """No broker answered in time."""
 
-    retry_batch = True
+    recovery = Recovery.RUN_AGAIN
 
 
 class TopicMissing(ResourceError):
@@ -175,7 +183,7 @@ class UnsupportedBroker(ResourceError):
 class SequencerUnreachable(ResourceError):
     """An executor cannot connect to the sequencer in the driver process."""
 
-    retry_batch = True
+    recovery = Recovery.RUN_AGAIN
 
 
 class SourceDataLost(ResourceError):
@@ -193,7 +201,7 @@ class LedgerBehind(AdmissionRefused):
 class LedgerOutdated(AdmissionRefused):
     """The ledger was read from a broker that no longer led it: more is committed than this run knew."""
 
-    reopen = True
+    recovery = Recovery.REOPEN
 
 
 class LedgerUnreadable(AdmissionRefused):
@@ -223,7 +231,7 @@ class SourceTopicReplaced(AdmissionRefused):
 class BatchFailed(OncewardError):
     """This attempt is aborted; the same batch may run again under a new epoch."""
 
-    retry_batch = True
+    recovery = Recovery.RUN_AGAIN
 
 
 class SendFailed(BatchFailed):
@@ -256,6 +264,8 @@ class BatchTimedOut(BatchFailed):
 
 class CommitInDoubt(OncewardError):
     """``EndTxn(commit)`` has no answer yet: the batch may or may not be committed, and the ledger decides."""
+
+    recovery = Recovery.RESTART
 
 
 class Fenced(OncewardError):

@@ -1,20 +1,28 @@
 """What the engine is doing, as it does it: one event when a step starts, one when it ends.
 
-Logs, metrics, progress bars, dashboards and fault injection subscribe here; the engine knows none of them.
-Subscribers run in the thread of the step, in the order in which they subscribed. An exception of a subscriber
-is the step's exception: that is what lets a test inject an error exactly where it wants one.
+The engine knows nobody who listens. There are two ways to:
+
+* :func:`watch`, for logs, metrics and dashboards: events are queued, and the watcher has a thread of its own. Whatever
+  it does, and however long it takes, no batch notices.
+* :func:`probe`, for tests and fault points: called in the thread of the step, in the order of the calls, and its
+  exception is the step's exception, which lets a test inject an error exactly where it wants one. One that fails at the
+  end of a commit puts the commit in doubt: never use a probe for anything that may fail by itself.
 
 Runs everywhere; events stay in the process that published them.
 """
 
 from __future__ import annotations
 
+import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+log = logging.getLogger(__name__)
 
 Phase = Literal["started", "finished", "failed"]
 
@@ -34,7 +42,7 @@ class Event:
     error: BaseException | None = None
 
 
-Subscriber = Callable[[Event], None]
+Listener = Callable[[Event], None]
 
 # The steps of a micro-batch in reading order; see engine/micro_batch.py.
 OPEN = "open"  # first batch of a process: preflight, fencing of predecessors, ledger read
@@ -52,28 +60,83 @@ FINISH = "finish"  # hand the batch back to Spark, which then writes its commit 
 
 STEPS = (OPEN, ADMIT, REPLAY, PLAN, SEND, LEASE, CHECK, OFFSETS, LEDGER, COMMIT, ABORT, FINISH)
 
+_QUEUED = 10_000
+_LAST_SECONDS = 5.0
 _lock = threading.Lock()
-_subscribers: tuple[Subscriber, ...] = ()
+_listeners: tuple[Listener, ...] = ()
 
 
-def subscribe(subscriber: Subscriber) -> Callable[[], None]:
-    """Call ``subscriber`` with every event of this process from now on; returns how to stop that."""
-    global _subscribers
+def probe(listener: Listener) -> Callable[[], None]:
+    """Call ``listener`` inside every step of this process from now on; returns how to stop that."""
+    global _listeners
     with _lock:
-        _subscribers = (*_subscribers, subscriber)
+        _listeners = (*_listeners, listener)
 
-    def unsubscribe() -> None:
-        global _subscribers
+    def stop() -> None:
+        global _listeners
         with _lock:
-            _subscribers = tuple(s for s in _subscribers if s is not subscriber)
+            _listeners = tuple(one for one in _listeners if one is not listener)
 
-    return unsubscribe
+    return stop
+
+
+def watch(watcher: Listener) -> Callable[[], None]:
+    """Tell ``watcher`` of every event of this process from now on, in order, in a thread of its own.
+
+    What it raises is logged. While it is 10,000 events behind, newer ones are lost to it, and how many is logged.
+
+    :returns: how to stop: what is queued is delivered first, for five seconds at most.
+    """
+    queued = _Queued(watcher)
+    stop_listening = probe(queued)
+
+    def stop() -> None:
+        stop_listening()
+        queued.end()
+
+    return stop
+
+
+class _Queued:
+    """Between the steps and one watcher."""
+
+    def __init__(self, watcher: Listener) -> None:
+        self._watcher = watcher
+        self._waiting: queue.Queue[Event | None] = queue.Queue()
+        self._lost = 0
+        self._thread = threading.Thread(target=self._deliver, name="onceward-watcher", daemon=True)
+        self._thread.start()
+
+    def __call__(self, event: Event) -> None:
+        if self._waiting.qsize() < _QUEUED:
+            self._waiting.put(event)  # never waits: the queue itself has no bound
+        else:
+            self._lost += 1
+
+    def end(self) -> None:
+        self._waiting.put(None)
+        self._thread.join(_LAST_SECONDS)
+
+    def _deliver(self) -> None:
+        while (event := self._waiting.get()) is not None:
+            try:
+                self._watcher(event)
+            except Exception as error:  # noqa: BLE001 — whatever it is, it is no batch's
+                log.warning("a watcher of %s failed: %r", event.step, error)
+            if self._waiting.empty():
+                self._tell_of_the_lost()
+        self._tell_of_the_lost()
+
+    def _tell_of_the_lost(self) -> None:
+        lost, self._lost = self._lost, 0
+        if lost:
+            log.warning("a watcher was too slow for %d events, and has not heard of them", lost)
 
 
 def publish(event: Event) -> None:
-    """Hand ``event`` to every subscriber."""
-    for subscriber in _subscribers:
-        subscriber(event)
+    """Hand ``event`` to everybody who listens."""
+    for listener in _listeners:
+        listener(event)
 
 
 @contextmanager

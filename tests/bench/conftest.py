@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onceward.cli.bench.local_broker import LocalBroker
+from benchmarks.local_broker import LocalBroker
 from onceward.testing import LocalKafka
 
 

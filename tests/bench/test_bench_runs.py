@@ -1,4 +1,4 @@
-"""``onceward bench`` on a broker and in Sparks of its own, with a few thousand records."""
+"""``make bench`` on a broker and in Sparks of its own, with a few thousand records."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import onceward
-from onceward.cli.bench.contender_process import ContenderFailed, ContenderProcesses
-from onceward.cli.bench.contenders import Contender, own_package_root, throughput_contenders
-from onceward.cli.bench.figures import summarise
-from onceward.cli.bench.latency import run_latency
-from onceward.cli.bench.local_broker import LocalBroker
-from onceward.cli.bench.plan import BEFORE, ONCEWARD, SPARK_DEFAULTS, LatencyPlan, Shape, SinkPlan
-from onceward.cli.bench.rounds import run_sinks
+from benchmarks.contender_process import ContenderFailed, ContenderProcesses
+from benchmarks.contenders import Contender, own_package_root, throughput_contenders
+from benchmarks.figures import summarise
+from benchmarks.latency import run_latency
+from benchmarks.local_broker import LocalBroker
+from benchmarks.plan import BEFORE, ONCEWARD, SPARK_DEFAULTS, LatencyPlan, Shape, SinkPlan
+from benchmarks.rounds import run_sinks
 from onceward.errors import ConfigurationError
 
 pytestmark = pytest.mark.slow  # each contender is a Spark of its own

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from onceward.cli import app
-from onceward.cli.doctor.checks import Finding, check_brokers
+from onceward.doctor.checks import Finding, check_brokers
 from onceward.testing import LocalKafka
 from onceward.testing.free_ports import free_ports
 

@@ -181,7 +181,7 @@ def test_a_lease_goes_back_only_when_everything_sent_under_it_is_acknowledged(
             given_back.set()
 
     work.client.watch = hold
-    stop = events.subscribe(listen)
+    stop = events.probe(listen)
     try:
         report = work.run(work.spec(ticket), task(0), values("x", 40))
     finally:

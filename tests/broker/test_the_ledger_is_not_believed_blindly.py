@@ -12,13 +12,13 @@ from confluent_kafka import Producer
 
 from deposed_leader import deposed
 from ledger_driver import Driver
-from onceward.engine.spark_query import RunningBatch
 from onceward.errors import CommitInDoubt, LedgerOutdated, LedgerUnreadable
 from onceward.ledger.record import encode
 from onceward.sinks.kafka.target import KafkaTarget
+from onceward.spark.query import RunningBatch
 from onceward.wire.client import KafkaClient
 from onceward.wire.connections import ConnectionLost
-from onceward.wire.offsets import LATEST, list_offsets
+from onceward.wire.reads.offsets import LATEST, list_offsets
 from wire_fixtures import Writer, appends_to, settings
 
 pytestmark = pytest.mark.broker

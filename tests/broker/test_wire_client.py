@@ -16,7 +16,7 @@ from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardErr
 from onceward.testing import LocalKafka
 from onceward.testing.free_ports import free_ports
 from onceward.wire.client import KafkaClient
-from onceward.wire.settings import settings_from_options
+from onceward.wire.options.settings import settings_from_options
 
 pytestmark = pytest.mark.broker
 

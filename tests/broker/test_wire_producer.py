@@ -16,14 +16,15 @@ from onceward.errors import (
     EpochPoisoned,
     PartitionMissing,
     RecordTooLarge,
+    Recovery,
     SendFailed,
     TopicMissing,
 )
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.testing import LocalKafka
+from onceward.wire.appends.producer import Append, PartitionProducer, idempotent_identity
 from onceward.wire.client import KafkaClient
-from onceward.wire.producer import Append, PartitionProducer, idempotent_identity
-from onceward.wire.settings import ProducerSettings
+from onceward.wire.options.settings import ProducerSettings
 from wire_fixtures import LosingClient, Writer, appends_to, first, fragments, one_by_one, settings
 
 pytestmark = pytest.mark.broker
@@ -139,7 +140,7 @@ def test_a_gap_in_the_sequence_is_refused_and_the_batch_must_run_again(writer: W
     writer.producer().send(one_by_one(partition, [b"0"]))
     with pytest.raises(SendFailed, match="OUT_OF_ORDER_SEQUENCE_NUMBER") as refused:
         writer.producer().send(one_by_one(partition, [b"2"], sequence=2))
-    assert refused.value.retry_batch
+    assert refused.value.recovery is Recovery.RUN_AGAIN
     assert str(partition) in str(refused.value)
 
 

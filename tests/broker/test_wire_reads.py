@@ -12,8 +12,8 @@ from onceward.errors import LedgerUnreadable, TopicMissing
 from onceward.ids import TopicPartition
 from onceward.testing import LocalKafka
 from onceward.wire.client import KafkaClient
-from onceward.wire.offsets import EARLIEST, LATEST, committed_offsets, list_offsets
-from onceward.wire.reads import newest_committed
+from onceward.wire.reads.key_reader import newest_committed
+from onceward.wire.reads.offsets import EARLIEST, LATEST, committed_offsets, list_offsets
 from wire_fixtures import Writer, appends_to, fragments
 
 pytestmark = pytest.mark.broker

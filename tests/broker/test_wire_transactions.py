@@ -19,22 +19,23 @@ from onceward.errors import (
     CommitInDoubt,
     Fenced,
     OncewardError,
+    Recovery,
     TransactionTimedOut,
     TransactionTimeoutTooLarge,
 )
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.testing import LocalKafka
+from onceward.wire.appends.producer import PartitionProducer
 from onceward.wire.client import KafkaClient
 from onceward.wire.connections import ConnectionLost
 from onceward.wire.conversation import Refused
-from onceward.wire.coordinator import TransactionCoordinator
 from onceward.wire.deadline import Deadline
-from onceward.wire.offsets import LATEST, committed_offsets, list_offsets
-from onceward.wire.producer import PartitionProducer
-from onceward.wire.reads import newest_committed
-from onceward.wire.settings import ClientSettings, ProducerSettings
-from onceward.wire.transaction import Transaction
-from onceward.wire.transaction_states import State
+from onceward.wire.options.settings import ClientSettings, ProducerSettings
+from onceward.wire.reads.key_reader import newest_committed
+from onceward.wire.reads.offsets import LATEST, committed_offsets, list_offsets
+from onceward.wire.transactions.coordinator import TransactionCoordinator
+from onceward.wire.transactions.states import State
+from onceward.wire.transactions.transaction import Transaction
 from wire_fixtures import LosingClient, Writer, appends_to, first, fragments, one_by_one, settings
 
 pytestmark = pytest.mark.broker
@@ -359,7 +360,7 @@ def test_a_transaction_that_took_too_long_is_told_from_a_takeover_and_the_batch_
 ) -> None:
     with pytest.raises(TransactionTimedOut) as timed_out:
         overdue.transaction.commit()
-    assert timed_out.value.retry_batch
+    assert timed_out.value.recovery is Recovery.RUN_AGAIN
     assert "transaction.timeout.ms=1000" in str(timed_out.value)
     getattr(overdue.transaction, after)()
     overdue.writer.commit({overdue.partition: [b"in time"]})
@@ -408,7 +409,7 @@ def test_a_timeout_above_the_brokers_limit_names_both_settings(client: KafkaClie
 
 
 def test_the_default_timeout_fits_the_broker(client: KafkaClient, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onceward.wire.transaction.LONGEST_TRANSACTION_MS", 3_600_000)
+    monkeypatch.setattr("onceward.wire.transactions.transaction.LONGEST_TRANSACTION_MS", 3_600_000)
     transaction = Transaction(client, new_id(), None)
     transaction.take_over()
     assert transaction.timeout_ms == 900_000  # the brokers' transaction.max.timeout.ms

@@ -30,7 +30,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import onceward as ow
 from job_process import News
 from onceward import events
-from onceward.engine.connector import spark_connector_coordinates
+from onceward.spark.connector import spark_connector_coordinates
 from onceward.testing import faults
 
 ENDED, STOPPED_BY_US, FAILED_OTHERWISE = 0, 3, 4
@@ -152,10 +152,10 @@ def start(settings: JobSettings, records: DataFrame) -> StreamingQuery:
 def run(settings: JobSettings, news: StepNews) -> int:
     spark = session(settings)
     news.tell("session")
-    events.subscribe(news.tell_step)  # before the faults: a step is told before it kills us
+    events.probe(news.tell_step)  # before the faults: a step is told before it kills us
     faults.arm_from_environment()
     if settings.hold:
-        events.subscribe(Hold(settings.hold, Path(settings.folder) / "go"))
+        events.probe(Hold(settings.hold, Path(settings.folder) / "go"))
     records = ow.kafka_source(
         spark,
         bootstrap_servers=settings.bootstrap_servers,

@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import DataFrame
 from target_kit import TargetKit
 
-from onceward.engine.spark_query import RunningBatch
 from onceward.engine.target import Write
 from onceward.errors import CommitInDoubt, Fenced, OncewardError
 from onceward.ids import BatchId, ProducerIdentity, SourceRange
 from onceward.ledger.record import LedgerRecord, Manifest
+from onceward.spark.query import RunningBatch
 
 FIRST = ["a", "b", "c", "d", "e", "f", "g"]
 SECOND = ["h", "i", "j"]

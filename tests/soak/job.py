@@ -147,7 +147,7 @@ def run(settings: JobSettings, news: StepNews) -> int:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGUSR1, lambda *_: calm.set())
     spark = session(settings)
-    events.subscribe(news.tell_step)
+    events.probe(news.tell_step)
     disarm = faults.arm_from_environment()
     queries = [start(spark, settings, pipeline) for pipeline in QUERIES]
     news.tell("running")

@@ -84,7 +84,7 @@ def at_step() -> Iterator[Callable[..., Fault]]:
 
         fault = Fault(step, phase, nth, raise_it if isinstance(action, BaseException) else action)
         faults.append(fault)
-        stops.append(events.subscribe(fault))
+        stops.append(events.probe(fault))
         return fault
 
     yield arm
@@ -98,7 +98,7 @@ def at_step() -> Iterator[Callable[..., Fault]]:
 def steps() -> Iterator[list[events.Event]]:
     """Every event of the test, in order."""
     seen: list[events.Event] = []
-    stop = events.subscribe(seen.append)
+    stop = events.probe(seen.append)
     yield seen
     stop()
 

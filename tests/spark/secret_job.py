@@ -26,8 +26,8 @@ from pyspark.sql import DataFrame, SparkSession
 import onceward
 from onceward import events
 from onceward.wire.client import KafkaClient
-from onceward.wire.settings import settings_from_options
-from onceward.wire.transaction import Transaction
+from onceward.wire.options.settings import settings_from_options
+from onceward.wire.transactions.transaction import Transaction
 
 ENDING_SECONDS = 120
 
@@ -53,7 +53,7 @@ class Job:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         self.said = (self.folder / "said.txt").open("w", encoding="utf-8")
         self._notes_tokens()
-        events.subscribe(lambda event: self.say("### event", event))
+        events.probe(lambda event: self.say("### event", event))
         builder = SparkSession.builder.master("local-cluster[1,1,1024]").appName("secrets")
         self.spark = builder.config(map=self._conf()).getOrCreate()
 

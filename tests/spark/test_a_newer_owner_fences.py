@@ -9,10 +9,10 @@ from confluent_kafka import Producer
 from streaming_pipeline import Pipeline
 
 from onceward import events
-from onceward.engine.spark_query import RunningBatch
 from onceward.errors import Fenced, UnsupportedQuery
 from onceward.ids import BatchId, SourceRange
 from onceward.sinks.kafka.target import KafkaTarget
+from onceward.spark.query import RunningBatch
 
 A_BATCH = RunningBatch(
     BatchId("3b6c0de1-0000-4000-8000-000000000001", 0), "run", "", (SourceRange(0, 10),), (), False, None

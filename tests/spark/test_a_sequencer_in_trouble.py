@@ -96,7 +96,7 @@ def poisoned() -> Iterator[Callable[[], str]]:
         fired(told.wait(PATIENCE_SECONDS), "no lease was lost")
         return str(lost[0].error)
 
-    stop = events.subscribe(listen)
+    stop = events.probe(listen)
     yield wait
     stop()
 

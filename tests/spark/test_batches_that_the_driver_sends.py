@@ -118,7 +118,7 @@ def test_a_takeover_before_the_driver_sends(any_pipeline: Pipeline, at_step: Any
 
     def take_over(_: events.Event) -> None:
         from onceward.wire.client import KafkaClient
-        from onceward.wire.transaction import Transaction
+        from onceward.wire.transactions.transaction import Transaction
 
         client = KafkaClient(any_pipeline.sink().settings.client)
         Transaction(client, any_pipeline.name, 60_000).take_over()

@@ -11,8 +11,8 @@ import fault_table
 from onceward.ids import MAX_EPOCH, ProducerIdentity
 from onceward.sinks.kafka import target
 from onceward.wire.client import KafkaClient
-from onceward.wire.coordinator import NOBODY, TransactionCoordinator
 from onceward.wire.deadline import Deadline
+from onceward.wire.transactions.coordinator import NOBODY, TransactionCoordinator
 from wire_fixtures import LosingClient
 
 BATCHES_LEFT = 4

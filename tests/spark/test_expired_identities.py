@@ -14,17 +14,17 @@ from topic_operations import until
 
 import fault_table
 import onceward
-from onceward.engine.spark_query import RunningBatch
 from onceward.engine.target import Write
 from onceward.errors import BatchFailed, Fenced
 from onceward.ids import BatchId, SourceRange, TopicPartition
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.kafka.target import KafkaTarget
+from onceward.spark.query import RunningBatch
 from onceward.testing import LocalKafka
 from onceward.wire.client import KafkaClient
 from onceward.wire.conversation import Refused
-from onceward.wire.coordinator import TransactionCoordinator
 from onceward.wire.deadline import Deadline
+from onceward.wire.transactions.coordinator import TransactionCoordinator
 from wire_fixtures import Writer, settings
 
 FORGET_PRODUCERS = {"producer.id.expiration.ms": 1_000, "producer.id.expiration.check.interval.ms": 200}

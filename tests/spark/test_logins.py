@@ -19,7 +19,7 @@ import fault_table
 import onceward
 from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError
 from onceward.wire.client import KafkaClient
-from onceward.wire.settings import settings_from_options
+from onceward.wire.options.settings import settings_from_options
 
 RECORDS = 60
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from onceward.engine import persisted
-from onceward.engine.persisted import Readers
-from onceward.engine.shuffles import Shuffles
 from onceward.errors import ComputationsMixed
+from onceward.spark import persisted
+from onceward.spark.persisted import Readers
+from onceward.spark.shuffles import Shuffles
 
 
 def register_again(spark: SparkSession) -> None:

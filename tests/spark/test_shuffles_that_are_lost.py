@@ -15,8 +15,8 @@ from streaming_pipeline import Pipeline
 
 from fault_table import fired
 from onceward import events
-from onceward.engine.shuffles import Shuffles
 from onceward.errors import ComputationsMixed, SendFailed
+from onceward.spark.shuffles import Shuffles
 
 RECORDS = 400
 
@@ -59,7 +59,7 @@ def test_finished_tasks_and_a_recomputed_shuffle(pipeline: Pipeline, steps: list
             for file in lost:
                 file.unlink()
 
-    stop = events.subscribe(lose_the_shuffle)
+    stop = events.probe(lose_the_shuffle)
     try:
         pipeline.run(by_chance, frame=pipeline.frame(max_offsets_per_trigger=None), driver_records=0)
     finally:

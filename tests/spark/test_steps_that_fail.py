@@ -93,7 +93,7 @@ def test_any_other_error_ends_the_run_and_the_next_start_is_exact(pipeline: Pipe
 
 def test_the_attempts_end_and_the_error_keeps_its_type(pipeline: Pipeline, steps: list[events.Event]):
     pipeline.feed(BATCH)
-    stop = events.subscribe(_always(events.CHECK, SendFailed("again and again", next_step="nothing")))
+    stop = events.probe(_always(events.CHECK, SendFailed("again and again", next_step="nothing")))
     try:
         error = pipeline.refused(batch_attempts=2)
     finally:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from streaming_pipeline import Pipeline
 
-from onceward.engine.spark_session import use_the_drivers_python
 from onceward.errors import WorkerPythonUnfit
+from onceward.spark.session import use_the_drivers_python
 
 
 @pytest.mark.parametrize("program", ["exec {python} -I -S", None], ids=["without onceward", "not there"])

@@ -18,7 +18,7 @@ import markdown_pages as markdown
 import onceward
 from markdown_pages import ROOT
 from onceward import errors
-from onceward.wire.settings import OPTIONS
+from onceward.wire.options.settings import OPTIONS
 
 README_WORDS = 900
 LANGUAGES = {"python", "bash", "diff"}
@@ -90,7 +90,7 @@ def test_the_page_knows_what_is_retried():
     chapter = text.split("\n## An attempt failed\n")[1].split("\n## ")[0]
     said = set(re.findall(r"^### `(\w+)`\n", chapter, re.MULTILINE))
     said |= set(re.findall(r"^### `(\w+)`\n\n\*\*What happened\.\*\* [^*]*\bTried again\.", text, re.MULTILINE))
-    assert said == {name for name in error_names() if getattr(errors, name).retry_batch}
+    assert said == {name for name in error_names() if getattr(errors, name).recovery is errors.Recovery.RUN_AGAIN}
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import importlib
 import os
 import re
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,6 +79,44 @@ def test_imports_point_down_the_way_of_a_batch():
     lint_imports = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run([str(lint_imports), "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Not even for their types: whoever is below says what it needs by a protocol of its own."""
+    graph = grimp.build_graph("onceward", cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    try:
+        tuple(TopologicalSorter(imports).static_order())
+    except CycleError as circle:
+        pytest.fail(" → ".join(reversed(circle.args[1])))
+
+
+def test_the_map_walks_the_layers_of_the_house():
+    rules = configparser.ConfigParser()
+    rules.read(ROOT / ".importlinter")
+    layers = [line.split(" | ") for line in rules["importlinter:contract:layers"]["layers"].strip().splitlines()]
+    table = (ROOT / "ARCHITECTURE.md").read_text().split("## The house")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    assert [name for layer in layers for name in layer] == [
+        name.strip("`/") for row in rows for name in row.split(", ")
+    ]
+
+
+def test_no_class_is_a_house_of_its_own():
+    classes = [
+        (f"{module.relative_to(SOURCE)}: {node.name}", (node.end_lineno or 0) - node.lineno + 1)
+        for module in modules()
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert [(name, lines) for name, lines in classes if lines >= 400] == []
+
+
+def test_only_one_room_touches_the_jvm():
+    """``_jvm`` and its kin: what Spark keeps to itself, and may change with any version."""
+    inside = re.compile(r"\b_j(?:vm|df|sc|sq|sparkSession|write|query|dstream|map)\b")
+    elsewhere = [module for module in modules() if module.relative_to(SOURCE).parts[0] != "spark"]
+    assert [str(module) for module in elsewhere if inside.search(module.read_text())] == []
 
 
 def test_every_public_name_explains_itself():

@@ -12,8 +12,8 @@ import pytest
 
 from fault_table import FAULTS
 from no_java import JavaStarted
-from onceward.engine.java import java_executable
 from onceward.errors import ConfigurationError
+from onceward.spark.java import java_executable
 from onceward.testing import LocalKafka
 from tiers import TESTS, TIERS, Facts, tier_of
 
@@ -123,7 +123,7 @@ def test_a_broker_is_refused_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_java_is_refused_to_children():
-    program = "from onceward.engine.java import java_executable; java_executable()"
+    program = "from onceward.spark.java import java_executable; java_executable()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "no-java-in-a-fast-test" in done.stderr

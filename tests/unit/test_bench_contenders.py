@@ -1,4 +1,4 @@
-"""Who runs in ``onceward bench``, and from which package."""
+"""Who runs in ``make bench``, and from which package."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 import onceward
-from onceward.cli import app
-from onceward.cli.bench import job
-from onceward.cli.bench.contenders import latency_contenders, package_root, throughput_contenders
-from onceward.cli.bench.plan import BEFORE, ONCEWARD, SOURCE, SPARK_DEFAULTS, SPARK_TUNED
+from benchmarks import job
+from benchmarks.__main__ import app
+from benchmarks.contenders import latency_contenders, package_root, throughput_contenders
+from benchmarks.plan import BEFORE, ONCEWARD, SOURCE, SPARK_DEFAULTS, SPARK_TUNED
 from onceward.errors import ConfigurationError
 
 
@@ -56,7 +56,7 @@ def test_a_folder_without_the_package_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", ["4,x", "0", "4,4", "", "4,-1"])
 def test_odd_partitions_are_refused(given: str) -> None:
-    result = CliRunner().invoke(app, ["bench", "--output-partitions", given])
+    result = CliRunner().invoke(app, ["--output-partitions", given])
 
     assert result.exit_code == 64
     assert "write it like --output-partitions 4,16" in result.output

@@ -1,4 +1,4 @@
-"""CPU seconds of a process tree, as ``onceward bench`` counts them."""
+"""CPU seconds of a process tree, as ``make bench`` counts them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 
 import psutil
 
-from onceward.cli.bench.cpu import CpuMeter
+from benchmarks.cpu import CpuMeter
 
 BURN = "import time\nwhile time.process_time() < {seconds}: pass\n"
 BURN_IN_A_CHILD = (

@@ -1,4 +1,4 @@
-"""What ``onceward bench`` runs and computes, and the records it makes: the pure parts."""
+"""What ``make bench`` runs and computes, and the records it makes: the pure parts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import math
 import numpy as np
 import pytest
 
-from onceward.cli.bench import display
-from onceward.cli.bench.display import _rounded
-from onceward.cli.bench.encoder import EncoderFigures, _kafka_python, _measured, _onceward
-from onceward.cli.bench.figures import Run, summarise
-from onceward.cli.bench.plan import BEFORE, ONCEWARD, SOURCE, SPARK_DEFAULTS, SPARK_TUNED, Shape, SinkPlan, shapes
-from onceward.cli.bench.records import blocks, numbers_of, sample
+from benchmarks import display
+from benchmarks.display import _rounded
+from benchmarks.encoder import EncoderFigures, _kafka_python, _measured, _onceward
+from benchmarks.figures import Run, summarise
+from benchmarks.plan import BEFORE, ONCEWARD, SOURCE, SPARK_DEFAULTS, SPARK_TUNED, Shape, SinkPlan, shapes
+from benchmarks.records import blocks, numbers_of, sample
 
 RECORDS = 1_000_000
 LARGE = Shape(4, 500_000, RECORDS)

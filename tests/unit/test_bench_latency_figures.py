@@ -1,4 +1,4 @@
-"""What ``onceward bench --latency`` plans and computes."""
+"""What ``make bench ARGS=--latency`` plans and computes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from onceward.cli.bench.latency_figures import LatencyTurn, percentile, summarise_latency
-from onceward.cli.bench.plan import BEFORE, ONCEWARD, SPARK_DEFAULTS, LatencyPlan
-from onceward.cli.bench.topics import Audit, OutputWrong
+from benchmarks.latency_figures import LatencyTurn, percentile, summarise_latency
+from benchmarks.plan import BEFORE, ONCEWARD, SPARK_DEFAULTS, LatencyPlan
+from benchmarks.topics import Audit, OutputWrong
 
 FAULTLESS = Audit(100, 0, 0, 0)
 PLAN = LatencyPlan((SPARK_DEFAULTS, ONCEWARD), 1_000, 40, 2, 20, 4, "4.3.1")

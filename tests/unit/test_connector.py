@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from onceward.engine import jars
-from onceward.engine.connector import Connector, spark_connector
 from onceward.errors import ResourceError
+from onceward.spark import jars
+from onceward.spark.connector import Connector, spark_connector
 
 CONNECTOR, AVRO = "org.apache.spark:spark-sql-kafka-0-10_2.13", "org.apache.spark:spark-avro_2.13"
 PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"

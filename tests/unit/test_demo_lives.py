@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from onceward import events
-from onceward.cli.demo import job_process
-from onceward.cli.demo import supervisor as supervising
-from onceward.cli.demo.invalid import DemoInvalid
-from onceward.cli.demo.job_news import News
-from onceward.cli.demo.kill_plan import Kill
-from onceward.cli.demo.screen import Screen
-from onceward.cli.demo.settings import DemoSettings, JobSettings
-from onceward.cli.demo.supervisor import Supervisor
+from onceward.demo import job_process
+from onceward.demo import supervisor as supervising
+from onceward.demo.invalid import DemoInvalid
+from onceward.demo.job_news import News
+from onceward.demo.kill_plan import Kill
+from onceward.demo.screen import Screen
+from onceward.demo.settings import DemoSettings, JobSettings
+from onceward.demo.supervisor import Supervisor
 from onceward.testing.faults import FAULTS_VARIABLE
 
 FAULT = "commit:finished:1:kill"
@@ -164,7 +164,7 @@ time.sleep(600)
 """
 _JOB = """
 import subprocess, sys, time
-from onceward.cli.demo.lifeline import die_with_the_demo
+from onceward.demo.lifeline import die_with_the_demo
 die_with_the_demo()
 worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print("alive", flush=True)

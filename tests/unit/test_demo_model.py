@@ -11,26 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward import events
-from onceward.cli.demo import job_news
-from onceward.cli.demo.audit import (
-    OutputFacts,
-    Readings,
-    TransactionFacts,
-    group_lag,
-    output_violations,
-    transaction_violations,
-    transactional_ids,
-)
-from onceward.cli.demo.checkpoint import QueryProgress, query_progress
-from onceward.cli.demo.kill_plan import kill_plan
-from onceward.cli.demo.pace import Pace
-from onceward.cli.demo.people import VALID_LENGTH, expected_numbers, people
-from onceward.cli.demo.settings import PIPELINE_ID, DemoSettings, JobSettings
+from onceward.demo import job_news
+from onceward.demo.audit import CheckerFacts, OutputFacts
+from onceward.demo.checkpoint import QueryProgress, query_progress
+from onceward.demo.kill_plan import kill_plan
+from onceward.demo.pace import Pace
+from onceward.demo.people import VALID_LENGTH, expected_numbers, people
+from onceward.demo.report import DemoResult, judge
+from onceward.demo.settings import DemoSettings, JobSettings
 from onceward.errors import ConfigurationError
-from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange, TopicPartition
-from onceward.ledger.record import LedgerRecord, PartitionManifest
 from onceward.testing.faults import parse_faults
-from onceward.testing.topic_reader import ReadRecord
 from onceward.testing.verdict import exactly_once
 
 
@@ -126,85 +116,40 @@ def test_news_are_told_apart_from_what_else_is_printed(capfd: pytest.CaptureFixt
     assert news.batch_id == 4
 
 
-_GROUP = """
-GROUP           TOPIC       PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG    CONSUMER-ID  HOST  CLIENT-ID
-people-etl      people      0          10              {end}           {lag}  -            -     -
-people-etl      people      1          12              12              0      -            -     -
-"""
+def answer(verdict: str, **more: object) -> CheckerFacts:
+    facts = {"ledger": {"batches": 7}, "sources": {"people": {"group_lag": 0}}, "not_covered": []}
+    return CheckerFacts({"verdict": verdict, "anomalies": [], "facts": {**facts, **more}})
 
 
-def test_group_lag_is_summed_over_partitions_and_unknown_is_not_zero() -> None:
-    assert group_lag(_GROUP.format(end=10, lag=0)) == 0
-    assert group_lag(_GROUP.format(end=17, lag=7)) == 7
-    assert group_lag(_GROUP.format(end="-", lag="-")) is None
-    assert group_lag("Consumer group 'people-etl' does not exist.") is None
-    assert group_lag(_GROUP.strip().splitlines()[0]) is None
+def judged(output: OutputFacts, checked: CheckerFacts | None) -> DemoResult:
+    return judge(DemoSettings(), output, checked, [], 9, 1.0)
 
 
-def test_transactional_ids_are_the_first_column() -> None:
-    listed = "TransactionalId\tCoordinator\tProducerId\tTransactionState\npeople-etl\t1\t0\tCompleteCommit\n"
-    assert transactional_ids(listed) == ["people-etl"]
-    assert transactional_ids("") == []
+def test_the_checker_and_the_model_must_both_be_content() -> None:
+    kept, lost = (OutputFacts(exactly_once(["a"], seen), 3) for seen in (["a"], []))
+    assert judged(kept, answer("exactly_once")).kept
+    assert judged(kept, answer("exactly_once")).batches == 7
+    assert not judged(lost, answer("exactly_once")).kept
+    assert not judged(kept, answer("inconclusive", not_covered=["the log directories"])).kept
+    assert "log directories" in judged(kept, answer("inconclusive", not_covered=["the log directories"])).violations[0]
 
 
-def _read(partition: int, offset: int) -> ReadRecord:
-    return ReadRecord(partition, offset, 0, b"k", b"v")
+def test_kills_that_left_nothing_behind_prove_nothing() -> None:
+    (violation,) = judged(OutputFacts(exactly_once(["a"], ["a"]), 0), answer("exactly_once")).violations
+    assert "INVALID" in violation
 
 
-def _ledger_record(sequence: int, first: int, last: int, start: int | None) -> LedgerRecord:
-    return LedgerRecord(
-        pipeline=PipelineId(PIPELINE_ID),
-        sequence=sequence,
-        batch=BatchId("q", sequence),
-        sources=(SourceRange(start, sequence),),
-        manifest={TopicPartition("people-clean", 0): PartitionManifest(last - first + 1, first, last, "")},
-        producer=ProducerIdentity(1, sequence),
-        committed_at_ms=0,
-    )
+def test_each_anomaly_is_told_with_its_place() -> None:
+    checked = answer("violated")
+    checked.answer["anomalies"].append({"name": "lost-write", "where": "people-clean-0@3", "detail": "gone"})
+    assert checked.violations == ["lost-write at people-clean-0@3: gone"]
 
 
-# Output partition 0: batch 0 at 0-1, an aborted attempt at 3-4, batch 1 at 6; ledger partition 9: two records.
-_UNCOMMITTED = [_read(0, offset) for offset in (0, 1, 3, 4, 6)]
-_COMMITTED = [_read(0, offset) for offset in (0, 1, 6)]
-_LEDGER = [_ledger_record(0, 0, 1, None), _ledger_record(1, 6, 6, 0)]
-_LEDGER_READINGS = Readings([_read(9, 0), _read(9, 2)], [_read(9, 0), _read(9, 2)])
+def test_a_checker_that_says_nothing_is_no_good_news() -> None:
+    assert CheckerFacts({"verdict": "nothing: no such module", "anomalies": [], "facts": {}}).violations
 
 
-def _facts(**changes: object) -> TransactionFacts:
-    facts: dict[str, object] = {
-        "ledger": _LEDGER,
-        "ledger_readings": _LEDGER_READINGS,
-        "output": Readings(_COMMITTED, _UNCOMMITTED),
-        "group_lag": 0,
-        "transactional_ids": [PIPELINE_ID],
-    }
-    return TransactionFacts(**{**facts, **changes})  # type: ignore[arg-type]
-
-
-def test_a_clean_run_has_no_violations() -> None:
-    assert transaction_violations(_facts()) == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"group_lag": 3}, "lag 3"),
-        ({"group_lag": None}, "lag None"),
-        ({"transactional_ids": [PIPELINE_ID, "other"]}, "transactional ids"),
-        ({"ledger": [_LEDGER[0]]}, "2 committed transactions, 1 ledger records"),
-        ({"ledger": [_LEDGER[0], _ledger_record(2, 6, 6, 0)]}, "sequence numbers"),
-        ({"ledger": [_LEDGER[0], _ledger_record(1, 6, 6, 5)]}, "does not begin where"),
-        ({"ledger": [_LEDGER[0], _ledger_record(1, 6, 7, 0)]}, "output partition 0"),
-        ({"output": Readings(_UNCOMMITTED, _UNCOMMITTED)}, "3 commit markers for 2 batches"),
-        ({"output": Readings(_COMMITTED[1:], _UNCOMMITTED)}, "visible in part"),
-    ],
-)
-def test_each_violation_is_found(changes: dict[str, object], told: str) -> None:
-    assert any(told in violation for violation in transaction_violations(_facts(**changes)))
-
-
-def test_an_open_transaction_and_a_loss_are_violations_of_the_output() -> None:
-    readings = Readings(_COMMITTED, _UNCOMMITTED)
-    assert output_violations(OutputFacts(exactly_once(["a"], ["a"]), readings, [])) == []
-    assert len(output_violations(OutputFacts(exactly_once(["a"], ["a"]), readings, [2]))) == 1
-    assert len(output_violations(OutputFacts(exactly_once(["a"], []), readings, [2]))) == 2
+@pytest.mark.parametrize(("lags", "told"), [([0, 0], 0), ([3, 4], 7), ([0, None], None), ([], None)])
+def test_an_unknown_lag_is_not_zero(lags: list[int | None], told: int | None) -> None:
+    sources = {str(number): {"group_lag": lag} for number, lag in enumerate(lags)}
+    assert answer("exactly_once", sources=sources).group_lag == told

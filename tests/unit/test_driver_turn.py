@@ -5,14 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from onceward.engine.spark_query import RunningBatch
 from onceward.ids import BatchId, TopicPartition
 from onceward.records.batch import Fragment, encode_fragments
 from onceward.records.columns import RecordColumns
 from onceward.records.compression import Codec
 from onceward.sinks.kafka.driver_task import Bound, DriverTurn, send, within
 from onceward.sinks.kafka.report import check
-from onceward.wire.producer import Append, Appended
+from onceward.spark.query import RunningBatch
+from onceward.wire.appends.producer import Append, Appended
 
 RECORDS, BYTES = 10_000, 4 << 20
 

@@ -13,7 +13,7 @@ from onceward.records.partitioner import partition_of_keys
 from onceward.records.reader import read_batches
 from onceward.sinks.kafka import rows as held
 from onceward.sinks.kafka.rows import HeldRows, pieces
-from onceward.wire.settings import ProducerSettings
+from onceward.wire.options.settings import ProducerSettings
 
 PARTITIONS = 5
 

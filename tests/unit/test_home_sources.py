@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from onceward.engine.spark_query import KafkaSource, RunningBatch
 from onceward.errors import LedgerBehind
 from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange, TopicPartition
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.kafka import home_sources
 from onceward.sinks.kafka.home_sources import HomeSources
+from onceward.spark.query import KafkaSource, RunningBatch
 
 HERE, ELSEWHERE = frozenset({"here:9092"}), frozenset({"elsewhere:9092"})
 P = PipelineId("p")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from onceward.engine import jars
 from onceward.errors import ConfigurationError
+from onceward.spark import jars
 
 
 class Resolver:

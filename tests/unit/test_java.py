@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from onceward.engine import java
 from onceward.errors import ConfigurationError
+from onceward.spark import java
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onceward.engine.java_options import java_options, spark_defaults
+from onceward.spark.java_options import java_options, spark_defaults
 
 DRIVER, EXECUTOR = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
 OURS = "-XX:+UseParallelGC"

@@ -15,9 +15,7 @@ import pytest
 
 from onceward import events
 from onceward.engine import micro_batch
-from onceward.engine.handed_over import HandedOver, Note
 from onceward.engine.micro_batch import BatchPolicy, MicroBatches
-from onceward.engine.spark_query import History, RunningBatch
 from onceward.engine.target import AtomicTarget, Write, Written
 from onceward.errors import (
     BatchChanged,
@@ -38,6 +36,8 @@ from onceward.errors import (
 from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange
 from onceward.ledger.admission import Resume
 from onceward.ledger.record import FrameWritten, LedgerRecord
+from onceward.spark.handed_over import HandedOver, Note
+from onceward.spark.query import History, RunningBatch
 
 QUERY = "3b6c0de1-0000-4000-8000-000000000001"
 RETRIABLE = SendFailed("lost", next_step="nothing")
@@ -307,7 +307,7 @@ def test_the_record_of_another_owner_is_not_taken_for_ours():
             )
             target.ledger.append(record)
 
-    stop = events.subscribe(heir)
+    stop = events.probe(heir)
     try:
         with pytest.raises(OncewardError):
             work.process(write(Frame()), running(0))
@@ -405,7 +405,7 @@ def test_a_new_producer_id_after_an_heir_has_written_is_the_end(began_with: int)
     if began_with == 1:
         work.process(write(Frame()), running(0))
         heir()
-    stop = events.subscribe(while_the_abort_lasts if began_with == 0 else lambda _: None)
+    stop = events.probe(while_the_abort_lasts if began_with == 0 else lambda _: None)
     try:
         with pytest.raises(Fenced, match="has written"):
             work.process(write(Frame()), running(began_with))

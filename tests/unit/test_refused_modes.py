@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from onceward.engine.spark_query import refuse_source_evolution, refuse_unsupported
 from onceward.errors import UnsupportedQuery
+from onceward.spark.query import refuse_source_evolution, refuse_unsupported
 
 
 class Named:

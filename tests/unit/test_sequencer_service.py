@@ -101,7 +101,7 @@ def connect():
 @pytest.fixture
 def heard():
     seen: list[events.Event] = []
-    unsubscribe = events.subscribe(seen.append)
+    unsubscribe = events.probe(seen.append)
     yield seen
     unsubscribe()
 
@@ -317,7 +317,7 @@ def test_an_exception_of_a_subscriber_poisons_the_epoch_with_it(sequencer, ticke
             if event.step == events.LEASE and event.phase == phase:
                 raise fault
 
-        unsubscribe = events.subscribe(inject)
+        unsubscribe = events.probe(inject)
         try:
             connection = connect(ticket, task(0))
             with pytest.raises(RecordTooLarge):

@@ -12,7 +12,6 @@ import pytest
 
 from onceward.engine import foreach_batch, runs
 from onceward.engine.foreach_batch import ForeachBatchSink
-from onceward.engine.handed_over import Note
 from onceward.engine.micro_batch import BatchPolicy
 from onceward.engine.target import Write
 from onceward.errors import (
@@ -26,6 +25,7 @@ from onceward.errors import (
     UnsupportedQuery,
 )
 from onceward.ids import BatchId, PipelineId
+from onceward.spark.handed_over import Note
 
 
 class Frame(str):

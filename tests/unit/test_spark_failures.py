@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from onceward.engine.spark_failures import known_failure
 from onceward.errors import OncewardError, SourceDataLost, WorkerPythonUnfit
+from onceward.spark.failures import known_failure
 
 DAEMON = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure:
 org.apache.spark.SparkException:
 Error from python worker:
-  /usr/bin/python3: Error while finding module specification for 'onceward.sinks.worker_daemon' (ModuleNotFoundError:
+  /usr/bin/python3: Error while finding module specification for 'onceward.spark.worker_daemon' (ModuleNotFoundError:
   No module named 'onceward')
 PYTHONPATH was:
 """

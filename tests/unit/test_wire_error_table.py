@@ -5,7 +5,15 @@ from __future__ import annotations
 import kafka.errors as kafka_errors
 import pytest
 
-from onceward.errors import AccessDenied, Fenced, OncewardError, RecordTooLarge, SendFailed, TransactionTimeoutTooLarge
+from onceward.errors import (
+    AccessDenied,
+    Fenced,
+    OncewardError,
+    RecordTooLarge,
+    Recovery,
+    SendFailed,
+    TransactionTimeoutTooLarge,
+)
 from onceward.wire.error_table import Api, Verdict, name_of, rows, rule_of
 
 KNOWN_CODES = sorted(
@@ -72,7 +80,7 @@ def test_a_produce_that_can_succeed_later_is_sent_again_with_its_sequence(code: 
 @pytest.mark.parametrize("code", [45, 46, 48, 59, 120])
 def test_a_produce_whose_sequence_or_transaction_is_lost_gives_the_batch_up(code: int) -> None:
     assert rule_of(Api.PRODUCE, code).verdict is Verdict.ABORT
-    assert rule_of(Api.PRODUCE, code).error.retry_batch
+    assert rule_of(Api.PRODUCE, code).error.recovery is Recovery.RUN_AGAIN
 
 
 def test_what_the_user_must_change_has_an_error_of_its_own() -> None:

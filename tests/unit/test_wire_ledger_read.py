@@ -14,7 +14,8 @@ from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.records.batch import encode_fragments, stamp
 from onceward.records.columns import RecordColumns
 from onceward.records.compression import Codec
-from onceward.wire import reads
+from onceward.wire.reads import key_reader as reads
+from onceward.wire.reads.offsets import EARLIEST, LATEST
 
 KEY = b"pipeline"
 WHERE = TopicPartition("ledger", 0)
@@ -61,7 +62,7 @@ class Leader:
 @pytest.fixture
 def offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     """The old leader's word: the log goes from 0 to 2."""
-    ends = {reads.EARLIEST: 0, reads.LATEST: 2}
+    ends = {EARLIEST: 0, LATEST: 2}
     monkeypatch.setattr(reads, "list_offsets", lambda client, partitions, time_ms: {WHERE: ends[time_ms]})
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOption
-from onceward.wire.settings import ClientSettings, ProducerSettings, settings_from_options, spark_source_options
+from onceward.wire.options.settings import ClientSettings, ProducerSettings, settings_from_options, spark_source_options
 
 CANARY = "canary-password"
 SASL = {

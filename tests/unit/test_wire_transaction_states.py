@@ -10,14 +10,17 @@ import pytest
 
 from onceward.errors import Fenced, OncewardError, TransactionTimedOut
 from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.wire.coordinator import TransactionDescription
-from onceward.wire.fencing import Fencing, judge
-from onceward.wire.transaction import Transaction
-from onceward.wire.transaction_states import TRANSITIONS, State, Step
+from onceward.wire.transactions.coordinator import TransactionDescription
+from onceward.wire.transactions.fencing import Fencing, judge
+from onceward.wire.transactions.holder import Holder
+from onceward.wire.transactions.states import TRANSITIONS, State, Step
+from onceward.wire.transactions.transaction import Transaction
 
 
 class NoClient:
     """Fails the test when it is asked for anything."""
+
+    settings = SimpleNamespace(request_timeout_ms=1_000)
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"the client was asked for {name}")
@@ -108,6 +111,10 @@ class Coordinator:
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
 
+def told_of(*answers: TransactionDescription) -> Holder:
+    return Holder(Coordinator(*answers), patience_ms=1_000, request_timeout_ms=1_000)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("timeout_ms", "why"), [(600_000, Fenced), (0, TransactionTimedOut)])
 def test_a_transaction_too_young_to_have_timed_out_was_taken_over(
     monkeypatch: pytest.MonkeyPatch, timeout_ms: int, why: type[OncewardError]
@@ -118,9 +125,7 @@ def test_a_transaction_too_young_to_have_timed_out_was_taken_over(
     aborted = TransactionDescription(ProducerIdentity(7, 5), "PrepareAbort")
     taken = TransactionDescription(ProducerIdentity(7, 6), "Empty")
     monkeypatch.setattr(transaction, "timeout_ms", timeout_ms)
-    monkeypatch.setattr(transaction, "_coordinator", Coordinator(aborted, aborted, taken))
-    monkeypatch.setattr(transaction, "patience_ms", 1_000)
-    monkeypatch.setattr(transaction, "_client", SimpleNamespace(settings=SimpleNamespace(request_timeout_ms=1_000)))
+    monkeypatch.setattr(transaction, "_holder", told_of(aborted, aborted, taken))
     assert type(transaction.explain(Fenced("refused"))) is why
 
 
@@ -131,11 +136,10 @@ def test_two_tasks_that_meet_one_timeout_are_told_the_same(monkeypatch: pytest.M
     transaction._added.add(TopicPartition("t", 0))
     aborted = TransactionDescription(ProducerIdentity(7, 5), "CompleteAbort")
     monkeypatch.setattr(transaction, "timeout_ms", 0)
-    monkeypatch.setattr(transaction, "_coordinator", Coordinator(aborted))
-    monkeypatch.setattr(transaction, "_client", SimpleNamespace(settings=SimpleNamespace(request_timeout_ms=1_000)))
+    monkeypatch.setattr(transaction, "_holder", told_of(aborted))
     for _ in range(2):
         assert type(transaction.explain(Fenced("refused"))) is TransactionTimedOut
     assert transaction.state is State.TIMED_OUT
     taken = TransactionDescription(ProducerIdentity(7, 6), "Empty")
-    monkeypatch.setattr(transaction, "_coordinator", Coordinator(taken))
+    monkeypatch.setattr(transaction, "_holder", told_of(taken))
     assert type(transaction.explain(Fenced("refused"))) is Fenced

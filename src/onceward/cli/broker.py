@@ -54,7 +54,7 @@ def broker(
 
 def _create(bootstrap_servers: str, topics: dict[str, int]) -> None:
     from onceward.wire.client import KafkaClient
-    from onceward.wire.settings import settings_from_options
+    from onceward.wire.options.settings import settings_from_options
 
     if not topics:
         return

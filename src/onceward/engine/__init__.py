@@ -1,5 +1,5 @@
 """How a micro-batch runs, whatever it is written to. Runs in the driver.
 
-:mod:`micro_batch` holds the nine steps, :mod:`target` what a sink must offer them, :mod:`foreach_batch` the object
-that users hand to Spark, :mod:`spark_query` the only place that knows Spark's internals.
+:mod:`foreach_batch` is the object that users hand to Spark, :mod:`runs` what a run of a query owns and remembers,
+:mod:`micro_batch` the nine steps, :mod:`target` what a sink must offer them. :mod:`onceward.spark` knows Spark.
 """

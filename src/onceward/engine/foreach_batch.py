@@ -18,8 +18,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward.engine import runs
 from onceward.engine.micro_batch import BatchPolicy, MicroBatches
-from onceward.engine.source_errors import source_refusal
-from onceward.engine.spark_query import (
+from onceward.engine.target import AtomicTarget, Write
+from onceward.errors import ROWS_REFUSED, Fenced, OncewardError, Recovery, UnsupportedQuery
+from onceward.ledger.admission import second_call
+from onceward.spark.query import (
     RunningBatch,
     current_run_id,
     fingerprint,
@@ -29,9 +31,7 @@ from onceward.engine.spark_query import (
     run_is_active,
     running_batch,
 )
-from onceward.engine.target import AtomicTarget, Write
-from onceward.errors import ROWS_REFUSED, Fenced, OncewardError, UnsupportedQuery
-from onceward.ledger.admission import second_call
+from onceward.spark.source_errors import source_refusal
 
 log = logging.getLogger(__name__)
 
@@ -238,7 +238,7 @@ class ForeachBatchSink(ABC):
                 # everything again.
                 # A second call that was refused is no failed try: tried again, it must not pass for a replay.
                 runs.leave(place, failed=None if isinstance(error, UnsupportedQuery) else running.batch)
-                if not left or not isinstance(error, OncewardError) or not error.reopen:
+                if not left or not isinstance(error, OncewardError) or error.recovery is not Recovery.REOPEN:
                     raise
                 log.warning("%s: beginning anew with %s: %s", self._policy.pipeline, running.batch, error)
         return None
@@ -305,5 +305,4 @@ def error_of(query: StreamingQuery) -> OncewardError | None:
     remembered = runs.error_in(str(query.runId))
     if remembered is not None:
         return remembered if query.exception() is not None else None  # kept back by the function, so far
-    wrapper = getattr(query, "_jsq", None)  # none in Spark Connect, which the sink refuses anyway
-    return None if wrapper is None else source_refusal(wrapper.streamingQuery())
+    return source_refusal(query)

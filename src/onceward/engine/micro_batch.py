@@ -27,15 +27,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onceward import events
-from onceward.engine.handed_over import HandedOver, Note, standing
-from onceward.engine.job import naming_failures
-from onceward.engine.spark_query import History, RunningBatch, is_deterministic
 from onceward.engine.target import AtomicTarget, Write, Written
-from onceward.errors import CommitInDoubt, Fenced, OncewardError, SourceDataLost, TransactionTimedOut
+from onceward.errors import CommitInDoubt, Fenced, OncewardError, Recovery, SourceDataLost, TransactionTimedOut
 from onceward.ids import BatchId, PipelineId, ProducerIdentity
 from onceward.ledger.admission import Admission, Resume, Skipped, admit, hopeless, refusal, second_call
 from onceward.ledger.record import FrameWritten, LedgerRecord
 from onceward.ledger.replayed import Replayed, batch_changed, compare, missing
+from onceward.spark.handed_over import HandedOver, Note, standing
+from onceward.spark.job import naming_failures
+from onceward.spark.query import History, RunningBatch, is_deterministic
 
 log = logging.getLogger(__name__)
 
@@ -265,7 +265,7 @@ class MicroBatches:
             try:
                 return self._attempt(writes, running, supplemented)
             except OncewardError as error:
-                if attempt >= self._policy.attempts or not error.retry_batch:
+                if attempt >= self._policy.attempts or error.recovery is not Recovery.RUN_AGAIN:
                     raise
                 log.warning(
                     "%s: attempt %d of %s failed and was aborted, running it again: %s",

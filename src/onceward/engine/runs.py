@@ -18,11 +18,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from onceward.engine.handed_over import Note
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.target import AtomicTarget
 from onceward.errors import ROWS_REFUSED, Fenced, OncewardError, UnsupportedQuery
 from onceward.ids import BatchId
+from onceward.spark.handed_over import Note
 
 log = logging.getLogger(__name__)
 

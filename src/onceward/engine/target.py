@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 
-from onceward.engine.spark_query import RunningBatch
 from onceward.ids import ProducerIdentity
 from onceward.ledger.record import LedgerRecord, Manifest
+from onceward.spark.query import RunningBatch
 
 
 class Write(NamedTuple):
@@ -36,8 +36,8 @@ class AtomicTarget(ABC):
     """A place to write that commits output, offsets and ledger record in one atomic step.
 
     Every method may raise :class:`onceward.errors.Fenced`: somebody newer owns the pipeline, and the engine stops
-    for good. Any other :class:`onceward.errors.OncewardError` with ``retry_batch`` lets the engine abort and run the
-    batch again.
+    for good. Any other :class:`onceward.errors.OncewardError` that says ``Recovery.RUN_AGAIN`` lets the engine abort
+    and run the batch again.
     """
 
     @abstractmethod

@@ -26,7 +26,7 @@ from onceward.records.compression import Codec
 from onceward.records.partitioner import partition_of_keys
 from onceward.records.reader import Record, RecordBatch
 from onceward.wire.client import KafkaClient
-from onceward.wire.reads import KeyReader
+from onceward.wire.reads.key_reader import KeyReader
 
 log = logging.getLogger(__name__)
 
@@ -128,9 +128,9 @@ class Ledger:
     def newest_before(self, offset: int, identity: ProducerIdentity) -> LedgerRecord | None:
         """What was the newest committed record when ``identity`` appended one at ``offset`` of :meth:`partition`?
 
-        Final, see :meth:`onceward.wire.reads.KeyReader.newest_before`; one fetch when :meth:`newest` came before. Only
-        where the key has moved since the last record (somebody added partitions), that record's old place is taken
-        from the last :meth:`newest`.
+        Final, see :meth:`KeyReader.newest_before`; one fetch when :meth:`newest` came before. Only where the key has
+        moved since the last record (somebody added partitions), that record's old place is taken from the last
+        :meth:`newest`.
 
         :raises LedgerUnreadable: … :raises BrokerUnreachable: …
         """

@@ -4,7 +4,7 @@ Everything the bytes claim is checked before it is believed: a length never allo
 for compressed records, the caller's limit) can fill. Source: KIP-98, ``DefaultRecordBatch``, ``DefaultRecord``,
 ``ControlRecordType`` of kafka-clients.
 
-Called by ``wire.reads`` (driver) and by tests.
+Called by ``wire.reads.key_reader`` (driver) and by tests.
 """
 
 from __future__ import annotations

@@ -12,17 +12,17 @@ from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from onceward.engine.spark_session import use_the_drivers_python
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.ids import topic_name
 from onceward.ledger.topic import DEFAULT_TOPIC
-from onceward.sources.connector import load
-from onceward.sources.hidden_options import is_secret, with_hidden_options
 from onceward.sources.positions import Otherwise, committed_positions, ledger_positions, starting_json
+from onceward.spark.hidden_options import is_secret, with_hidden_options
+from onceward.spark.kafka_reader import load
+from onceward.spark.session import use_the_drivers_python
 from onceward.wire.client import KafkaClient
-from onceward.wire.security import TokenProvider
-from onceward.wire.settings import settings_from_options, spark_source_options
+from onceward.wire.options.security import TokenProvider
+from onceward.wire.options.settings import settings_from_options, spark_source_options
 
 Starting = Literal["earliest", "latest", "group", "ledger"] | datetime
 
@@ -31,7 +31,7 @@ _OTHERWISE = ("earliest", "latest", "error")
 
 # The Java consumer's defaults are made for many small answers; Spark reads one partition after the other, as fast as it
 # can. Larger polls alone took the CPU of reading from 1.44 to 1.18 µs a record and the broker's from 0.45 to 0.12; the
-# other three, with another collector (engine.java_options), to 1.04 and 0.06.
+# other three, with another collector (spark.java_options), to 1.04 and 0.06.
 _FASTER: Mapping[str, str] = {
     "kafka.max.poll.records": "20000",  # Spark asks again after so many, 500 by default: polls that cost both sides
     "kafka.max.partition.fetch.bytes": str(8 << 20),  # a task reads one partition: 1 MiB an answer kept it waiting
@@ -68,7 +68,7 @@ def kafka_source(
         offset whenever the ledger knows others of the topic), or ``"error"``.
     :param max_offsets_per_trigger: Spark's ``maxOffsetsPerTrigger``: at most so many offsets a batch.
     :param options: Kafka client settings by Kafka's own names, as for the sink; producer settings are ignored here.
-        Passwords and keys appear in no query plan, page or log of Spark (:mod:`onceward.sources.hidden_options`).
+        Passwords and keys appear in no query plan, page or log of Spark (:mod:`onceward.spark.hidden_options`).
     :param spark_options: further options of Spark's Kafka source, such as ``failOnDataLoss`` or ``minPartitions``
         (which gives up the order within a source partition); secrets among them are hidden just so. Also the way to
         other settings of its consumer: ``kafka.max.poll.records``, ``kafka.max.partition.fetch.bytes``,

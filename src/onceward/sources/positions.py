@@ -15,7 +15,7 @@ from onceward.ids import PipelineId, TopicPartition
 from onceward.ledger.admission import is_kafka_offset
 from onceward.ledger.topic import Ledger
 from onceward.wire.client import KafkaClient
-from onceward.wire.reads import committed_offsets
+from onceward.wire.reads.offsets import committed_offsets
 
 Otherwise = Literal["earliest", "latest", "error"]
 

@@ -127,7 +127,7 @@ def arm_from_environment(environment: Mapping[str, str] | None = None) -> Callab
             f"{FAULTS_VARIABLE} is set without {FIRED_VARIABLE}",
             next_step=f"set {FIRED_VARIABLE} to the path of a file that outlives the job",
         )
-    return events.subscribe(FaultPoints(faults, Path(fired)))
+    return events.probe(FaultPoints(faults, Path(fired)))
 
 
 class FaultPoints:

@@ -14,9 +14,9 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from onceward.engine.jars import resolve
-from onceward.engine.java import java_executable
 from onceward.errors import ConfigurationError, ResourceError
+from onceward.spark.jars import resolve
+from onceward.spark.java import java_executable
 
 NEWEST_VERSION = "4.3.1"
 """Transaction version 2 (KIP-890): what :class:`~onceward.testing.LocalKafka` starts unless told otherwise."""
@@ -75,7 +75,7 @@ def broker_jvm(heap_mb: int, log_level: str) -> tuple[str, ...]:
 
 
 def class_path(version: str) -> str:
-    """The class path of ``version``; resolves its jars on first use (see :func:`onceward.engine.jars.resolve`)."""
+    """The class path of ``version``; resolves its jars on first use (see :func:`onceward.spark.jars.resolve`)."""
     jars = [jar for jar in resolve(*coordinates(version)) if "slf4j-reload4j" not in jar.name]  # 3.x: a second logger
     return os.pathsep.join(str(jar) for jar in [*jars, _scala_library()])
 

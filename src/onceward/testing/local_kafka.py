@@ -22,8 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
-from onceward.engine.java import java_executable
 from onceward.errors import ConfigurationError, ResourceError
+from onceward.spark.java import java_executable
 from onceward.testing.broker_settings import NodePorts, broker_properties, new_cluster_id
 from onceward.testing.free_ports import free_ports
 from onceward.testing.kafka_distribution import NEWEST_VERSION, broker_jvm, class_path, run_tool

@@ -5,8 +5,8 @@ Called by ``wire.client`` on behalf of preflight checks (driver).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Protocol
 
 from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 
@@ -14,15 +14,23 @@ from onceward.wire.acls import Kind
 from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
 from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api
-
-if TYPE_CHECKING:
-    from onceward.wire.client import KafkaClient
+from onceward.wire.options.settings import ClientSettings
 
 _RESOURCE_TYPES = {"topic": 2, "broker": 4}  # org.apache.kafka.common.config.ConfigResource.Type
 _TOPIC_ALREADY_EXISTS = 36
 
 
-def create_topic(client: KafkaClient, name: str, partitions: int, replication: int, configs: Mapping[str, str]) -> bool:
+class Caller(Protocol):
+    """What is needed of :class:`onceward.wire.client.KafkaClient`, which has the words on each method."""
+
+    settings: ClientSettings
+
+    def call(self, request: Any, node_id: int | str, timeout_ms: float | None = None) -> Any: ...
+    def call_any(self, request: Any, timeout_ms: float | None = None) -> Any: ...
+    def forget_leaders(self, topics: Iterable[str]) -> None: ...
+
+
+def create_topic(client: Caller, name: str, partitions: int, replication: int, configs: Mapping[str, str]) -> bool:
     """See :meth:`KafkaClient.create_topic`. Brokers forward the request to the controller (KIP-590)."""
     topic = CreateTopicsRequest.CreatableTopic(
         name=name,
@@ -52,7 +60,7 @@ def create_topic(client: KafkaClient, name: str, partitions: int, replication: i
     return bool(answer.topics[0].error_code != _TOPIC_ALREADY_EXISTS)
 
 
-def describe_config(client: KafkaClient, kind: Literal["topic", "broker"], name: str) -> dict[str, str | None]:
+def describe_config(client: Caller, kind: Literal["topic", "broker"], name: str) -> dict[str, str | None]:
     """Every setting of one topic or broker. A broker's are asked of that broker, which alone knows its static ones."""
 
     def send(left_ms: float) -> Any:

@@ -28,7 +28,7 @@ from onceward.wire.connections import ConnectionLost, Connections
 from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
 from onceward.wire.deadline import Deadline, ShouldStop
 from onceward.wire.error_table import Api, Verdict, rule_of
-from onceward.wire.settings import ClientSettings
+from onceward.wire.options.settings import ClientSettings
 
 CoordinatorKind = Literal["group", "transaction"]
 _KEY_TYPES: Mapping[str, int] = {"group": 0, "transaction": 1}

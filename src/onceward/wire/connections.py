@@ -26,10 +26,10 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
 from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError, UnsupportedBroker
-from onceward.wire.settings import ClientSettings
+from onceward.wire.options.settings import ClientSettings
 
 _RECEIVE_MAX_BYTES = 256 * 1024 * 1024  # kafka-python's default of 1 MB cuts off larger answers
-_UNLIMITED = 1_000_000  # in-flight limits are kept by wire.producer; a full connection would refuse requests
+_UNLIMITED = 1_000_000  # in-flight limits are kept by wire.appends.producer; a full connection would refuse requests
 _THROTTLE_POLL_S = 0.005
 # Whoever closes a connection has given up what is unanswered on it. Without SO_LINGER the kernel would go on sending
 # that for minutes, and a broker could carry out, when the network is back, what has been asked anew long since.

@@ -9,7 +9,7 @@ What bounds it, so that no batch can fill the driver: a plan may make many rows 
 plan itself is told how much it may give back (:class:`Bound`): each task gives at most so many rows, and an oversized
 record only says that it is oversized. When either happened, nothing has been sent, and the batch goes to tasks.
 
-That Spark computes part of the plan a second time (``engine.shuffles``) is as dangerous here as elsewhere: the caller
+That Spark computes part of the plan a second time (``spark.shuffles``) is as dangerous here as elsewhere: the caller
 looks.
 """
 
@@ -22,14 +22,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from onceward.engine.spark_query import RunningBatch
 from onceward.ids import TopicPartition
 from onceward.sinks.kafka.report import Segment, TaskReport
 from onceward.sinks.kafka.rows import HeldRows
 from onceward.sinks.kafka.sequencer.book import LeaseTurn, TaskAttempt
 from onceward.sinks.kafka.tasks import number, segment
+from onceward.spark.query import RunningBatch
+from onceward.wire.appends.producer import PartitionProducer
 from onceward.wire.deadline import ShouldStop
-from onceward.wire.producer import PartitionProducer
 
 Announce = Callable[[Sequence[TopicPartition]], None]
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from onceward.engine.spark_query import RunningBatch
 from onceward.errors import LedgerBehind, SourceTopicReplaced
 from onceward.ids import PipelineId, SourceRange, TopicPartition
 from onceward.ledger.admission import Resume, is_kafka_offset
 from onceward.ledger.record import LedgerRecord
+from onceward.spark.query import RunningBatch
 from onceward.wire.client import KafkaClient
-from onceward.wire.offsets import committed_offsets
+from onceward.wire.reads.offsets import committed_offsets
 
 _NOTE = "batch "
 """How the metadata of our offsets begin: offsets that somebody moved by hand have none, and prove nothing."""

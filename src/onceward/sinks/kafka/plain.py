@@ -15,10 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from onceward import events
-from onceward.engine import job
-from onceward.engine.spark_query import RunningBatch
 from onceward.engine.target import Write
-from onceward.engine.zip_importers import drop_zip_importers
 from onceward.errors import OncewardError, from_json, to_json
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.secrecy import unlogged_calls
@@ -27,8 +24,11 @@ from onceward.sinks.kafka.columns import prepare
 from onceward.sinks.kafka.rows import HeldRows, partition_counts, pieces
 from onceward.sinks.kafka.settings import KafkaSinkSettings
 from onceward.sinks.kafka.tasks import number, this_attempt
+from onceward.spark import job
+from onceward.spark.query import RunningBatch
+from onceward.spark.zip_importers import drop_zip_importers
+from onceward.wire.appends.producer import Append, PartitionProducer, idempotent_identity
 from onceward.wire.client import KafkaClient
-from onceward.wire.producer import Append, PartitionProducer, idempotent_identity
 
 _RESULT = pa.schema([("records", pa.int64()), ("error", pa.string())])
 _NO_PRODUCER = ProducerIdentity(-1, -1)

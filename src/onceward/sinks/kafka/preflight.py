@@ -1,7 +1,7 @@
 """What can be known to go wrong before the first record is sent. Driver only; called by :mod:`target` once a run.
 
 The transaction timeout is not here: the coordinator checks it against ``transaction.max.timeout.ms`` when the
-producer id is taken (``wire.transaction``), and the ledger topic looks after itself (``ledger.topic``).
+producer id is taken (``wire.transactions.transaction``), and the ledger topic looks after itself (``ledger.topic``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from onceward.errors import AccessDenied, TopicMissing
 from onceward.sinks.kafka.settings import KafkaSinkSettings
 from onceward.wire.client import KafkaClient
-from onceward.wire.settings import ProducerSettings
+from onceward.wire.options.settings import ProducerSettings
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from onceward.records.compression import codec_of
 from onceward.records.partitioner import assign_partitions, group_by_partition
 from onceward.sinks.kafka.columns import TIMESTAMP_MS
 from onceward.wire.client import KafkaClient
-from onceward.wire.settings import ProducerSettings
+from onceward.wire.options.settings import ProducerSettings
 
 _PIECE_BYTES = 4 << 20
 """Rows are put to their partitions, and partitions encoded, in pieces of about so many bytes: enough to pay for the

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ids import PipelineId, topic_name
 from onceward.ledger.admission import RESUME_CHOICES, Resume
-from onceward.wire.settings import ClientSettings, ProducerSettings
+from onceward.wire.options.settings import ClientSettings, ProducerSettings
 
 Delivery = Literal["exactly_once", "at_least_once", "none"]
 

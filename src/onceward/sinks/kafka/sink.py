@@ -9,7 +9,6 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.foreach_batch import ForeachBatchSink
 from onceward.engine.micro_batch import BatchPolicy
-from onceward.engine.spark_query import RunningBatch
 from onceward.engine.target import AtomicTarget, Write
 from onceward.errors import BadColumn, ContradictoryOptions
 from onceward.ids import pipeline_id as checked_pipeline_id
@@ -20,8 +19,9 @@ from onceward.sinks.kafka import columns
 from onceward.sinks.kafka.plain import PlainWriter
 from onceward.sinks.kafka.settings import Delivery, KafkaSinkSettings
 from onceward.sinks.kafka.target import KafkaTarget
-from onceward.wire.security import TokenProvider
-from onceward.wire.settings import settings_from_options
+from onceward.spark.query import RunningBatch
+from onceward.wire.options.security import TokenProvider
+from onceward.wire.options.settings import settings_from_options
 
 
 class KafkaSink(ForeachBatchSink):

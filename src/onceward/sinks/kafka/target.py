@@ -14,10 +14,6 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, Row
 
 from onceward import events
-from onceward.engine import job
-from onceward.engine.persisted import Readers
-from onceward.engine.shuffles import Shuffles
-from onceward.engine.spark_query import RunningBatch
 from onceward.engine.target import AtomicTarget, Write, Written
 from onceward.errors import (
     BatchTimedOut,
@@ -43,11 +39,15 @@ from onceward.sinks.kafka.sequencer.server import Sequencer
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
 from onceward.sinks.kafka.settings import KafkaSinkSettings
 from onceward.sinks.kafka.tasks import REPORT_SCHEMA, TaskSpec, writer
+from onceward.spark import job
+from onceward.spark.persisted import Readers
+from onceward.spark.query import RunningBatch
+from onceward.spark.shuffles import Shuffles
+from onceward.wire.appends.producer import Append, PartitionProducer
 from onceward.wire.client import KafkaClient
-from onceward.wire.producer import Append, PartitionProducer
-from onceward.wire.settings import ProducerSettings
-from onceward.wire.transaction import LONGER_OR_SMALLER, Transaction
-from onceward.wire.transaction_states import State
+from onceward.wire.options.settings import ProducerSettings
+from onceward.wire.transactions.states import State
+from onceward.wire.transactions.transaction import LONGER_OR_SMALLER, Transaction
 
 log = logging.getLogger(__name__)
 

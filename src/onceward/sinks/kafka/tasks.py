@@ -10,7 +10,7 @@ Steps 3 to 5 of a micro-batch:
 
 What if this process dies? With a lease: its connection breaks, the sequencer poisons the epoch, the batch runs again.
 Without: Spark runs another attempt of the task, which may go on under the same epoch because nothing was sent. What if
-output that the tasks read is lost? Part of the batch would be computed again, so all of it is: ``engine.shuffles``.
+output that the tasks read is lost? Part of the batch would be computed again, so all of it is: ``spark.shuffles``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import Literal
 import pyarrow as pa
 from pyspark import TaskContext
 
-from onceward.engine.zip_importers import drop_zip_importers
 from onceward.errors import AttemptSuperseded, EpochPoisoned, OncewardError, SequencerUnreachable, to_json
 from onceward.ids import TopicPartition
 from onceward.records.batch import Fragment, next_sequence
@@ -32,9 +31,10 @@ from onceward.sinks.kafka.rows import HeldRows, partition_counts, pieces
 from onceward.sinks.kafka.sequencer.book import TaskAttempt
 from onceward.sinks.kafka.sequencer.lease import SequencerConnection
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
+from onceward.spark.zip_importers import drop_zip_importers
+from onceward.wire.appends.producer import Append, Appended, PartitionProducer
 from onceward.wire.client import KafkaClient
-from onceward.wire.producer import Append, Appended, PartitionProducer
-from onceward.wire.settings import ClientSettings, ProducerSettings
+from onceward.wire.options.settings import ClientSettings, ProducerSettings
 
 REPORT_SCHEMA = "report string, error string"
 """One row a task: its :class:`TaskReport`, or why it could not even begin (an error of ours as JSON)."""

@@ -11,14 +11,11 @@ import struct
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from onceward.testing.proxy.faults import ProxyFault
 from onceward.testing.proxy.frames import Frame, NotKafka, RequestHead, correlation_id
 from onceward.testing.proxy.held import HeldRequest
-
-if TYPE_CHECKING:
-    from onceward.testing.proxy.listener import Listener
 
 _CLOSE_WITH_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time at all
 _LATE_ANSWER_SECONDS = 30.0
@@ -34,10 +31,23 @@ class _Expected:
     surplus: bool = False
 
 
+class Owner(Protocol):
+    """What a connection asks of its :class:`onceward.testing.proxy.listener.Listener`, which has the words."""
+
+    node: int
+    is_cut: bool
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]: ...
+    def fault_for(self, head: RequestHead) -> ProxyFault | None: ...
+    def count(self, head: RequestHead) -> None: ...
+    def cut(self) -> None: ...
+    async def deliver(self, held: HeldRequest) -> None: ...
+
+
 class Connection:
     """See the module. ``run`` returns when either side has closed, or a fault has."""
 
-    def __init__(self, listener: Listener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, listener: Owner, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._listener = listener
         self._client_reader, self._client = reader, writer
         self._broker_reader: asyncio.StreamReader

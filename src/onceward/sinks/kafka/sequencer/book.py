@@ -9,7 +9,7 @@ a task must never send under an epoch in which an earlier attempt of the same ta
 take both, since their sequences differ, and the records would be there twice.
 
 When output that a job's last stage reads is lost, Spark attempts that stage again: two computations of the batch may
-then meet in one epoch (``engine.shuffles`` tells how, and is the one who decides). It shows here when a task comes
+then meet in one epoch (``spark.shuffles`` tells how, and is the one who decides). It shows here when a task comes
 with an attempt number that it had before, since Spark counts them anew in each attempt of a stage
 (``TaskSetManager``); that ends the epoch early, whether or not anything was sent.
 

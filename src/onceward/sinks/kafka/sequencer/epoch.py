@@ -2,7 +2,7 @@
 
 Made by ``sequencer.server`` in the driver, one for each epoch; ``sequencer.door`` hands it the connections that
 showed its token. A thread for each connection reads frames and books them under the epoch's lock. Everything
-slow happens outside that lock: the callback for first leases, the events' subscribers, and sending.
+slow happens outside that lock: the callback for first leases, the events' probes, and sending.
 
 A grant, step by step:
 
@@ -196,7 +196,7 @@ class Epoch:
         """Steps 2 to 4 of a grant; see the module's text."""
         try:
             self._prepare(connection.task, granted)
-        except BaseException as error:  # noqa: BLE001 - a transaction or a subscriber may raise anything; passed on
+        except BaseException as error:  # noqa: BLE001 - a transaction or a probe may raise anything; passed on
             self._give_up(connection, f"a lease for {connection.task} could not be prepared", error)
             return
         connection.unanswered = False
@@ -218,10 +218,10 @@ class Epoch:
             with self._lock:
                 lease = self._book.held.get(partition)
             if lease is not None and lease.task == connection.task:
-                # Before it is booked, so that for every subscriber a turn ends before the next one begins.
+                # Before it is booked, so that for every probe a turn ends before the next one begins.
                 try:
                     self._publish_end("finished", partition, lease, next_sequence=next_sequence)
-                except BaseException as error:  # noqa: BLE001 - a subscriber may raise anything; it is passed on
+                except BaseException as error:  # noqa: BLE001 - a probe may raise anything; it is passed on
                     self._give_up(connection, f"a lease of {connection.task} could not be given back", error)
                     return
             with self._booking() as book:
@@ -269,8 +269,8 @@ class Epoch:
         for partition, lease in lost.items():
             try:
                 self._publish_end("failed", partition, lease, error=self._book.error)
-            except BaseException as error:  # noqa: BLE001, PERF203 - a subscriber may raise anything; it is passed on
-                self.poison("a subscriber failed", _as_ours("a subscriber failed", error))
+            except BaseException as error:  # noqa: BLE001, PERF203 - a probe may raise anything; it is passed on
+                self.poison("a probe failed", _as_ours("a probe failed", error))
 
     def _give_up(self, connection: Connection, what: str, error: BaseException) -> None:
         """Poison with ``error``. The one who asked is told the error itself, everyone else the reason."""

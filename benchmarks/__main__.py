@@ -1,0 +1,143 @@
+"""The options of ``make bench``, checked, and its parts one after the other.
+
+Run as ``python -m benchmarks`` in the root of the repository. Progress goes to stderr, tables and one line of JSON
+to stdout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.contenders import Contender, latency_contenders, throughput_contenders
+from benchmarks.plan import LatencyPlan, SinkPlan, shapes
+from onceward.cli.typed_errors import TypedErrors
+from onceward.errors import ConfigurationError
+
+_THROUGHPUT_ROUNDS = 3
+_LATENCY_ROUNDS = 2
+
+
+class Part(str, Enum):
+    """What to measure."""
+
+    ALL = "all"
+    ENCODER = "encoder"
+    SINK = "sink"
+
+
+def bench(
+    part: Annotated[Part, typer.Option(help="What to measure.")] = Part.ALL,
+    before: Annotated[
+        Path | None,
+        typer.Option(help="Another checkout of this package, such as a git worktree: a contender in the same run."),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rounds; each contender runs once in each.", show_default="3, of latency 2"),
+    ] = None,
+    output_partitions: Annotated[
+        str, typer.Option(help="Partitions of the output topics; several numbers are as many shapes.")
+    ] = "4,16",
+    broker_version: Annotated[str, typer.Option(help="Kafka release of the local broker.")] = "4.3.1",
+    records: Annotated[int, typer.Option(min=1_000, help="Records that each query copies.")] = 3_000_000,
+    batch_records: Annotated[int, typer.Option(min=1_000, help="Records of one micro-batch.")] = 500_000,
+    small_batch_records: Annotated[
+        int, typer.Option(min=0, help="Records of one micro-batch in the shape of small batches; 0: leave it out.")
+    ] = 20_000,
+    small_batches: Annotated[int, typer.Option(min=1, help="Micro-batches of that shape.")] = 12,
+    warm_up_records: Annotated[
+        int, typer.Option(min=0, help="Records that each contender copies before anything counts.")
+    ] = 2_000_000,
+    latency: Annotated[
+        bool, typer.Option("--latency", help="Measure the time from send to visible under a steady load, instead.")
+    ] = False,
+    rate: Annotated[int, typer.Option(min=1, help="Latency: records/s.")] = 1_000,
+    seconds: Annotated[
+        float, typer.Option(min=1, help="Latency: seconds measured of each contender, shared by its rounds.")
+    ] = 40,
+    warm_up_seconds: Annotated[
+        float, typer.Option(min=0, help="Latency: seconds at full rate before anything counts.")
+    ] = 20,
+) -> None:
+    """Measure the encoder beside its peers, and KafkaSink beside Spark's own Kafka sink.
+
+    Nothing else should run meanwhile. CPU time per record is the figure to trust on a machine that is not quiet. With
+    the defaults each contender's JVM may grow to 2 GB; they work in turn.
+    """
+    partitions = _numbers(output_partitions)
+    if latency:
+        timed = latency_contenders(before)
+        rounds = rounds or _LATENCY_ROUNDS
+        _latency(
+            LatencyPlan(_names(timed), rate, seconds, rounds, warm_up_seconds, min(partitions), broker_version), timed
+        )
+        return
+    copying = throughput_contenders(before)
+    cut = shapes(partitions, records, batch_records, small_batch_records, small_batches)
+    plan = SinkPlan(cut, _names(copying), rounds or _THROUGHPUT_ROUNDS, warm_up_records, broker_version)
+    _throughput(part, plan, copying)
+
+
+def _throughput(part: Part, plan: SinkPlan, contenders: Sequence[Contender]) -> None:
+    from benchmarks import display, encoder
+    from benchmarks.figures import ShapeFigures, summarise
+    from benchmarks.local_broker import local_broker
+    from benchmarks.rounds import run_sinks
+
+    encoded: list[encoder.EncoderFigures] = []
+    if part is not Part.SINK:
+        display.say("encoder: one core, Arrow columns to stamped record batches, beside two peers …")
+        encoded = encoder.measure()
+        display.encoder_table(encoded)
+    sinks: list[ShapeFigures] = []
+    if part is not Part.ENCODER:
+        display.say(f"sink: starting Kafka {plan.broker_version} …")
+        with local_broker(plan.broker_version) as broker:
+            sinks = summarise(plan, run_sinks(plan, contenders, broker, display.say))
+        for figures in sinks:
+            display.sink_table(plan, figures)
+    display.json_line(encoder=encoded, plan=plan, sink=sinks)
+
+
+def _latency(plan: LatencyPlan, contenders: Sequence[Contender]) -> None:
+    from benchmarks import display
+    from benchmarks.latency import run_latency
+    from benchmarks.latency_figures import summarise_latency
+    from benchmarks.local_broker import local_broker
+
+    display.say(f"latency: starting Kafka {plan.broker_version} …")
+    with local_broker(plan.broker_version) as broker:
+        turns = run_latency(plan, contenders, broker, display.say)
+    figures = summarise_latency(plan, turns)
+    display.latency_table(plan, figures)
+    display.json_line(plan=plan, latency=figures)
+    for turn in turns:
+        turn.audit.require(f"of {turn.contender}, round {turn.round},")
+
+
+def _names(contenders: Sequence[Contender]) -> tuple[str, ...]:
+    return tuple(contender.name for contender in contenders)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Different positive numbers, separated by commas."""
+    parts = [part.strip() for part in text.split(",")]
+    numbers = tuple(dict.fromkeys(int(part) for part in parts if part.isdecimal()))
+    if len(numbers) != len(parts) or min(numbers) < 1:
+        raise ConfigurationError(
+            f"--output-partitions {text!r} is not a list of different positive numbers",
+            next_step="write it like --output-partitions 4,16",
+        )
+    return numbers
+
+
+app = typer.Typer(cls=TypedErrors, subcommand_metavar="", add_completion=False, pretty_exceptions_show_locals=False)
+app.callback(invoke_without_command=True)(bench)
+
+if __name__ == "__main__":
+    app(prog_name="make bench")

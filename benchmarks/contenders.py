@@ -1,0 +1,75 @@
+"""Who runs against whom: for each contender the sink, whose settings it keeps, and which Onceward it imports. Pure.
+
+Called by :mod:`command`. Two rows are Spark's own sink, the Java producer with its defaults (idempotent,
+``acks=all``; at least once). One reads as ``readStream.format("kafka")`` does by itself, in a JVM as Spark starts it;
+the other through ``kafka_source`` in a session of ``spark_conf()``, as Onceward does. What is left between that one
+and Onceward is the sinks' doing alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import onceward
+from benchmarks.plan import BEFORE, ONCEWARD, SOURCE, SPARK_DEFAULTS, SPARK_TUNED
+from onceward.errors import ConfigurationError
+
+SinkKind = Literal["noop", "kafka", "onceward"]
+Settings = Literal["spark", "onceward"]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One pipeline. ``package_root`` is the folder from which its process imports ``onceward``."""
+
+    name: str
+    sink: SinkKind
+    settings: Settings
+    package_root: Path
+
+
+def throughput_contenders(before: Path | None) -> tuple[Contender, ...]:
+    """Who copies topics: the source alone, Spark's own sink twice, Onceward as it was (if asked for) and as it is."""
+    here = own_package_root()
+    return (
+        Contender(SOURCE, "noop", "onceward", here),
+        Contender(SPARK_DEFAULTS, "kafka", "spark", here),
+        Contender(SPARK_TUNED, "kafka", "onceward", here),
+        *_before(before),
+        Contender(ONCEWARD, "onceward", "onceward", here),
+    )
+
+
+def latency_contenders(before: Path | None) -> tuple[Contender, ...]:
+    """Who is timed from send to visible. At a thousand records/s a fetch is small whatever the consumer's settings."""
+    here = own_package_root()
+    return (
+        Contender(SPARK_DEFAULTS, "kafka", "spark", here),
+        *_before(before),
+        Contender(ONCEWARD, "onceward", "onceward", here),
+    )
+
+
+def own_package_root() -> Path:
+    """The folder from which this process imports ``onceward``."""
+    return Path(onceward.__file__).resolve().parent.parent
+
+
+def package_root(checkout: Path) -> Path:
+    """The folder to import ``onceward`` from in a checkout of its repository, or in a folder that holds the package.
+
+    :raises ConfigurationError: there is none.
+    """
+    for folder in (checkout / "src", checkout):
+        if (folder / "onceward" / "__init__.py").is_file():
+            return folder.resolve()
+    raise ConfigurationError(
+        f"--before {checkout}: no package onceward in it",
+        next_step="pass the folder of another checkout, such as one made by `git worktree add FOLDER COMMIT`",
+    )
+
+
+def _before(checkout: Path | None) -> tuple[Contender, ...]:
+    return () if checkout is None else (Contender(BEFORE, "onceward", "onceward", package_root(checkout)),)

@@ -1,0 +1,158 @@
+"""What ``make bench`` shows: progress on stderr, tables and one line of JSON on stdout.
+
+Called by :mod:`command`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from importlib.metadata import version
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.encoder import EncoderFigures
+from benchmarks.figures import Comparison, ShapeFigures
+from benchmarks.latency_figures import LatencyFigures
+from benchmarks.plan import ONCEWARD, SOURCE_PARTITIONS, LatencyPlan, SinkPlan
+from onceward import events
+
+_PACKAGES = ("onceward", "pyspark", "pyarrow", "numpy", "kafka-python", "confluent-kafka")
+
+_TOLD_STEPS = (events.PLAN, events.SEND, events.CHECK, events.OFFSETS, events.LEDGER, events.COMMIT)
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    typer.echo(text, err=True)
+
+
+def encoder_table(figures: Sequence[EncoderFigures]) -> None:
+    """The encoder and its peers."""
+    table = Table(title="Encoding on one core (short keys, no compression; medians)")
+    table.add_column("contender")
+    for title in ("value bytes", "M records/s of CPU", "MB/s of CPU", "M records/s by the clock"):
+        table.add_column(title, justify="right")
+    for row in figures:
+        table.add_row(
+            row.contender,
+            f"{row.value_bytes:,}",
+            f"{row.records_per_cpu_s / 1e6:.2f}",
+            f"{row.mb_per_cpu_s:,.0f}",
+            f"{row.records_per_s / 1e6:.2f}",
+        )
+    console = _console()
+    console.print(table)
+    console.print("librdkafka's produce() only queues: encoding and sending come on top, in its own threads.\n")
+
+
+def sink_table(plan: SinkPlan, figures: ShapeFigures) -> None:
+    """The contenders in one shape, and what Onceward is to the others."""
+    shape = figures.shape
+    table = Table(
+        title=f"{shape.records:,} records of 112 bytes, {shape.batch_records:,} a batch, {SOURCE_PARTITIONS} "
+        f"partitions to {shape.output_partitions}, local[2]; medians of {plan.rounds} round(s); CPU in µs a record"
+    )
+    table.add_column("contender", no_wrap=True)
+    for title in ("M records/s", "Spark", "= driver", "+ JVM", "+ workers", "broker", "all CPU", "ms a batch"):
+        table.add_column(title, justify="right")
+    for name, row in figures.contenders.items():
+        table.add_row(
+            name,
+            f"{row.records_per_s / 1e6:.3f}",
+            *(f"{us:.2f}" for us in (row.spark_us, row.driver_us, row.jvm_us, row.workers_us, row.broker_us)),
+            f"{row.total_us:.2f}",
+            f"{row.batch_ms:,.0f}",
+        )
+    console = _console()
+    console.print(table)
+    for name, ratios in figures.onceward_to.items():
+        console.print(f"{ONCEWARD} to {name}: {_compared(ratios)}")
+    console.print("Every output was read back with read_committed by librdkafka: lost 0, duplicates 0.\n")
+
+
+def latency_table(plan: LatencyPlan, figures: Mapping[str, LatencyFigures]) -> None:
+    """Latencies, counts, and where the time of a batch goes."""
+    table = Table(
+        title=f"Send to visible at {plan.rate:,} records/s of 112 bytes, {SOURCE_PARTITIONS} partitions to "
+        f"{plan.output_partitions}, local[2]; {plan.seconds:g} s each in {plan.rounds} turn(s)"
+    )
+    table.add_column("contender", no_wrap=True)
+    for title in ("p50 ms", "p99 ms", "max ms", "of each turn", "records", "lost", "duplicates", "Spark cores"):
+        table.add_column(title, justify="right")
+    for name, row in figures.items():
+        turns = ", ".join(f"{p50:.0f} / {p99:.0f}" for p50, p99 in row.turns)
+        latencies = (f"{ms:.0f}" for ms in (row.p50_ms, row.p99_ms, row.max_ms))
+        counts = (f"{count:,}" for count in (row.records, row.lost, row.repeated))
+        table.add_row(name, *latencies, turns, *counts, f"{row.spark_cores:.2f}")
+    console = _console()
+    console.print(table)
+    for name, row in figures.items():
+        console.print(f"{name}: {row.batches} batches, medians in ms: {_listed(row.phases_ms)}", highlight=False)
+        if steps := {step: row.steps_ms[step] for step in _TOLD_STEPS if step in row.steps_ms}:
+            console.print(f"  within addBatch, Onceward's steps: {_listed(steps)}", highlight=False)
+    console.print()
+
+
+def json_line(**parts: object) -> None:
+    """Everything as one line of JSON: the machine, and ``parts`` as they are called."""
+    typer.echo(json.dumps(_rounded(_plain({"machine": _machine(), **parts})), separators=(",", ":")))
+
+
+def _compared(ratios: Comparison) -> str:
+    beyond = ratios.beyond_source_cpu_ratio
+    return (
+        f"{ratios.throughput_ratio:.2f} times the throughput at {ratios.cpu_ratio:.2f} times the CPU "
+        f"(Spark {ratios.spark_cpu_ratio:.2f}, broker {ratios.broker_cpu_ratio:.2f}"
+        + (f"; beyond reading the source {beyond:.2f})" if beyond is not None else ")")
+    )
+
+
+def _listed(medians_ms: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {ms:.1f}" for name, ms in medians_ms.items())
+
+
+def _machine() -> dict[str, object]:
+    return {
+        "cores": os.cpu_count(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        **{package: version(package) for package in _PACKAGES},
+    }
+
+
+def _plain(value: object) -> object:
+    """Dataclasses as objects of JSON, wherever they are."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value
+
+
+def _rounded(value: object) -> object:
+    """Numbers to four significant digits: more would claim a precision that is not there."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}") if math.isfinite(value) else None  # JSON knows no others
+    if isinstance(value, dict):
+        return {key: _rounded(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(part) for part in value]
+    return value
+
+
+def _console() -> Console:
+    """As wide as the terminal, but never so narrow that a table breaks when output goes to a file."""
+    console = Console()
+    return console if console.width >= _WIDTH else Console(width=_WIDTH)
+
+
+_WIDTH = 118

@@ -1,0 +1,221 @@
+"""A contender's own process: one Spark session that copies topics as it is told. A script, run by its path.
+
+Started by :mod:`contender_process` with the Onceward that is to be measured first on ``PYTHONPATH``, which may be an
+older one. So this file imports what every version has, the public names and ``onceward.events``, and nothing beside it.
+
+Orders come as lines of JSON on stdin, ``{"do": "copy", …}``, and each is answered by one on stdout: its result, or
+``{"error": text}``. The first line says who is there. It ends when stdin does, so it outlives its owner by no more than
+the order at hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import onceward
+from onceward import events
+
+_PHASES = ("triggerExecution", "latestOffset", "walCommit", "queryPlanning", "addBatch", "commitOffsets")
+
+
+class Steps:
+    """How long Onceward's steps took, as its events say; told in the query's thread, asked in the main one."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, list[float]] = defaultdict(list)
+        self._lock = threading.Lock()
+
+    def __call__(self, event: events.Event) -> None:
+        if event.phase == "finished" and event.seconds is not None:
+            with self._lock:
+                self._seconds[event.step].append(event.seconds)
+
+    def forget(self) -> None:
+        """Begin anew."""
+        with self._lock:
+            self._seconds.clear()
+
+    def medians_ms(self) -> dict[str, float]:
+        """By step."""
+        with self._lock:
+            return {step: median(seconds) * 1e3 for step, seconds in self._seconds.items()}
+
+
+class Job:
+    """One sink in one session.
+
+    :param sink: ``noop``, ``kafka`` (Spark's own) or ``onceward``.
+    :param settings: whose defaults session and source keep, ``spark`` or ``onceward``.
+    :param folder: for checkpoints and Spark's files.
+    """
+
+    def __init__(self, sink: str, settings: str, folder: Path) -> None:
+        self._sink = sink
+        self._settings = settings
+        self._folder = folder
+        self._spark = _session(settings, folder)
+        self._steps = Steps()
+        listen = getattr(events, "probe", None) or events.subscribe  # type: ignore[attr-defined]  # before there was one
+        listen(self._steps)
+        self._open = contextlib.ExitStack()
+        self._query: StreamingQuery | None = None
+        self._marked = -1
+
+    def hello(self) -> dict[str, Any]:
+        """Whom the owner talks to."""
+        jvm = self._jvm().java.lang.ProcessHandle.current().pid()
+        return {"pid": os.getpid(), "jvm_pid": int(jvm), "package": str(Path(onceward.__file__).resolve().parent)}
+
+    def copy(self, **order: Any) -> dict[str, Any]:
+        """Copy all of a topic; returns the seconds of each batch, from its trigger to Spark's commit log."""
+        with self._open:
+            query = self._started(**order, trigger={"availableNow": True})
+            _awaited(query)
+            batches = [b.durationMs["triggerExecution"] / 1e3 for b in query.recentProgress if b.numInputRows]
+        return {"batch_s": batches}
+
+    def collect_garbage(self) -> dict[str, Any]:
+        """What is left of a query shall cost neither the next one nor, as memory, the other processes."""
+        self._jvm().java.lang.System.gc()
+        return {}
+
+    def start(self, **order: Any) -> dict[str, Any]:
+        """Copy whatever comes to a topic, a batch as soon as the one before it has ended, until :meth:`stop`."""
+        self._query = self._started(**order, trigger={"processingTime": "0 seconds"})
+        return {}
+
+    def mark(self) -> dict[str, Any]:
+        """What :meth:`stop` tells begins here."""
+        last = self._running().lastProgress
+        self._marked = -1 if last is None else int(last.batchId)
+        self._steps.forget()
+        return {}
+
+    def stop(self) -> dict[str, Any]:
+        """End the query; returns medians since :meth:`mark`: Spark's parts of a batch, and the steps of our sink."""
+        query = self._running()
+        steps = self._steps.medians_ms()
+        with self._open:
+            query.stop()
+            _awaited(query)
+        batches = [b for b in query.recentProgress if b.numInputRows and b.batchId > self._marked]
+        phases = {phase: [b.durationMs[phase] for b in batches if phase in b.durationMs] for phase in _PHASES}
+        self._query = None
+        return {
+            "batches": len(batches),
+            "phases_ms": {phase: median(all_ms) for phase, all_ms in phases.items() if all_ms},
+            "steps_ms": steps,
+        }
+
+    def close(self) -> None:
+        """End the session."""
+        with self._open:
+            if self._query is not None:
+                self._query.stop()
+        self._spark.stop()
+
+    def _started(
+        self, *, name: str, bootstrap_servers: str, source: str, batch_records: int, trigger: dict[str, Any]
+    ) -> StreamingQuery:
+        rows = self._source(bootstrap_servers, source, batch_records).select("key", "value")
+        writer = rows.writeStream.trigger(**trigger).option("checkpointLocation", str(self._folder / name))
+        if self._sink == "noop":
+            return writer.format("noop").start()
+        if self._sink == "kafka":
+            kafka = writer.format("kafka").option("kafka.bootstrap.servers", bootstrap_servers)
+            return kafka.option("topic", name).start()
+        sink = onceward.KafkaSink(bootstrap_servers=bootstrap_servers, topic=name, pipeline_id=name)
+        # Or its connections would still be there in the rounds that follow.
+        self._open.enter_context(contextlib.closing(sink))
+        return writer.foreachBatch(sink).start()
+
+    def _source(self, bootstrap_servers: str, topic: str, batch_records: int) -> DataFrame:
+        if self._settings == "onceward":
+            return onceward.kafka_source(
+                self._spark,
+                bootstrap_servers=bootstrap_servers,
+                topic=topic,
+                max_offsets_per_trigger=batch_records,
+            )
+        return (
+            self._spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", bootstrap_servers)
+            .option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", batch_records)
+            .load()
+        )
+
+    def _running(self) -> StreamingQuery:
+        if self._query is None:
+            raise ValueError("no query was started")
+        return self._query
+
+    def _jvm(self) -> Any:
+        gateway: Any = self._spark.sparkContext._gateway
+        return gateway.jvm
+
+
+def _session(settings: str, folder: Path) -> SparkSession:
+    """Two cores. Under Spark's own settings nothing of ours is in it but the path of Spark's Kafka connector."""
+    advised = onceward.spark_conf()
+    builder: Any = SparkSession.builder
+    session: SparkSession = builder.config(
+        map={
+            **(advised if settings == "onceward" else {"spark.jars": advised["spark.jars"]}),
+            "spark.master": "local[2]",
+            "spark.app.name": "onceward-bench",
+            "spark.driver.memory": "2g",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(folder),
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.sql.streaming.numRecentProgressUpdates": "10000",  # every batch of a run is wanted
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "ERROR",
+        }
+    ).getOrCreate()
+    return session
+
+
+def _awaited(query: StreamingQuery) -> None:
+    try:
+        query.awaitTermination()
+    except StreamingQueryException:
+        if (error := onceward.error_of(query)) is not None:
+            raise error from None
+        raise
+
+
+def main(sink: str, settings: str, folder: str) -> None:
+    """Serve orders until there are no more."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # the JVM and the workers inherit it, and may not talk in between
+    job = Job(sink, settings, Path(folder))
+    orders = {method.__name__: method for method in (job.copy, job.collect_garbage, job.start, job.mark, job.stop)}
+    answers.write(json.dumps(job.hello()) + "\n")
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            answer = orders[order.pop("do")](**order)
+        except Exception as error:  # noqa: BLE001 — the owner raises it, whatever it is
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+    job.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

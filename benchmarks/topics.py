@@ -1,0 +1,144 @@
+"""The benchmark's topics: filled and read with librdkafka, which has no code in common with what is measured.
+
+Called by :mod:`rounds` and :mod:`latency`, never while something is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from benchmarks.records import NUMBER_BYTES, blocks, numbers_of
+from onceward.errors import BrokerUnreachable, OncewardError
+
+VALUE_BYTES = 112
+_ANSWER_SECONDS = 30.0
+_FLUSH_SECONDS = 120.0
+_READ_AT_ONCE = 20_000
+
+
+class OutputWrong(OncewardError):
+    """A contender did not write what it read: whatever it cost does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What a reader with ``read_committed`` missed of the records that a topic should hold, and what it saw beside."""
+
+    records: int
+    lost: int
+    repeated: int
+    unknown: int
+
+    def require(self, topic: str) -> None:
+        """Returns when each record was there once.
+
+        :raises OutputWrong: otherwise.
+        """
+        if self.lost or self.repeated or self.unknown:
+            raise OutputWrong(
+                f"topic {topic} should hold {self.records} records: {self.lost} are lost, {self.repeated} are "
+                f"repeated, {self.unknown} are none of them",
+                next_step="do not believe this run's figures, and report it",
+            )
+
+
+class Topics:
+    """Topics of one local broker."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})  # it outlives the broker
+
+    def create(self, name: str, partitions: int) -> None:
+        """Make an empty topic."""
+        # Deleted segments go at once: a benchmark must not fill the disk for the minute that is the default.
+        topic = NewTopic(name, partitions, 1, config={"file.delete.delay.ms": "0"})
+        self._admin.create_topics([topic])[name].result(_ANSWER_SECONDS)
+
+    def delete(self, name: str) -> None:
+        """Remove a topic and its data."""
+        self._admin.delete_topics([name])[name].result(_ANSWER_SECONDS)
+
+    def fill(self, name: str, records: int) -> None:
+        """Write records 0 to ``records`` - 1.
+
+        :raises BrokerUnreachable: not all were acknowledged.
+        """
+        producer = Producer(
+            {
+                "bootstrap.servers": self._bootstrap_servers,
+                "enable.idempotence": True,
+                "partitioner": "murmur2_random",
+                "linger.ms": 50,
+                "log_level": 3,  # a coordinator that is still loading is no news on a fresh broker
+                "batch.size": 1_000_000,
+                "queue.buffering.max.messages": 2_000_000,
+                "queue.buffering.max.kbytes": 1_000_000,
+            }
+        )
+        for keys, values in blocks(records, VALUE_BYTES):
+            for key, value in zip(keys, values, strict=True):
+                while True:
+                    try:
+                        producer.produce(name, value, key)
+                        break
+                    except BufferError:
+                        producer.poll(0.1)
+            producer.poll(0)
+        if left := producer.flush(_FLUSH_SECONDS):
+            raise BrokerUnreachable(f"{left} records of topic {name} unacknowledged", next_step="look at the broker")
+
+    def audit(self, name: str, partitions: int, records: int) -> Audit:
+        """Read ``name`` with ``read_committed`` from end to end, where records 0 to ``records`` - 1 should be."""
+        seen = np.zeros(records, np.int32)
+        unknown = 0
+        for values in self._values(name, partitions):
+            numbers = numbers_of(values)
+            known = numbers[(numbers >= 0) & (numbers < records)]
+            unknown += len(numbers) - len(known)
+            np.add.at(seen, known, 1)
+        return Audit(records, int((seen == 0).sum()), int(np.maximum(seen - 1, 0).sum()), unknown)
+
+    def _values(self, name: str, partitions: int) -> Iterator[list[bytes]]:
+        """All values of a topic that nobody writes any more, a portion at a time."""
+        with contextlib.closing(self._consumer()) as consumer:
+            consumer.assign([TopicPartition(name, partition, 0) for partition in range(partitions)])
+            unfinished = set(range(partitions))
+            while unfinished:
+                messages = consumer.consume(_READ_AT_ONCE, _ANSWER_SECONDS)
+                if not messages:
+                    raise BrokerUnreachable(
+                        f"topic {name} has given nothing for {_ANSWER_SECONDS:.0f} s", next_step="look at the broker"
+                    )
+                unfinished -= {message.partition() for message in messages if _at_end(message)}
+                yield [message.value() or bytes(NUMBER_BYTES) for message in messages if message.error() is None]
+
+    def _consumer(self) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self._bootstrap_servers,
+                "group.id": "onceward-bench-check",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "fetch.queue.backoff.ms": 5,
+                "queued.max.messages.kbytes": 200_000,
+            }
+        )
+
+
+def _at_end(message: Message) -> bool:
+    """Whether ``message`` says that a partition has no more; raises for any other error."""
+    error = message.error()
+    if error is None:
+        return False
+    if error.code() != KafkaError._PARTITION_EOF:
+        raise KafkaException(error)
+    return True

@@ -1,0 +1,71 @@
+"""``onceward demo``: the promise, shown. A job is killed again and again, and its output is exactly right.
+
+Registered in :mod:`onceward.cli`; the play is in :mod:`onceward.demo`, loaded when the command runs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def demo(
+    records: Annotated[int, typer.Option(help="How many people records to write.")] = 200_000,
+    at_least_once: Annotated[
+        bool, typer.Option("--at-least-once", help="Use Spark's own Kafka sink instead, and see its duplicates.")
+    ] = False,
+    nodes: Annotated[int, typer.Option(help="Brokers: 1, or 3 with every topic on three replicas.")] = 1,
+    broker_version: Annotated[str, typer.Option(help="Kafka release; 4.3.1 and 3.9.1 are tested.")] = "4.3.1",
+    master: Annotated[str, typer.Option(help="Spark master, such as local-cluster[2,1,1200].")] = "local[2]",
+    seconds: Annotated[float, typer.Option(help="Over how long the input is spread, in seconds.")] = 90.0,
+    window_seconds: Annotated[int, typer.Option(help="Length of the tumbling window, in seconds.")] = 20,
+    seed: Annotated[int, typer.Option(help="Of the input and of the random kill.")] = 1,
+    json_only: Annotated[bool, typer.Option("--json-only", help="Show nothing but the JSON line.")] = False,
+    log_dir: Annotated[Path | None, typer.Option(help="Keep the logs of broker and job in this folder.")] = None,
+) -> None:
+    """Run an ETL job on a real Kafka, kill it with kill -9 at the worst moments, and count what comes out.
+
+    Status 0: every expected number is visible exactly once. Status 1: it is not (always so with --at-least-once), or
+    the run proves nothing because a planned kill did not happen.
+    """
+    _require_demo_extra()
+    from onceward.demo.play import play
+    from onceward.demo.report import show
+    from onceward.demo.screen import Screen
+    from onceward.demo.settings import DemoSettings
+
+    settings = DemoSettings(
+        records=records,
+        seed=seed,
+        delivery="at_least_once" if at_least_once else "exactly_once",
+        nodes=nodes,
+        broker_version=broker_version,
+        master=master,
+        window_seconds=window_seconds,
+        produce_seconds=seconds,
+    )
+    signal.signal(signal.SIGTERM, _leave)
+    with Screen(quiet=json_only) as screen:
+        result = play(settings, screen, log_dir)
+    show(result, screen.console)
+    typer.echo(result.to_json())
+    raise typer.Exit(0 if result.kept else 1)
+
+
+def _leave(number: int, _frame: Any) -> None:
+    """SIGTERM ends the demo like Ctrl-C does: through every ``finally``, so that nothing is left running."""
+    raise SystemExit(128 + number)
+
+
+def _require_demo_extra() -> None:
+    from onceward.errors import ConfigurationError
+
+    missing = [name for name in ("confluent_kafka", "psutil") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigurationError(
+            f"the demo needs {' and '.join(missing)}", next_step='run pip install "onceward[demo]"'
+        )

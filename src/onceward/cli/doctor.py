@@ -1,0 +1,104 @@
+"""``onceward doctor``: what is amiss before a pipeline starts, and the rights that it needs.
+
+Registered in :mod:`onceward.cli`; what it looks at is in :mod:`onceward.doctor`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from onceward.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from onceward.doctor.finding import Finding
+
+_COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
+_LEDGER = "onceward-ledger"  # ledger.topic.DEFAULT_TOPIC, which would import a Kafka client for --help
+
+
+class AclFormat(str, Enum):
+    """How ``--acls`` prints."""
+
+    KAFKA_ACLS = "kafka-acls"
+    TABLE = "table"
+    JSON = "json"
+
+
+def doctor(
+    bootstrap_servers: Annotated[str | None, typer.Option(help="Brokers to look at, host:port[,…].")] = None,
+    command_config: Annotated[
+        Path | None, typer.Option(help="Kafka client settings as a properties file: security.protocol and the like.")
+    ] = None,
+    topic: Annotated[list[str] | None, typer.Option(help="An output topic; may be repeated.")] = None,
+    source_topic: Annotated[list[str] | None, typer.Option(help="A source topic; may be repeated.")] = None,
+    ledger_topic: Annotated[str, typer.Option(help="The ledger topic.")] = _LEDGER,
+    acls: Annotated[bool, typer.Option("--acls", help="Print the least set of ACLs; connects to nothing.")] = False,
+    pipeline_id: Annotated[str | None, typer.Option(help="With --acls: the pipeline.")] = None,
+    principal: Annotated[str, typer.Option(help="With --acls: who runs the pipeline.")] = "User:etl",
+    ledger_exists: Annotated[
+        bool, typer.Option("--ledger-exists", help="With --acls: nobody has to create the ledger topic.")
+    ] = False,
+    acl_format: Annotated[
+        AclFormat, typer.Option("--format", help="With --acls: how to print.")
+    ] = AclFormat.KAFKA_ACLS,
+) -> None:
+    """Check Java, Spark, brokers and topics, one line each (exit status 1 on a failure); or print ACLs with --acls."""
+    topics, sources = topic or [], source_topic or []
+    if acls:
+        _print_acls(pipeline_id, topics, sources, ledger_topic, ledger_exists, principal, acl_format, bootstrap_servers)
+        return
+    from onceward.doctor.checks import check_brokers, check_machine
+
+    findings = _shown(check_machine())
+    if bootstrap_servers is not None:
+        findings += _shown(check_brokers(bootstrap_servers, command_config, topics, sources, ledger_topic))
+    else:
+        typer.echo("brokers are not looked at: name them with --bootstrap-servers", err=True)
+    if any(finding.status == "fail" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _shown(findings: list[Finding]) -> list[Finding]:
+    for finding in findings:
+        typer.secho(f"{finding.status:5}", fg=_COLOURS[finding.status], nl=False)
+        typer.echo(finding.what + (f". Next: {finding.next_step}." if finding.next_step else ""))
+    return findings
+
+
+def _print_acls(
+    pipeline_id: str | None,
+    topics: list[str],
+    sources: list[str],
+    ledger_topic: str,
+    ledger_exists: bool,
+    principal: str,
+    acl_format: AclFormat,
+    bootstrap_servers: str | None,
+) -> None:
+    from onceward.doctor.acl_lines import as_commands, as_json, as_table
+    from onceward.ids import pipeline_id as checked_pipeline_id
+    from onceward.ids import topic_name
+    from onceward.wire.acls import minimal_acls
+
+    if pipeline_id is None or not topics:
+        raise ConfigurationError(
+            "--acls needs to know what the pipeline is called and where it writes",
+            next_step="add --pipeline-id and --topic, and --source-topic for Kafka sources on the same cluster",
+        )
+    lines = minimal_acls(
+        pipeline_id=checked_pipeline_id(pipeline_id),
+        topics=[topic_name(name) for name in topics],
+        source_topics=[topic_name(name) for name in sources],
+        ledger_topic=topic_name(ledger_topic),
+        ledger_exists=ledger_exists,
+    )
+    if acl_format is AclFormat.JSON:
+        typer.echo(as_json(lines, principal))
+    elif acl_format is AclFormat.TABLE:
+        typer.echo(as_table(lines, principal))
+    else:
+        typer.echo(as_commands(lines, principal, bootstrap_servers))

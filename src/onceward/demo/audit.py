@@ -1,0 +1,76 @@
+"""What the demo finds after the run: the output beside the model of its input, and the word of ``onceward verify``.
+
+The model knows which numbers must be there. Whether batches are whole, one chain, and written under their own epochs is
+for the checker, asked as any user asks it: in a process of its own, which shares no code with what it judges.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from onceward.demo.settings import OUTPUT_TOPIC, PIPELINE_ID
+from onceward.testing.local_kafka import LocalKafka
+from onceward.testing.topic_reader import read_topic
+from onceward.testing.verdict import Verdict, exactly_once
+
+_CHECKER_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class OutputFacts:
+    """The output topic: what a ``read_committed`` reader sees against the model, and how many records it is not shown:
+    those of aborted attempts."""
+
+    verdict: Verdict[str]
+    aborted_records_hidden: int
+
+
+@dataclass(frozen=True)
+class CheckerFacts:
+    """The answer of ``onceward verify --output json`` about the pipeline, and all that is amiss in it."""
+
+    answer: dict[str, Any]
+
+    @property
+    def batches(self) -> int:
+        """Committed batches, each proved to be one transaction."""
+        return int(self.answer["facts"].get("ledger", {}).get("batches", 0))
+
+    @property
+    def group_lag(self) -> int | None:
+        """Records that the pipeline's consumer group is behind its sources; None if a source's is unknown."""
+        lags = [source.get("group_lag") for source in self.answer["facts"].get("sources", {}).values()]
+        return None if not lags or None in lags else sum(lags)
+
+    @property
+    def violations(self) -> list[str]:
+        """Empty when the checker says *exactly once*."""
+        if self.answer["verdict"] == "exactly_once":
+            return []
+        told = [f"{one['name']} at {one['where']}: {one['detail']}" for one in self.answer["anomalies"]]
+        told += [f"not covered: {what}" for what in self.answer["facts"].get("not_covered", [])]
+        return told or [f"onceward verify says {self.answer['verdict']}"]
+
+
+def read_output(kafka: LocalKafka, expected: set[str]) -> OutputFacts:
+    """Read the output topic twice, committed and uncommitted."""
+    committed = read_topic(kafka.bootstrap_servers, OUTPUT_TOPIC, "read_committed")
+    uncommitted = read_topic(kafka.bootstrap_servers, OUTPUT_TOPIC, "read_uncommitted")
+    verdict = exactly_once(expected, [(record.key or b"").decode() for record in committed])
+    return OutputFacts(verdict, aborted_records_hidden=len(uncommitted) - len(committed))
+
+
+def ask_the_checker(kafka: LocalKafka) -> CheckerFacts:
+    """Is the pipeline exactly once, at the end of its source, and does every record on the brokers' disks say so?"""
+    command = [sys.executable, "-m", "onceward.verify", "--bootstrap-servers", kafka.bootstrap_servers]
+    command += ["--pipeline-id", PIPELINE_ID, "--topic", OUTPUT_TOPIC, "--expect-caught-up", "--output", "json"]
+    command += [part for node in kafka.nodes for part in ("--log-dirs", str(node.data_folder))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_CHECKER_SECONDS, check=False)
+    try:
+        return CheckerFacts(json.loads(done.stdout))
+    except ValueError:  # it did not get so far as to answer
+        return CheckerFacts({"verdict": f"nothing: {done.stderr[-500:]}", "anomalies": [], "facts": {}})

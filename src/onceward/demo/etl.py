@@ -1,0 +1,83 @@
+"""The ETL of the demo: what a user would write. Nothing here knows that it will be killed.
+
+Read people, keep those whose number has 18 characters, collect each number once per tumbling window of event time, and
+write it when the window closes. Runs in the driver of the job's process (:mod:`onceward.demo.job`).
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.streaming.query import StreamingQuery
+
+import onceward as ow
+from onceward.demo.people import VALID_LENGTH
+from onceward.demo.settings import (
+    INPUT_TOPIC,
+    OUTPUT_TOPIC,
+    PIPELINE_ID,
+    WATERMARK_DELAY_SECONDS,
+    JobSettings,
+)
+
+_PERSON = "id BIGINT, name STRING, identifyNumber STRING"
+
+
+def clean_people(people: DataFrame, window_seconds: int) -> DataFrame:
+    """Kafka records of people → one row per window and valid number: ``key`` is the number, ``value`` JSON."""
+    number = F.col("person.identifyNumber")
+    # Spark moves a filter that does not mention the event time below the watermark, and then a record that is filtered
+    # out does not move time on: tombstones could not close a window. So the condition mentions it.
+    valid = F.when(F.col("timestamp").isNotNull(), F.length(number) == VALID_LENGTH)
+    return (
+        people.withWatermark("timestamp", f"{WATERMARK_DELAY_SECONDS} seconds")
+        .select("timestamp", F.from_json(F.col("value").cast("string"), _PERSON).alias("person"))
+        .where(valid)
+        .groupBy(F.window("timestamp", f"{window_seconds} seconds"), number.alias("number"))
+        .agg(F.max("person.id").alias("id"), F.max("person.name").alias("name"))
+        .select(F.col("number").alias("key"), F.to_json(F.struct("id", "name", "number", "window")).alias("value"))
+    )
+
+
+def start_exactly_once(spark: SparkSession, settings: JobSettings) -> StreamingQuery:
+    """The query with Onceward's source and sink."""
+    people = ow.kafka_source(
+        spark, bootstrap_servers=settings.bootstrap_servers, topic=INPUT_TOPIC, starting="earliest"
+    )
+    return (
+        clean_people(people, settings.window_seconds)
+        .writeStream.queryName("people-etl")
+        .option("checkpointLocation", settings.checkpoint)
+        .trigger(processingTime="1 second")
+        .outputMode("append")
+        .foreachBatch(
+            ow.KafkaSink(
+                bootstrap_servers=settings.bootstrap_servers,
+                topic=OUTPUT_TOPIC,
+                pipeline_id=PIPELINE_ID,
+            )
+        )
+        .start()
+    )
+
+
+def start_at_least_once(spark: SparkSession, settings: JobSettings) -> StreamingQuery:
+    """The same query with Spark's own Kafka source and sink."""
+    people = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", settings.bootstrap_servers)
+        .option("subscribe", INPUT_TOPIC)
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    return (
+        clean_people(people, settings.window_seconds)
+        .writeStream.queryName("people-etl")
+        .option("checkpointLocation", settings.checkpoint)
+        .trigger(processingTime="1 second")
+        .outputMode("append")
+        .format("kafka")
+        .option("kafka.bootstrap.servers", settings.bootstrap_servers)
+        .option("topic", OUTPUT_TOPIC)
+        .start()
+    )

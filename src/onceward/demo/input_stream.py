@@ -1,0 +1,152 @@
+"""Writes the demo's input while the job runs, with librdkafka's idempotent producer, in a thread of the supervisor.
+
+Event time is the record's Kafka timestamp, set here. Each portion is acknowledged before the next gets its timestamp,
+so that no partition lags behind the others in event time: a record that came later than the watermark allows would
+be dropped by any windowed query, rightly, and the count would no longer tell anything about the sink.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from onceward.demo.pace import Pace
+from onceward.demo.people import Person, expected_numbers
+from onceward.demo.settings import INPUT_TOPIC
+from onceward.errors import BrokerUnreachable
+
+_PORTION_SECONDS = 0.2
+_FLUSH_SECONDS = 60
+_IN_FLIGHT_RECORDS = 50_000  # librdkafka holds 100,000 by default
+
+
+class InputStream:
+    """The people, then one closing tombstone whose event time is late enough to end every window.
+
+    :param closing_delay_ms: how much later than the last person the closing tombstone is.
+    """
+
+    def __init__(self, bootstrap_servers: str, everybody: list[Person], pace: Pace, closing_delay_ms: int) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._producer: Producer  # lives and dies with the thread
+        self._everybody = everybody
+        self._expected = expected_numbers(everybody)
+        self._pace = pace
+        self._closing_delay_ms = closing_delay_ms
+        self._stop = threading.Event()
+        self._hold = True
+        self._sent = 0
+        self._closing_ms: int | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="people-producer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def release(self) -> None:
+        """All planned kills are done: write the rest."""
+        self._hold = False
+
+    def stop(self) -> None:
+        """Stop writing, finished or not."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=_FLUSH_SECONDS)
+
+    @property
+    def sent(self) -> int:
+        """Records written and acknowledged so far, the closing tombstone included."""
+        if self._error is not None:
+            raise self._error
+        return self._sent
+
+    @property
+    def closing_timestamp_ms(self) -> int | None:
+        """Event time of the closing tombstone once it is written: everything before it is written too."""
+        return self._closing_ms
+
+    @property
+    def expected(self) -> set[str]:
+        """The model of the output."""
+        return self._expected
+
+    def _run(self) -> None:
+        self._producer = _producer(self._bootstrap_servers)
+        try:
+            self._write_all()
+        except BaseException as error:  # noqa: BLE001  raised again in the supervisor's thread by `sent`
+            self._error = error
+        finally:
+            del self._producer  # closes its connections: the brokers may go away now without a word from it
+
+    def _write_all(self) -> None:
+        waiting = iter(self._everybody)
+        began = time.monotonic()
+        timestamp_ms = 0
+        people = len(self._everybody)
+        while self._sent < people and not self._stop.wait(_PORTION_SECONDS):
+            due = self._pace.due(time.monotonic() - began, hold=self._hold)
+            count = max(0, due - self._sent)
+            timestamp_ms = self._write(_take(waiting, count), timestamp_ms)
+            self._sent += count
+        if self._sent == people:
+            self._close(timestamp_ms + self._closing_delay_ms)
+
+    def _close(self, closing_ms: int) -> None:
+        self._send(Person(key=b"closing", value=None, number=None), closing_ms)
+        self._flush()
+        self._sent += 1
+        self._closing_ms = closing_ms
+
+    def _write(self, portion: Iterable[Person], previous_ms: int) -> int:
+        """Write ``portion``; returns the last event time used, which never runs backwards."""
+        timestamp_ms = previous_ms
+        for person in portion:
+            if not person.repeats_previous:
+                timestamp_ms = max(previous_ms, time.time_ns() // 1_000_000)
+            self._send(person, timestamp_ms)
+        self._flush()
+        return timestamp_ms
+
+    def _send(self, person: Person, timestamp_ms: int) -> None:
+        if len(self._producer) >= _IN_FLIGHT_RECORDS:
+            self._flush()
+        self._producer.produce(
+            INPUT_TOPIC, person.value, person.key, timestamp=timestamp_ms, on_delivery=self._delivered
+        )
+
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._error = _not_written(str(error))
+
+    def _flush(self) -> None:
+        left = self._producer.flush(_FLUSH_SECONDS)
+        if self._error is None and left:
+            self._error = _not_written(f"{left} records unacknowledged after {_FLUSH_SECONDS} s")
+        if self._error is not None:
+            raise self._error
+
+
+def _producer(bootstrap_servers: str) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",  # where the Java client would put them
+            "linger.ms": 5,
+            "log_level": 3,  # errors; its warnings are about what it retries by itself
+        }
+    )
+
+
+def _take(waiting: Iterator[Person], count: int) -> Iterator[Person]:
+    for _ in range(count):
+        yield next(waiting)
+
+
+def _not_written(reason: str) -> BrokerUnreachable:
+    return BrokerUnreachable(f"the demo's input could not be written: {reason}", next_step="look at the broker's log")

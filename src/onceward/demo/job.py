@@ -1,0 +1,95 @@
+"""The job's process: ``python -m onceward.demo.job '<JobSettings as JSON>'``. Started, killed and started again by
+:mod:`onceward.demo.supervisor`.
+
+It starts Spark, arms the fault points that its environment names, starts the ETL, tells its supervisor on stdout what
+the engine does, and stops on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from onceward import events
+from onceward.demo import etl
+from onceward.demo.job_news import tell, tell_step
+from onceward.demo.lifeline import die_with_the_demo
+from onceward.demo.settings import JobSettings
+from onceward.spark.session import spark_conf
+from onceward.testing import faults
+
+_QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a life of the job is short: the big compiler never pays
+
+
+def main(settings: JobSettings) -> int:
+    """Run until SIGTERM (status 0) or until the query fails (status 1)."""
+    die_with_the_demo()
+    stop = threading.Event()
+
+    def on_term(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, on_term)
+    spark = _session(settings)
+    events.probe(tell_step)  # before the faults: the supervisor shall hear of a step before it kills us
+    faults.arm_from_environment()
+    start = etl.start_exactly_once if settings.delivery == "exactly_once" else etl.start_at_least_once
+    query = start(spark, settings)
+    tell("running")
+    while query.isActive and not stop.wait(0.2):
+        pass
+    failure = query.exception()
+    if failure is not None:
+        tell("failed", error=str(failure)[:2_000])
+        return 1
+    query.stop()
+    spark.stop()
+    return 0
+
+
+def _session(settings: JobSettings) -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_HOME"] = str(_spark_home(Path(settings.folder)))
+    spark = (
+        SparkSession.builder.master(settings.master)
+        .appName("onceward-demo")
+        .config(map={**spark_conf()})
+        .config("spark.local.dir", str(Path(settings.folder) / "spark"))
+        .config("spark.sql.warehouse.dir", str(Path(settings.folder) / "warehouse"))
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", _QUICK_START)
+        .config("spark.executor.extraJavaOptions", _QUICK_START)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config(
+            "spark.sql.streaming.stateStore.providerClass",
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        )
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("WARN")
+    return spark
+
+
+def _spark_home(folder: Path) -> Path:
+    """PySpark's own folder under another name: ``local-cluster`` writes its executors' files below ``SPARK_HOME``."""
+    home = folder / "spark-home"
+    if not home.exists():  # the first life makes it for all
+        home.mkdir()
+        for name in ("bin", "jars", "python", "sbin"):
+            (home / name).symlink_to(Path(pyspark.__file__).parent / name)
+    return home
+
+
+if __name__ == "__main__":
+    sys.exit(main(JobSettings.from_json(sys.argv[1])))

@@ -1,0 +1,136 @@
+"""The demo's result: judged, as a table for people and as one JSON line for programs. Pure but for printing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from onceward.demo.audit import CheckerFacts, OutputFacts
+from onceward.demo.settings import DemoSettings
+from onceward.demo.supervisor import Killed
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """One run. ``batches`` is the number of batches finished, with Onceward's sink those that its checker found to be
+    one committed transaction each; ``group_lag`` None without it. ``violations`` in words, empty when the promise was
+    kept."""
+
+    delivery: str
+    broker_version: str
+    nodes: int
+    master: str
+    input: int
+    expected: int
+    visible: int
+    lost: int
+    duplicates: int
+    unexpected: int
+    aborted_records_hidden: int
+    kills: int
+    killed_at: list[str]
+    batches: int
+    group_lag: int | None
+    seconds: float
+    violations: list[str]
+
+    @property
+    def kept(self) -> bool:
+        """Whether exactly once held."""
+        return not self.violations
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self) | {"exactly_once": self.kept}, ensure_ascii=False)
+
+
+def judge(
+    settings: DemoSettings,
+    output: OutputFacts,
+    checked: CheckerFacts | None,
+    killed: Sequence[Killed],
+    batches: int,
+    seconds: float,
+) -> DemoResult:
+    """The result of a run with these facts. ``checked`` None: the sink keeps no ledger that could be checked."""
+    violations = [] if output.verdict.holds else [str(output.verdict)]
+    if checked is not None:
+        violations += checked.violations
+        if output.aborted_records_hidden == 0:
+            violations.append("INVALID: the kills left no aborted records, so nothing shows that they are hidden")
+    elif not violations:
+        violations.append("INVALID: the kills caused no duplicates, so this comparison shows nothing; run it again")
+    return DemoResult(
+        delivery=settings.delivery,
+        broker_version=settings.broker_version,
+        nodes=settings.nodes,
+        master=settings.master,
+        input=settings.records,
+        expected=output.verdict.expected,
+        visible=output.verdict.visible,
+        lost=output.verdict.lost.total(),
+        duplicates=output.verdict.duplicates.total(),
+        unexpected=output.verdict.unexpected.total(),
+        aborted_records_hidden=output.aborted_records_hidden,
+        kills=len(killed),
+        killed_at=[one.kill.where for one in killed],
+        batches=checked.batches if checked is not None else batches,
+        group_lag=checked.group_lag if checked is not None else None,
+        seconds=round(seconds, 1),
+        violations=violations,
+    )
+
+
+def show(result: DemoResult, console: Console) -> None:
+    """The table, and what it means."""
+    table = Table(
+        title=f"{_SINK[result.delivery]} on Kafka {result.broker_version}, {result.nodes} node(s)", show_header=False
+    )
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    for name, value, meaning in _rows(result):
+        table.add_row(name, f"{value:,}", meaning)
+    console.print(table)
+    for violation in result.violations:
+        console.print(f"[red]violated[/red]  {escape(violation)}")
+    console.print(_closing_words(result))
+
+
+_BATCHES = {
+    "exactly_once": "micro-batches, each one committed transaction, by `onceward verify`",
+    "at_least_once": "finished micro-batches",
+}
+_SINK = {"exactly_once": "Onceward's KafkaSink", "at_least_once": "Spark's own Kafka sink"}
+
+
+def _rows(result: DemoResult) -> list[tuple[str, int, str]]:
+    rows = [
+        ("input", result.input, "records written to the input topic while the job ran"),
+        ("expected", result.expected, "distinct numbers of 18 characters among them"),
+        ("visible", result.visible, "records that a read_committed reader sees"),
+        ("lost", result.lost, "expected and not visible"),
+        ("duplicates", result.duplicates, "visible more than once"),
+        ("aborted, hidden", result.aborted_records_hidden, "records of killed attempts that no such reader sees"),
+        ("kills", result.kills, "; ".join(dict.fromkeys(result.killed_at))),
+        ("batches", result.batches, _BATCHES[result.delivery]),
+    ]
+    if result.group_lag is not None:
+        rows.append(("lag", result.group_lag, "of the pipeline's consumer group"))
+    return rows
+
+
+def _closing_words(result: DemoResult) -> str:
+    if result.kept:
+        return f"[green]Exactly once: {result.kills} × kill -9, nothing lost, nothing repeated.[/green]"
+    if result.delivery == "at_least_once" and result.lost == result.unexpected == 0 and result.duplicates:
+        return (
+            f"[yellow]As expected of at-least-once: {result.duplicates:,} records are there more than once. "
+            "The exit status is 1, because this is not exactly once.[/yellow]"
+        )
+    return "[red]Exactly once does not hold.[/red]"

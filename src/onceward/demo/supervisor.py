@@ -1,0 +1,231 @@
+"""Runs the job life after life: starts it, has it killed as planned, starts it again, and says what happens.
+
+Called by :mod:`onceward.demo.play`, in the demo's main thread. It learns of the job's doings in three ways that do
+not depend on the sink: Spark's checkpoint folder, the output topic, and the file of fired fault points; the job's own
+news are for the telling (and for the moment of one kill), never for the verdict.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from onceward import events
+from onceward.demo.checkpoint import newest_batch, query_progress
+from onceward.demo.input_stream import InputStream
+from onceward.demo.invalid import DemoInvalid
+from onceward.demo.job_news import News
+from onceward.demo.job_process import JobProcess
+from onceward.demo.kill_plan import Kill
+from onceward.demo.output_tail import OutputTail
+from onceward.demo.screen import Screen
+from onceward.demo.settings import WATERMARK_DELAY_SECONDS, DemoSettings, JobSettings
+from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, fired_faults
+
+_LISTEN_SECONDS = 0.02
+_LAST_WORDS_SECONDS = 0.3
+_OUTPUT_SETTLES_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """A kill that happened: ``unfinished_batch`` is the one that Spark had begun and not finished, if any."""
+
+    kill: Kill
+    at_seconds: float
+    unfinished_batch: int | None
+
+
+class Supervisor:
+    """One demo run's lives of the job."""
+
+    def __init__(
+        self,
+        settings: DemoSettings,
+        job: JobSettings,
+        screen: Screen,
+        stream: InputStream,
+        tail: OutputTail,
+    ) -> None:
+        self._settings = settings
+        self._job_settings = job
+        self._screen = screen
+        self._stream = stream
+        self._tail = tail
+        self._checkpoint = Path(job.checkpoint)
+        self._fired = Path(job.folder) / "faults-fired"
+        self._log = Path(job.folder) / "job.log"
+        self._lives: list[JobProcess] = []
+        self._killed: list[Killed] = []
+        self._down_since: float | None = None
+
+    def run(self, plan: tuple[Kill, ...]) -> list[Killed]:
+        """Carry out ``plan``, then let the job live until it has written everything, and stop it.
+
+        :raises DemoInvalid: a kill did not happen, the job ended by itself, or it took too long.
+        """
+        try:
+            for number, kill in enumerate(plan, start=1):
+                self._live_until_killed(number, kill)
+            self._stream.release()
+            self._live_to_the_end()
+        finally:
+            for life in self._lives:
+                life.bury()
+        return self._killed
+
+    @property
+    def batches(self) -> int:
+        """Batches in Spark's commit log."""
+        newest = newest_batch(self._checkpoint / "commits")
+        return 0 if newest is None else newest + 1
+
+    def _live_until_killed(self, number: int, kill: Kill) -> None:
+        job = self._start(kill)
+        due = self._trigger(kill)
+        while job.status is None:
+            news = self._listen(job)
+            if self._finished():
+                raise DemoInvalid(
+                    f"kill {number} ({kill.where}) never happened: the job finished first",
+                    next_step="use more --records, or more --seconds",
+                )
+            if due(news):
+                job.kill()
+        self._record(number, kill, job)
+
+    def _live_to_the_end(self) -> None:
+        job = self._start(None)
+        while not self._finished():
+            self._listen(job)
+            if job.status is not None:
+                raise self._ended_by_itself(job)
+        self._screen.say("everything is written; stopping the job")
+        if job.stop() != 0:
+            raise self._ended_by_itself(job)
+        self._show_progress()
+
+    def _start(self, kill: Kill | None) -> JobProcess:
+        environment = {FAULTS_VARIABLE: kill.fault if kill else "", FIRED_VARIABLE: str(self._fired)}
+        what = "starting the job" if not self._lives else "starting the job again"
+        self._screen.say(f"{what}{f', to be killed {kill.where}' if kill else ', for good'}")
+        job = JobProcess(self._job_settings, environment, self._log)
+        self._lives.append(job)
+        return job
+
+    def _trigger(self, kill: Kill) -> Callable[[News | None], bool]:
+        """A function that is asked again and again, with the newest news, whether to kill now."""
+        if kill.trigger == "after_a_commit":
+            return _AfterACommit(kill.delay_s)
+        if kill.trigger == "output_grows":
+            begun = newest_batch(self._checkpoint / "offsets")
+            return _OutputGrows(self._checkpoint, self._tail, -1 if begun is None else begun)
+        return lambda _news: False  # the job does it itself
+
+    def _listen(self, job: JobProcess, timeout_s: float = _LISTEN_SECONDS) -> News | None:
+        news = job.next_news(timeout_s)
+        if news is not None:
+            self._hear(news)
+        self._show_progress()
+        if self._screen.seconds > self._settings.limit_seconds:
+            raise DemoInvalid(
+                f"not done after {self._settings.limit_seconds:g} s\n{job.log_tail()}",
+                next_step="look at the job's log above",
+            )
+        return news
+
+    def _hear(self, news: News) -> None:
+        if news.what == "running" and len(self._lives) == 1:
+            self._screen.say("the query runs; people begin to come in")
+            self._stream.start()
+        if news.is_step(events.REPLAY, "finished"):
+            self._back(f"batch {news.batch_id} is in the ledger already: replayed for its state, nothing sent")
+        elif news.is_step(events.COMMIT, "finished"):
+            again = self._killed and news.batch_id == self._killed[-1].unfinished_batch
+            how = "run again and committed" if again else "committed"
+            self._back(f"batch {news.batch_id} {how} under epoch {news.details.get('epoch')}")
+        elif news.is_step(events.ABORT, "started"):
+            self._screen.say(f"batch {news.batch_id} is being aborted and will run again")
+        elif news.what == "running" and not self._settings.exactly_once:
+            self._back("Spark runs the unfinished batch again, and writes its records once more")
+
+    def _back(self, how: str) -> None:
+        if self._down_since is not None:
+            down = self._screen.seconds - self._down_since
+            self._down_since = None
+            self._screen.say(f"back after {down:.1f} s: {how}", "green")
+
+    def _record(self, number: int, kill: Kill, job: JobProcess) -> None:
+        while (news := job.next_news(_LAST_WORDS_SECONDS)) is not None:
+            self._hear(news)
+        if job.status != -signal.SIGKILL:
+            raise self._ended_by_itself(job)
+        if kill.fault and kill.fault not in {entry.fault for entry in fired_faults(self._fired)}:
+            raise DemoInvalid(f"fault {kill.fault} never fired, yet the job was killed", next_step="run it again")
+        begun, finished = (newest_batch(self._checkpoint / log) for log in ("offsets", "commits"))
+        unfinished = begun if begun is not None and begun != finished else None
+        self._killed.append(Killed(kill, self._screen.seconds, unfinished))
+        self._down_since = self._screen.seconds
+        batch = f"batch {unfinished} unfinished" if unfinished is not None else "between batches"
+        self._screen.say(
+            f"kill -9, number {number}: {kill.where} ({batch}). {kill.meaning[:1].upper()}{kill.meaning[1:]}", "red"
+        )
+
+    def _show_progress(self) -> None:
+        self._screen.advance("people written", self._stream.sent, self._settings.records)
+        self._screen.advance("numbers visible", self._tail.visible, len(self._stream.expected))
+
+    def _finished(self) -> bool:
+        """True once a batch is finished that ran with the watermark at which every window is closed."""
+        closing_ms = self._stream.closing_timestamp_ms
+        progress = query_progress(self._checkpoint) if closing_ms is not None else None
+        if closing_ms is None or progress is None:
+            return False
+        return progress.watermark_ms >= closing_ms - WATERMARK_DELAY_SECONDS * 1_000
+
+    def _ended_by_itself(self, job: JobProcess) -> DemoInvalid:
+        return DemoInvalid(
+            f"the job ended by itself with status {job.status}\n--- the end of its log ---\n{job.log_tail()}",
+            next_step="read the error above",
+        )
+
+
+class _AfterACommit:
+    """Due some time after this life's first commit."""
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+        self._due: float | None = None
+
+    def __call__(self, news: News | None) -> bool:
+        if self._due is None and news is not None and news.is_step(events.COMMIT, "finished"):
+            self._due = time.monotonic() + self._delay_s
+        return self._due is not None and time.monotonic() >= self._due
+
+
+class _OutputGrows:
+    """Due when records show up in the output topic that belong to a batch after ``begun``.
+
+    Not while the batch that was interrupted last is written again: that one is a duplicate already.
+    """
+
+    def __init__(self, checkpoint: Path, tail: OutputTail, begun: int) -> None:
+        self._checkpoint = checkpoint
+        self._tail = tail
+        self._begun = begun
+        self._settled_at: float | None = None
+        self._visible: int | None = None
+
+    def __call__(self, _news: News | None) -> bool:
+        if self._visible is not None:
+            return self._tail.visible > self._visible
+        progress = query_progress(self._checkpoint)
+        if self._settled_at is None:
+            if self._begun < 0 or (progress is not None and progress.batch_id >= self._begun):
+                self._settled_at = time.monotonic() + _OUTPUT_SETTLES_SECONDS
+        elif time.monotonic() >= self._settled_at:
+            self._visible = self._tail.visible
+        return False

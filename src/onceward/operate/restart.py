@@ -1,0 +1,142 @@
+"""When a query that failed is started again: the restart strategies of Flink, by their names and with their settings.
+
+Pure: each answers from the failures so far. Used by :mod:`onceward.operate.supervise`. Times are seconds of one
+monotonic clock. Defaults are Flink's (``restart-strategy.*`` of its configuration page), but for
+:class:`FixedDelay`, whose single attempt is of little use by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from onceward.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One life of a query that ended with an error.
+
+    :param started: when the query began. :param failed: when it ended.
+    :param chance: a number drawn for this failure, from 0 up to 1, which is what a strategy's jitter is made of.
+    """
+
+    started: float
+    failed: float
+    chance: float = 0.5
+
+
+class RestartStrategy(Protocol):
+    """What is asked after each failure. Yours needs this one method, and no state."""
+
+    def delay(self, failures: Sequence[Failure]) -> float | None:
+        """How long to wait after the last of ``failures`` until the query is started again; None: it stays stopped.
+
+        :param failures: all of this supervisor's, oldest first; never empty.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoRestart:
+    """A query that failed stays stopped (Flink's ``none``)."""
+
+    def delay(self, failures: Sequence[Failure]) -> float | None:
+        """None."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class FixedDelay:
+    """The same pause each time, up to a number of restarts in all (Flink's ``fixed-delay``).
+
+    :param attempts: restarts in all; None: without end. :param delay_s: the pause.
+    """
+
+    attempts: int | None = None
+    delay_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require(self.attempts is None or self.attempts >= 1, "attempts", self.attempts, "1 or more, or None")
+        _require(_is_time(self.delay_s), "delay_s", self.delay_s, "0 or more seconds")
+
+    def delay(self, failures: Sequence[Failure]) -> float | None:
+        """``delay_s``, until the restarts are used up."""
+        return None if self.attempts is not None and len(failures) > self.attempts else self.delay_s
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentialDelay:
+    """Pauses that grow while failures follow each other, and begin anew after a stable time (``exponential-delay``).
+
+    :param initial_s: the first pause. :param max_s: no pause is longer, jitter included.
+    :param multiplier: from one pause to the next. :param jitter: each pause is longer or shorter by up to this part of
+        itself, drawn by chance, so that pipelines that failed together do not come back together.
+    :param reset_after_s: a query that ran for that long without a failure begins anew with ``initial_s``.
+    :param attempts: restarts before it stays stopped, counted anew after a stable time; None: without end.
+    """
+
+    initial_s: float = 1.0
+    max_s: float = 60.0
+    multiplier: float = 1.5
+    jitter: float = 0.1
+    reset_after_s: float = 3600.0
+    attempts: int | None = None
+
+    def __post_init__(self) -> None:
+        _require(_is_time(self.initial_s) and self.initial_s > 0, "initial_s", self.initial_s, "more than 0 seconds")
+        _require(_is_time(self.max_s) and self.max_s >= self.initial_s, "max_s", self.max_s, "initial_s or more")
+        _require(_is_time(self.multiplier) and self.multiplier >= 1, "multiplier", self.multiplier, "1 or more")
+        _require(0 <= self.jitter <= 1, "jitter", self.jitter, "from 0 to 1")
+        _require(_is_time(self.reset_after_s), "reset_after_s", self.reset_after_s, "0 or more seconds")
+        _require(self.attempts is None or self.attempts >= 1, "attempts", self.attempts, "1 or more, or None")
+
+    def delay(self, failures: Sequence[Failure]) -> float | None:
+        """The next pause of the row, or None when the attempts are used up."""
+        in_a_row = 0
+        for failure in failures:
+            stable = failure.failed - failure.started >= self.reset_after_s
+            in_a_row = 1 if stable else in_a_row + 1
+        if self.attempts is not None and in_a_row > self.attempts:
+            return None
+        try:
+            pause = min(self.max_s, self.initial_s * self.multiplier ** (in_a_row - 1))
+        except OverflowError:
+            pause = self.max_s
+        return min(self.max_s, pause * (1 + self.jitter * (2 * failures[-1].chance - 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRate:
+    """The same pause each time, until there are too many failures in an interval (Flink's ``failure-rate``).
+
+    :param max_failures: within ``interval_s``; one more, and the query stays stopped. :param delay_s: the pause.
+    """
+
+    max_failures: int = 1
+    interval_s: float = 60.0
+    delay_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require(self.max_failures >= 1, "max_failures", self.max_failures, "1 or more")
+        _require(
+            _is_time(self.interval_s) and self.interval_s > 0, "interval_s", self.interval_s, "more than 0 seconds"
+        )
+        _require(_is_time(self.delay_s), "delay_s", self.delay_s, "0 or more seconds")
+
+    def delay(self, failures: Sequence[Failure]) -> float | None:
+        """``delay_s``, or None when the last ``interval_s`` had too many failures."""
+        now = failures[-1].failed
+        recent = sum(now - failure.failed < self.interval_s for failure in failures)
+        return None if recent > self.max_failures else self.delay_s
+
+
+def _is_time(value: float) -> bool:
+    return math.isfinite(value) and value >= 0
+
+
+def _require(holds: bool, name: str, value: object, allowed: str) -> None:
+    if not holds:
+        raise ConfigurationError(f"{name}={value!r} of a restart strategy", next_step=f"set {name} to {allowed}")

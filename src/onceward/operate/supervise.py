@@ -1,0 +1,105 @@
+"""Starts a streaming query again when it has failed, as often and as late as a strategy says. Driver only.
+
+What may be tried again is decided by the error (:class:`onceward.errors.Recovery`), not by the strategy: a pipeline
+that was fenced, is set up wrongly, or cannot write its data would only fail again, and a fenced one would do harm. All
+else passes by itself more often than not: a broker that is away, executors that died, a transaction that timed out.
+
+A restart is a start like any other: what a crash left open is ended, what was decided is finished, and then batches go
+on (:mod:`onceward.engine.micro_batch`). It is the same query on the same checkpoint, in the same Spark session.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from onceward.engine.foreach_batch import error_of
+from onceward.errors import OncewardError, Recovery
+from onceward.operate.restart import ExponentialDelay, Failure, RestartStrategy
+
+log = logging.getLogger(__name__)
+
+
+def supervise(
+    start: Callable[[], StreamingQuery],
+    strategy: RestartStrategy | None = None,
+    *,
+    stop: threading.Event | None = None,
+) -> StreamingQuery:
+    """Run a query until it ends well, starting it again after failures that may pass.
+
+    ::
+
+        def start():
+            source = ow.kafka_source(spark, topic="orders", …)
+            return transform(source).writeStream.foreachBatch(sink).option("checkpointLocation", path).start()
+
+        ow.supervise(start, ow.ExponentialDelay(initial_s=1, max_s=60))
+
+    :param start: defines and starts the query; called again for each restart, on the same checkpoint. It may raise an
+        error of Onceward's that says *restart* (no broker answers, say), which counts as a failure.
+    :param strategy: default: :class:`ExponentialDelay`, without end.
+    :param stop: ends the query within a second when it is set; while a restart is waited for, the last error is raised.
+    :returns: the last query, which has ended without an error: by ``query.stop()``, by ``stop``, or because its trigger
+        was ``availableNow``.
+    :raises OncewardError: the query failed, and its error says *stop*, or the strategy has it no more restarted.
+    :raises StreamingQueryException: the same, where the error is Spark's or your function's own.
+
+    A KeyboardInterrupt, or any other exception of this thread's, stops the query on its way out.
+    """
+    chosen = ExponentialDelay() if strategy is None else strategy
+    ended = stop or threading.Event()
+    failures: list[Failure] = []
+    while True:
+        started = time.monotonic()
+        query, error = _one_life(start, ended)
+        if error is None:
+            assert query is not None  # noqa: S101 — a start that failed has an error
+            return query
+        failures.append(Failure(started, time.monotonic(), random.random()))  # noqa: S311 — a pause is no secret
+        delay = chosen.delay(failures) if may_pass(error) else None
+        if delay is None:
+            why = "may not be started again" if not may_pass(error) else f"{chosen} has it no more started"
+            log.error("query %s failed %d times in all and %s: %s", _name(query), len(failures), why, error)
+            raise error
+        log.warning("query %s failed, starting it again in %.1f s: %s", _name(query), delay, error)
+        if ended.wait(delay):
+            raise error
+
+
+def may_pass(error: BaseException) -> bool:
+    """May the query be started again after this? What is not ours to judge may."""
+    return not isinstance(error, OncewardError) or error.recovery is not Recovery.STOP
+
+
+def _one_life(
+    start: Callable[[], StreamingQuery], ended: threading.Event
+) -> tuple[StreamingQuery | None, Exception | None]:
+    """Start the query, wait for its end; the query, and what it failed with."""
+    try:
+        query = start()
+    except OncewardError as error:
+        return None, error
+    try:
+        while not query.awaitTermination(_LOOK_SECONDS):
+            if ended.is_set():
+                query.stop()
+    except StreamingQueryException as failed:
+        return query, error_of(query) or failed
+    finally:
+        if query.isActive:
+            query.stop()
+    return query, None
+
+
+_LOOK_SECONDS = 1
+
+
+def _name(query: StreamingQuery | None) -> str:
+    return "(not started)" if query is None else str(query.name or query.id)

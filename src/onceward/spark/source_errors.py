@@ -1,0 +1,77 @@
+"""Why Spark ended a query by itself, as one of our errors: what its own Kafka source was refused, what workers lack.
+
+Called by :func:`onceward.engine.foreach_batch.error_of`; runs in the driver, after a query has ended. Spark's source
+reads through Kafka's Java client, whose refusals reach the user as a ``StreamingQueryException``, often without the
+name of the topic ("Topic authorization failed.").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from onceward.errors import AccessDenied, AuthenticationFailed, OncewardError, TopicMissing
+from onceward.spark.failures import known_failure
+from onceward.spark.query import kafka_options
+
+_DEPTH = 20
+_LOGIN_REFUSALS = ("SaslAuthenticationException", "SslAuthenticationException", "SSLHandshakeException")
+
+
+def source_refusal(query: StreamingQuery) -> OncewardError | None:
+    """Why a query ended, if its Kafka source or its Python workers were the reason; None if they were not."""
+    wrapper = getattr(query, "_jsq", None)  # none in Spark Connect, which the sink refuses anyway
+    if wrapper is None:
+        return None
+    execution = wrapper.streamingQuery()
+    ended = execution.exception()
+    if ended.isEmpty():
+        return None
+    chain = list(_chain(ended.get()))
+    text = "\n".join(chain)
+    if "TopicAuthorizationException" in text:
+        topics, servers = _read_by(execution)
+        return AccessDenied(
+            f"Spark's Kafka source may not read topic {topics} on {servers}: the principal lacks Read on it",
+            next_step="grant it Read on the topic (kafka-acls --add), or all that the pipeline needs: "
+            "`onceward doctor --acls` prints the lines",
+            details={"resource": f"topic {topics}", "operation": "Read"},
+        )
+    if "UnknownTopicOrPartitionException" in text:
+        topics, servers = _read_by(execution)
+        return TopicMissing(
+            f"Spark's Kafka source reads topic {topics}, which {servers} does not have (or not all of it)",
+            next_step="create the topic, or correct topic= and bootstrap_servers= of kafka_source, and start the "
+            "query again; `onceward doctor --bootstrap-servers … --source-topic …` looks for it",
+            details={"topics": topics, "bootstrap_servers": servers},
+        )
+    for name in _LOGIN_REFUSALS:
+        if name in text:
+            _, servers = _read_by(execution)
+            reason = next(line for line in reversed(chain) if line)
+            return AuthenticationFailed(
+                f"Spark's Kafka source could not log in at {servers}: {reason}",
+                next_step="check security.protocol and the sasl.* and ssl.* options against the broker's listener",
+            )
+    return known_failure(text)
+
+
+def _chain(error: Any) -> Iterator[str]:
+    """Class and message of an exception and of each of its causes."""
+    for _ in range(_DEPTH):
+        if error is None:
+            return
+        yield f"{error.getClass().getSimpleName()}: {error.getMessage()}"
+        error = error.getCause()
+
+
+def _read_by(execution: Any) -> tuple[str, str]:
+    """Topics and servers of the query's Kafka relations."""
+    topics: list[str] = []
+    servers: list[str] = []
+    for options in kafka_options(execution):
+        topics += [str(options.get(key)) for key in ("subscribe", "subscribePattern", "assign") if options.get(key)]
+        servers.append(str(options.get("kafka.bootstrap.servers")))
+    return ", ".join(topics), ",".join(dict.fromkeys(servers))

@@ -1,0 +1,1 @@
+"""Appending record batches to partitions inside an open transaction. The executors' side."""

@@ -1,0 +1,102 @@
+"""Who holds a transactional id, as its coordinator tells: ``DescribeTransactions`` (KIP-664; brokers from 3.0 on).
+
+Runs in the driver. Called by ``wire.transactions.transaction`` where a refusal may have several reasons, and before a
+request that could disturb somebody newer. What an answer means is in ``wire.transactions.fencing``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from onceward.errors import BrokerUnreachable, ResourceError
+from onceward.ids import ProducerIdentity
+from onceward.wire.conversation import Refused, Unanswered
+from onceward.wire.deadline import Deadline
+from onceward.wire.transactions.coordinator import TransactionCoordinator, TransactionDescription
+from onceward.wire.transactions.fencing import Fencing, judge
+
+_ONGOING, _COMPLETE_ABORT = "Ongoing", "CompleteAbort"  # org.apache.kafka.coordinator.transaction.TransactionState
+_TRANSACTIONAL_ID_NOT_FOUND = 105
+_TAKEOVER_MS = 5_000  # a takeover that has aborted our transaction asks again every 0.1 s until it has the id
+_TAKEOVER_POLL_SECONDS = 0.2
+
+
+class Holder:
+    """See the module.
+
+    :param patience_ms: how long a takeover is waited for that seems to be under way.
+    """
+
+    def __init__(self, coordinator: TransactionCoordinator, patience_ms: int, request_timeout_ms: int) -> None:
+        self._coordinator = coordinator
+        self._patience_ms = patience_ms
+        self._answer_ms = min(patience_ms, request_timeout_ms)
+
+    def is_forgotten(self) -> bool:
+        """Does the coordinator say that it does not know the id?"""
+        try:
+            self._describe()
+        except Refused as refused:
+            return refused.code == _TRANSACTIONAL_ID_NOT_FOUND
+        except (Unanswered, ResourceError):
+            return False  # nobody answers: the transaction's own requests will be answered, or not
+        return False
+
+    def newer_than(self, ours: ProducerIdentity, outdated: Callable[[], bool]) -> Exception | None:
+        """Has somebody else a transaction open, or the last word? Why we think so; None: nobody, as far as is known.
+
+        Asked before ``InitProducerId`` with our own identity. Such a request is refused when our epoch is old, but not
+        at once: the coordinator compares epochs only where nothing is open. While the newer owner's transaction is
+        ``Ongoing`` it first aborts that under a raised epoch
+        (``TransactionCoordinator.prepareInitProducerIdTransit``; checked on 3.9.1 and 4.3.1), and both would stop.
+        And a coordinator that has forgotten the id gives it to whoever asks first, old copy or new.
+
+        :param outdated: has somebody written since we did? Asked where the coordinator has forgotten the id.
+        """
+        try:
+            found = self._describe()
+        except Refused as refused:
+            # Brokers before 3.0 cannot tell: the request itself will be answered.
+            return refused if refused.code == _TRANSACTIONAL_ID_NOT_FOUND and outdated() else None
+        except (Unanswered, ResourceError):
+            return None  # nobody answers: the request itself will be answered, or not
+        if found.state == _ONGOING and found.identity != ours:
+            return RuntimeError(f"{found.identity} has a transaction open")
+        return None
+
+    def why_refused(self, ours: ProducerIdentity, *, took_part: bool) -> Fencing:
+        """Why an identity of ours was refused.
+
+        :param took_part: see :func:`onceward.wire.transactions.fencing.judge`.
+        :raises Unanswered, BrokerUnreachable: nobody can be asked.
+        """
+        try:
+            return judge(ours, self._describe(), took_part=took_part)
+        except (Refused, ResourceError) as refused:
+            if isinstance(refused, BrokerUnreachable):
+                raise
+            return Fencing.TAKEN_OVER  # brokers before 3.0 cannot tell, and a wrong guess here must be the safe one
+
+    def wait_for_a_newer(self, ours: ProducerIdentity, *, took_part: bool) -> Fencing:
+        """Our transaction was aborted before its time: is somebody newer about to have the id?
+
+        A takeover begins with that abort, and has an epoch of its own as soon as the markers are written. Or the
+        request of an *older* copy crossed ours (see :meth:`newer_than`): that one is refused afterwards, and nobody
+        comes. Should a takeover be slower than we wait, it takes the id from us later: safe.
+        """
+        deadline, aborted = Deadline(self._patience_ms), False
+        while not deadline.passed:
+            try:
+                found = self._describe()
+            except (Refused, Unanswered, ResourceError):
+                return Fencing.TAKEN_OVER  # the safe guess
+            if (why := judge(ours, found, took_part=took_part)) is not Fencing.ABORTED_FOR_US:
+                return why
+            if found.state == _COMPLETE_ABORT and not aborted:
+                deadline, aborted = Deadline(_TAKEOVER_MS), True
+            time.sleep(_TAKEOVER_POLL_SECONDS)
+        return Fencing.ABORTED_FOR_US if aborted else Fencing.TAKEN_OVER
+
+    def _describe(self) -> TransactionDescription:
+        return self._coordinator.describe(Deadline(self._answer_ms))

@@ -1,0 +1,78 @@
+"""Who listens: a probe is part of the step, a watcher can never hurt one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from onceward import events
+from onceward.events import Event
+
+
+def test_a_probe_runs_inside_the_step_and_its_error_is_the_steps():
+    def fail(event: Event) -> None:
+        assert threading.current_thread() is here
+        if event.phase == "finished":
+            raise ZeroDivisionError
+
+    here = threading.current_thread()
+    stop = events.probe(fail)
+    try:
+        with pytest.raises(ZeroDivisionError), events.step(events.COMMIT):
+            pass
+    finally:
+        stop()
+    with events.step(events.COMMIT):
+        pass
+
+
+def test_a_watcher_hears_everything_in_order_before_it_is_stopped():
+    heard: list[str] = []
+    stop = events.watch(lambda event: heard.append(f"{event.step} {event.phase}"))
+    for name in (events.PLAN, events.SEND):
+        with events.step(name):
+            pass
+    stop()
+    assert heard == ["plan started", "plan finished", "send started", "send finished"]
+    with events.step(events.COMMIT):
+        pass
+    assert len(heard) == 4
+
+
+def test_a_watcher_that_fails_hurts_no_step_and_hears_on(caplog: pytest.LogCaptureFixture):
+    heard = []
+
+    def fail(event: Event) -> None:
+        heard.append(event)
+        raise ZeroDivisionError("an exporter is away")
+
+    stop = events.watch(fail)
+    with caplog.at_level(logging.WARNING), events.step(events.COMMIT):
+        pass
+    stop()
+    assert len(heard) == 2
+    assert "an exporter is away" in caplog.text
+
+
+def test_a_watcher_that_hangs_holds_nobody_up(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    """Nor does it fill the memory: what is too much is lost to it, and said."""
+    monkeypatch.setattr(events, "_QUEUED", 4)
+    hang, done, heard = threading.Event(), threading.Event(), []
+
+    def slow(event: Event) -> None:
+        hang.wait()
+        heard.append(event)
+        done.set()
+
+    stop = events.watch(slow)
+    for _ in range(20):
+        with events.step(events.SEND):
+            pass
+    assert not done.is_set()
+    hang.set()
+    with caplog.at_level(logging.WARNING):
+        stop()
+    assert 4 <= len(heard) <= 5
+    assert f"too slow for {40 - len(heard)} events" in caplog.text

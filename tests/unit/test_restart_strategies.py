@@ -1,0 +1,195 @@
+"""When a failed query is started again: the strategies alone, and the loop around them with queries that are told."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.errors import StreamingQueryException
+
+import onceward as ow
+from onceward.errors import (
+    BadColumn,
+    BatchNotWritten,
+    BrokerUnreachable,
+    CommitInDoubt,
+    ConfigurationError,
+    Fenced,
+    LedgerOutdated,
+    OncewardError,
+    SendFailed,
+    TopicMissing,
+    UnsupportedQuery,
+)
+from onceward.operate import supervise as supervising
+from onceward.operate.restart import Failure, RestartStrategy
+
+
+def row(*lives: float, pause: float = 0.0, chance: float = 0.5) -> list[Failure]:
+    """Failures after lives of so many seconds, with ``pause`` between them."""
+    now, found = 0.0, []
+    for life in lives:
+        found.append(Failure(now, now + life, chance))
+        now += life + pause
+    return found
+
+
+def delays(strategy: RestartStrategy, failures: list[Failure]) -> list[float | None]:
+    """What the strategy says after each of them."""
+    return [strategy.delay(failures[: number + 1]) for number in range(len(failures))]
+
+
+def test_no_restart_is_none():
+    assert delays(ow.NoRestart(), row(1, 1)) == [None, None]
+
+
+def test_a_fixed_delay_is_the_same_until_it_is_used_up():
+    assert delays(ow.FixedDelay(attempts=2, delay_s=3), row(1, 1000, 1)) == [3, 3, None]
+    assert delays(ow.FixedDelay(delay_s=3), row(*[1] * 50))[-1] == 3
+
+
+def test_an_exponential_delay_grows_to_its_maximum():
+    strategy = ow.ExponentialDelay(initial_s=1, max_s=5, multiplier=2, jitter=0)
+    assert delays(strategy, row(*[0] * 5)) == [1, 2, 4, 5, 5]
+    assert strategy.delay(row(*[0] * 5000)) == 5, "no overflow"
+
+
+def test_a_stable_time_begins_the_row_anew():
+    strategy = ow.ExponentialDelay(initial_s=1, max_s=60, multiplier=2, jitter=0, reset_after_s=100, attempts=2)
+    assert delays(strategy, row(5, 5, 100, 5, 99.9)) == [1, 2, 1, 2, None]
+
+
+def test_a_pause_is_no_stable_time():
+    """Only a query that runs proves anything."""
+    strategy = ow.ExponentialDelay(initial_s=1, max_s=60, multiplier=2, jitter=0, reset_after_s=100)
+    assert delays(strategy, row(5, 5, 5, pause=200)) == [1, 2, 4]
+
+
+@given(st.integers(1, 200), st.floats(0, 1, exclude_max=True), st.floats(0, 1))
+def test_jitter_spreads_a_pause_by_its_part_and_never_beyond_the_maximum(count: int, chance: float, jitter: float):
+    plain = ow.ExponentialDelay(jitter=0).delay(row(*[0] * count))
+    spread = ow.ExponentialDelay(jitter=jitter).delay(row(*[0] * count, chance=chance))
+    assert plain is not None
+    assert spread is not None
+    assert plain * (1 - jitter) <= spread <= min(60.0, plain * (1 + jitter))
+
+
+def test_a_failure_rate_looks_at_an_interval_only():
+    strategy = ow.FailureRate(max_failures=2, interval_s=10, delay_s=0.5)
+    assert delays(strategy, row(1, 1, 20, 1)) == [0.5, 0.5, 0.5, 0.5]
+    assert delays(strategy, row(1, 1, 1)) == [0.5, 0.5, None]
+
+
+@pytest.mark.parametrize(
+    ("make", "setting"),
+    [
+        (lambda: ow.FixedDelay(attempts=0), "attempts"),
+        (lambda: ow.FixedDelay(delay_s=-1), "delay_s"),
+        (lambda: ow.ExponentialDelay(initial_s=0), "initial_s"),
+        (lambda: ow.ExponentialDelay(initial_s=10, max_s=5), "max_s"),
+        (lambda: ow.ExponentialDelay(multiplier=0.5), "multiplier"),
+        (lambda: ow.ExponentialDelay(jitter=1.5), "jitter"),
+        (lambda: ow.ExponentialDelay(reset_after_s=math.nan), "reset_after_s"),
+        (lambda: ow.FailureRate(max_failures=0), "max_failures"),
+        (lambda: ow.FailureRate(interval_s=0), "interval_s"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make: Any, setting: str):
+    with pytest.raises(ConfigurationError, match=setting) as refused:
+        make()
+    assert setting in refused.value.next_step
+
+
+@pytest.mark.parametrize("kind", [SendFailed, BrokerUnreachable, CommitInDoubt, LedgerOutdated, ValueError])
+def test_what_may_pass_is_started_again(kind: type[Exception]):
+    assert supervising.may_pass(kind("once"))
+
+
+@pytest.mark.parametrize(
+    "kind", [Fenced, UnsupportedQuery, ConfigurationError, BadColumn, BatchNotWritten, TopicMissing, OncewardError]
+)
+def test_what_only_a_person_can_mend_is_not(kind: type[Exception]):
+    assert not supervising.may_pass(kind("always"))
+
+
+class Life:
+    """A query as far as the supervisor knows it: it ends with ``error``, well, or when it is stopped."""
+
+    id = name = "life"
+
+    def __init__(self, error: BaseException | None = None, *, endless: bool = False) -> None:
+        self.error = error
+        self.isActive = endless
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 — Spark's name
+        if isinstance(self.error, Exception):
+            raise StreamingQueryException("text only")
+        if self.error is not None:
+            raise self.error
+        return not self.isActive
+
+    def stop(self) -> None:
+        self.isActive = False
+
+
+@pytest.fixture
+def lives(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(supervising, "error_of", lambda life: life.error)
+
+    def supervise(*given: Life | Exception, strategy: RestartStrategy | None = None, **more: Any) -> tuple[int, Any]:
+        """How many lives there were, and the last one, or the error that ended it all."""
+        left = list(given)
+
+        def start() -> Any:
+            life = left.pop(0)
+            if isinstance(life, Exception):
+                raise life
+            return life
+
+        try:
+            end: Any = ow.supervise(start, strategy or ow.FixedDelay(delay_s=0), **more)
+        except Exception as error:  # noqa: BLE001 — whatever it is, the test looks at it
+            end = error
+        return len(given) - len(left), end
+
+    return supervise
+
+
+def test_a_query_is_started_until_it_ends_well(lives: Any):
+    started, last = lives(Life(SendFailed("a")), BrokerUnreachable("at the start"), Life(ValueError()), Life(), Life())
+    assert isinstance(last, Life)
+    assert last.error is None
+    assert started == 4
+
+
+def test_an_error_that_says_stop_is_the_end(lives: Any):
+    started, error = lives(Life(SendFailed("a")), Life(Fenced("a newer copy")), Life())
+    assert (started, str(error)) == (2, "a newer copy")
+
+
+def test_the_strategys_word_is_the_end(lives: Any):
+    failing = [Life(SendFailed(str(number))) for number in range(4)]
+    started, error = lives(*failing, strategy=ow.FixedDelay(attempts=2, delay_s=0))
+    assert (started, str(error)) == (3, "2")
+
+
+def test_what_a_start_raises_that_is_not_ours_is_raised_at_once(lives: Any):
+    assert isinstance(lives(ZeroDivisionError(), Life())[1], ZeroDivisionError)
+
+
+def test_an_interrupt_stops_the_query():
+    life = Life(KeyboardInterrupt(), endless=True)
+    with pytest.raises(KeyboardInterrupt):
+        ow.supervise(lambda: life)  # type: ignore[arg-type, return-value]
+    assert not life.isActive
+
+
+def test_stop_ends_a_query_and_a_wait(lives: Any):
+    stop = threading.Event()
+    stop.set()
+    assert isinstance(lives(Life(endless=True), stop=stop)[1], Life)
+    assert isinstance(lives(Life(SendFailed("a")), strategy=ow.FixedDelay(delay_s=3600), stop=stop)[1], SendFailed)
