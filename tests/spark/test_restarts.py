@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
@@ -18,10 +19,21 @@ from onceward.operate.restart import RestartStrategy
 SHORT = 0.2
 
 
-def fail_times(at_step: Any, times: int, kind: type[Exception] = SendFailed) -> None:
-    """A fault that returns in each of the first ``times`` runs of the query."""
-    for nth in range(1, times + 1):
-        at_step(events.SEND, "started", kind("injected"), nth=nth)
+@contextmanager
+def failing(times: int) -> Iterator[None]:
+    """A fault that comes back: the first ``times`` batches that are sent fail. INVALID if it did not come so often."""
+    left = [SendFailed(f"injected {number}") for number in range(times, 0, -1)]
+
+    def fail(event: events.Event) -> None:
+        if (event.step, event.phase) == (events.SEND, "started") and left:
+            raise left.pop()
+
+    stop = events.probe(fail)
+    try:
+        yield
+    finally:
+        stop()
+    assert not left, f"INVALID: {len(left)} faults never happened"
 
 
 class Starts:
@@ -46,12 +58,12 @@ class Starts:
     ids=lambda value: type(value).__name__,
 )
 def test_a_fault_that_returns_costs_restarts_and_no_record(
-    pipeline: Pipeline, at_step: Any, strategy: RestartStrategy, times: int, pauses: list[float]
+    pipeline: Pipeline, strategy: RestartStrategy, times: int, pauses: list[float]
 ):
     pipeline.feed(80)
-    fail_times(at_step, times)
     starts = Starts(pipeline)
-    query = ow.supervise(starts, strategy)
+    with failing(times):
+        query = ow.supervise(starts, strategy)
     assert query.exception() is None
     assert len(starts.at) == times + 1
     waited = [after - before for before, after in itertools.pairwise(starts.at)]
@@ -70,12 +82,11 @@ def test_a_fault_that_returns_costs_restarts_and_no_record(
     ids=lambda value: type(value).__name__,
 )
 def test_a_strategy_gives_up_with_the_typed_error_and_the_next_start_is_exact(
-    pipeline: Pipeline, at_step: Any, strategy: RestartStrategy, times: int
+    pipeline: Pipeline, strategy: RestartStrategy, times: int
 ):
     pipeline.feed(80)
-    fail_times(at_step, times)
     starts = Starts(pipeline)
-    with pytest.raises(SendFailed, match="injected"):
+    with failing(times), pytest.raises(SendFailed, match=f"injected {times}"):
         ow.supervise(starts, strategy)
     assert len(starts.at) == times
     assert pipeline.visible() == []
