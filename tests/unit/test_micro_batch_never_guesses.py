@@ -15,7 +15,8 @@ import pytest
 
 from onceward import events
 from onceward.engine import micro_batch
-from onceward.engine.micro_batch import BatchPolicy, MicroBatches
+from onceward.engine.micro_batch import MicroBatches
+from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import AtomicTarget, Write, Written
 from onceward.errors import (
     BatchChanged,
@@ -168,7 +169,7 @@ def write(*frames: Frame, where: str | None = "out") -> list[Write]:
 def batches(
     target: AtomicTarget, attempts: int = 3, resume: Resume = "checkpoint", failed: BatchId | None = None
 ) -> MicroBatches:
-    return MicroBatches(target, BatchPolicy(PipelineId("p"), resume, attempts), failed)
+    return MicroBatches(target, SinkPolicy(PipelineId("p"), resume=resume, batch_attempts=attempts), failed)
 
 
 def process(target: AtomicTarget, number: int = 0, attempts: int = 3) -> None:

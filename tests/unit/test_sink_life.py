@@ -12,7 +12,7 @@ import pytest
 
 from onceward.engine import foreach_batch, runs
 from onceward.engine.foreach_batch import ForeachBatchSink
-from onceward.engine.micro_batch import BatchPolicy
+from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import (
     ROWS_REFUSED,
@@ -53,7 +53,7 @@ class Batches:
 
     error: Exception | None = None
 
-    def __init__(self, target: Target, policy: BatchPolicy, failed: BatchId | None) -> None:
+    def __init__(self, target: Target, policy: SinkPolicy, failed: BatchId | None) -> None:
         self.target = target
         self.failed = failed
 
@@ -65,7 +65,7 @@ class Batches:
 
 class Sink(ForeachBatchSink):
     def __init__(self, settings: str = "alike", attempts: int = 1) -> None:
-        super().__init__(BatchPolicy(PipelineId("p"), "checkpoint", attempts), where="here", settings=settings)
+        super().__init__(SinkPolicy(PipelineId("p"), batch_attempts=attempts), where="here", settings=settings)
         self.targets: list[Target] = []
 
     def _new_target(self) -> Any:

@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward.engine import runs
-from onceward.engine.micro_batch import BatchPolicy, MicroBatches
+from onceward.engine.micro_batch import MicroBatches
+from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import AtomicTarget, Write
 from onceward.errors import ROWS_REFUSED, Fenced, OncewardError, Recovery, UnsupportedQuery
 from onceward.ledger.admission import second_call
@@ -121,10 +122,7 @@ class ForeachBatchSink(ABC):
     :param settings: what the sink was built with; two sinks at one place must have equal ones.
     """
 
-    _has_ledger = True
-    """Is there a chain of batches that a lost one would be missing from?"""
-
-    def __init__(self, policy: BatchPolicy, *, where: Hashable, settings: object) -> None:
+    def __init__(self, policy: SinkPolicy, *, where: Hashable, settings: object) -> None:
         self._policy = policy
         self._where = where
         self._built_with = settings
@@ -189,7 +187,7 @@ class ForeachBatchSink(ABC):
                 known.error = error
             if isinstance(error, Fenced):
                 known.fenced = known.fenced or error.message
-            if not self._has_ledger:
+            if not self._policy.has_ledger:
                 return
             note = note_of_failure(frame, batch_id, error)
             number = batch_id if note is None else note.batch_id
@@ -228,7 +226,7 @@ class ForeachBatchSink(ABC):
             raise second_call(running.batch)
         self._refuse_other_frames(known, running, writes)
         self._note(frame, known)
-        for left in reversed(range(self._policy.attempts)):
+        for left in reversed(range(self._policy.batch_attempts)):
             batches = self._batches_at(place, frame, running)
             try:
                 batches.process(writes, running)

@@ -24,13 +24,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from onceward import events
+from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import AtomicTarget, Write, Written
 from onceward.errors import CommitInDoubt, Fenced, OncewardError, Recovery, SourceDataLost, TransactionTimedOut
-from onceward.ids import BatchId, PipelineId, ProducerIdentity
-from onceward.ledger.admission import Admission, Resume, Skipped, admit, hopeless, refusal, second_call
+from onceward.ids import BatchId, ProducerIdentity
+from onceward.ledger.admission import Admission, Skipped, admit, hopeless, refusal, second_call
 from onceward.ledger.record import FrameWritten, LedgerRecord
 from onceward.ledger.replayed import Replayed, batch_changed, compare, missing
 from onceward.spark.handed_over import HandedOver, Note, standing
@@ -43,26 +43,13 @@ _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPolicy:
-    """How a batch is admitted and how often it is tried.
-
-    ``attempts`` is the number of times one batch may run in all (1: never again) before its error reaches Spark and
-    the query fails; each attempt has an epoch of its own.
-    """
-
-    pipeline: PipelineId
-    resume: Resume
-    attempts: int
-
-
 class MicroBatches:
     """One run of one query: its batches, one after the other.
 
     :param failed: a batch that this run of the query has tried before, with an error; it may be committed all the same.
     """
 
-    def __init__(self, target: AtomicTarget, policy: BatchPolicy, failed: BatchId | None = None) -> None:
+    def __init__(self, target: AtomicTarget, policy: SinkPolicy, failed: BatchId | None = None) -> None:
         self._target = target
         self._policy = policy
         self._failed = failed
@@ -265,7 +252,7 @@ class MicroBatches:
             try:
                 return self._attempt(writes, running, supplemented)
             except OncewardError as error:
-                if attempt >= self._policy.attempts or error.recovery is not Recovery.RUN_AGAIN:
+                if attempt >= self._policy.batch_attempts or error.recovery is not Recovery.RUN_AGAIN:
                     raise
                 log.warning(
                     "%s: attempt %d of %s failed and was aborted, running it again: %s",

@@ -48,7 +48,7 @@ class PlainWriter:
         :raises OncewardError: what a task ran into; part of the batch may be visible.
         """
         settings = self._settings_for(write.where)
-        ids = {"pipeline": self._settings.pipeline, "batch_id": running.batch.batch_id}
+        ids = {"pipeline": self._settings.policy.pipeline, "batch_id": running.batch.batch_id}
         with events.step(events.SEND, **ids):
             prepared = prepare(write.frame, write.where, lineage=settings.lineage)
             with unlogged_calls():  # the function holds the settings
@@ -97,7 +97,7 @@ class _PlainTask:
     def __init__(self, settings: KafkaSinkSettings) -> None:
         client = KafkaClient.shared(settings.client)
         self._held_bytes = settings.held_bytes
-        self._idempotent = settings.delivery == "at_least_once"
+        self._idempotent = settings.policy.delivery == "at_least_once"
         identity = idempotent_identity(client) if self._idempotent else _NO_PRODUCER
         self._producer = PartitionProducer(client, settings.producer, identity, transactional_id=None, version=1)
         counts = partition_counts(client, {}, settings.ledger_topic)

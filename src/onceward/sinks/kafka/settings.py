@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
-from onceward.errors import ConfigurationError, ContradictoryOptions
-from onceward.ids import PipelineId, topic_name
-from onceward.ledger.admission import RESUME_CHOICES, Resume
+from onceward.engine.policy import SinkPolicy, one_of, whole_number
+from onceward.errors import ContradictoryOptions
+from onceward.ids import topic_name
 from onceward.wire.options.settings import ClientSettings, ProducerSettings
-
-Delivery = Literal["exactly_once", "at_least_once", "none"]
 
 _LEAST_HELD_BYTES = 1 << 20
 _MOST_DRIVER_RECORDS = 1_000_000
@@ -25,16 +21,12 @@ class KafkaSinkSettings:
     :raises ConfigurationError: naming the setting and what it takes.
     """
 
-    pipeline: PipelineId
+    policy: SinkPolicy
     topic: str | None
     client: ClientSettings
     producer: ProducerSettings
-    delivery: Delivery
-    resume: Resume
     ledger_topic: str
     create_topic_partitions: int | None
-    batch_attempts: int
-    batch_timeout_s: float | None
     driver_records: int
     driver_bytes: int
     held_bytes: int
@@ -43,41 +35,15 @@ class KafkaSinkSettings:
     lineage: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("delivery", self.delivery, get_args(Delivery))
-        _one_of("resume", self.resume, RESUME_CHOICES)
-        _one_of("lineage", self.lineage, (True, False))
-        _whole_number("batch_attempts", self.batch_attempts, 1)
-        _whole_number("driver_records", self.driver_records, 0, _MOST_DRIVER_RECORDS)
-        _whole_number("driver_bytes", self.driver_bytes, 0, _MOST_DRIVER_BYTES)
-        _whole_number("held_bytes", self.held_bytes, _LEAST_HELD_BYTES)
-        _whole_number("sequencer_port", self.sequencer_port, 0, 65_535)
+        one_of("lineage", self.lineage, (True, False))
+        whole_number("driver_records", self.driver_records, 0, _MOST_DRIVER_RECORDS)
+        whole_number("driver_bytes", self.driver_bytes, 0, _MOST_DRIVER_BYTES)
+        whole_number("held_bytes", self.held_bytes, _LEAST_HELD_BYTES)
+        whole_number("sequencer_port", self.sequencer_port, 0, 65_535)
         if self.create_topic_partitions is not None:
-            _whole_number("create_topic_partitions", self.create_topic_partitions, 1)
-        if self.batch_timeout_s is not None and not self.batch_timeout_s > 0:
-            raise ConfigurationError(
-                f"batch_timeout_s={self.batch_timeout_s!r} is not a positive number of seconds",
-                next_step="pass seconds, or None for no limit",
-            )
-        if self.delivery != "exactly_once" and self.resume != "checkpoint":
-            raise ContradictoryOptions(
-                f"resume={self.resume!r} with delivery={self.delivery!r}: without exactly-once there is no ledger to "
-                "resume from",
-                next_step='use delivery="exactly_once", or leave resume out',
-            )
+            whole_number("create_topic_partitions", self.create_topic_partitions, 1)
         topic_name(self.ledger_topic)
         if self.topic is not None and topic_name(self.topic) == self.ledger_topic:
             raise ContradictoryOptions(
                 f"topic and ledger_topic are both {self.topic!r}", next_step="write records to a topic of their own"
             )
-
-
-def _one_of(name: str, value: object, choices: Sequence[object]) -> None:
-    if value not in choices:
-        raise ConfigurationError(f"{name}={value!r} is unknown", next_step=f"use one of {', '.join(map(str, choices))}")
-
-
-def _whole_number(name: str, value: object, least: int, most: int | None = None) -> None:
-    wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    if not is_number or value < least or (most is not None and value > most):  # type: ignore[operator]
-        raise ConfigurationError(f"{name}={value!r} is not a whole number {wanted}", next_step=f"correct {name}")

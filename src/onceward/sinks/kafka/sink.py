@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from onceward.engine.foreach_batch import ForeachBatchSink
-from onceward.engine.micro_batch import BatchPolicy
+from onceward.engine.policy import Delivery, SinkPolicy
 from onceward.engine.target import AtomicTarget, Write
 from onceward.errors import BadColumn, ContradictoryOptions
 from onceward.ids import pipeline_id as checked_pipeline_id
@@ -17,7 +17,7 @@ from onceward.ledger.admission import Resume
 from onceward.ledger.topic import DEFAULT_TOPIC
 from onceward.sinks.kafka import columns
 from onceward.sinks.kafka.plain import PlainWriter
-from onceward.sinks.kafka.settings import Delivery, KafkaSinkSettings
+from onceward.sinks.kafka.settings import KafkaSinkSettings
 from onceward.sinks.kafka.target import KafkaTarget
 from onceward.spark.query import RunningBatch
 from onceward.wire.options.security import TokenProvider
@@ -106,16 +106,12 @@ class KafkaSink(ForeachBatchSink):
             delivery=delivery,
         )
         self.settings = KafkaSinkSettings(
-            pipeline=name,
+            policy=SinkPolicy(name, delivery, resume, batch_attempts, batch_timeout_s),
             topic=topic,
             client=client,
             producer=producer,
-            delivery=delivery,
-            resume=resume,
             ledger_topic=ledger_topic,
             create_topic_partitions=create_topic_partitions,
-            batch_attempts=batch_attempts,
-            batch_timeout_s=batch_timeout_s,
             driver_records=driver_records,
             driver_bytes=driver_bytes,
             held_bytes=held_bytes,
@@ -124,11 +120,10 @@ class KafkaSink(ForeachBatchSink):
             lineage=lineage,
         )
         super().__init__(
-            BatchPolicy(self.settings.pipeline, self.settings.resume, self.settings.batch_attempts),
+            self.settings.policy,
             where=(client.bootstrap_servers, ledger_topic, name),
             settings=self.settings,
         )
-        self._has_ledger = delivery == "exactly_once"
         self._plain: PlainWriter | None = None
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
@@ -146,7 +141,7 @@ class KafkaSink(ForeachBatchSink):
         return Write(frame, topic)
 
     def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:
-        if self.settings.delivery == "exactly_once":
+        if self.settings.policy.has_ledger:
             super()._process(frame, writes, running)
             return
         self._plain = self._plain or PlainWriter(self.settings)
@@ -158,4 +153,5 @@ class KafkaSink(ForeachBatchSink):
 
     def __repr__(self) -> str:
         where = self.settings.topic or "column 'topic'"
-        return f"KafkaSink(pipeline_id={self.settings.pipeline!r}, topic={where}, delivery={self.settings.delivery!r})"
+        policy = self.settings.policy
+        return f"KafkaSink(pipeline_id={policy.pipeline!r}, topic={where}, delivery={policy.delivery!r})"

@@ -58,13 +58,13 @@ class KafkaTarget(AtomicTarget):
     def __init__(self, settings: KafkaSinkSettings) -> None:
         self._settings = settings
         self._client = KafkaClient(settings.client)
-        self._ledger = Ledger(self._client, settings.ledger_topic, settings.pipeline)
+        self._ledger = Ledger(self._client, settings.ledger_topic, settings.policy.pipeline)
         timeout_ms = settings.producer.transaction_timeout_ms
         self._overdue: BatchId | None = None  # the last batch that did not end within the transaction's time
-        self._transaction = Transaction(self._client, settings.pipeline, timeout_ms, outdated=self._outdated)
+        self._transaction = Transaction(self._client, settings.policy.pipeline, timeout_ms, outdated=self._outdated)
         self._staged = self._committed = -1  # sequences of ledger records
         self._confirmed = False  # is what was last read from the ledger known to be the newest?
-        self._sources = HomeSources(self._client, settings.pipeline, settings.ledger_topic)
+        self._sources = HomeSources(self._client, settings.policy.pipeline, settings.ledger_topic)
         self._fitting: dict[str | None, ProducerSettings] = {}
         self._sequences: dict[TopicPartition, int] = {}  # where the open transaction's partitions go on
         self._sequencer: Sequencer | None = None
@@ -83,7 +83,7 @@ class KafkaTarget(AtomicTarget):
         self._transaction.take_over()
         newest = self.newest()
         self._doubt_a_strange_writer(newest)
-        self._sources.begin(running, newest, self._settings.resume)
+        self._sources.begin(running, newest, self._settings.policy.resume)
         return newest
 
     def _doubt_a_strange_writer(self, newest: LedgerRecord | None) -> None:
@@ -98,7 +98,7 @@ class KafkaTarget(AtomicTarget):
             "the newest ledger record of %s in %s, %s (sequence %d), was written by %s, and the coordinator has %s for "
             "the pipeline: its epochs ran out, or its first run after transactional.id.expiration.ms committed "
             "nothing, or somebody else wrote that record",
-            self._settings.pipeline,
+            self._settings.policy.pipeline,
             self._settings.ledger_topic,
             newest.batch,
             newest.sequence,
@@ -208,7 +208,7 @@ class KafkaTarget(AtomicTarget):
             ledger_topic=self._settings.ledger_topic,
             held_bytes=self._settings.held_bytes,
             ticket=self._open_epoch(write.frame),
-            transactional_id=self._settings.pipeline,
+            transactional_id=self._settings.policy.pipeline,
             transaction_version=self._transaction.version,
             connect_timeout_s=self._settings.client.connect_timeout_ms / 1000,
         )
@@ -292,12 +292,12 @@ class KafkaTarget(AtomicTarget):
         return TransactionTimedOut(what, next_step=f"the batch runs again; if it repeats, {LONGER_OR_SMALLER}")
 
     def _deadline(self) -> float | None:
-        limit = self._settings.batch_timeout_s
+        limit = self._settings.policy.batch_timeout_s
         return None if limit is None else time.monotonic() + limit
 
     def _out_of_time(self) -> OncewardError:
         return BatchTimedOut(
-            f"the batch ran longer than batch_timeout_s={self._settings.batch_timeout_s}",
+            f"the batch ran longer than batch_timeout_s={self._settings.policy.batch_timeout_s}",
             next_step="raise batch_timeout_s, or make batches smaller (maxOffsetsPerTrigger)",
         )
 
@@ -309,7 +309,7 @@ class KafkaTarget(AtomicTarget):
         if offsets:
             with events.step(events.OFFSETS, **ids):
                 record = replace(record, topic_ids=self._sources.topic_ids(running))
-                group, note = self._settings.pipeline, self._sources.note(running)
+                group, note = self._settings.policy.pipeline, self._sources.note(running)
                 self._transaction.commit_offsets(group, offsets, metadata=note)
         with events.step(events.LEDGER, **ids):
             # Last, so that the partition that all pipelines share is held up for milliseconds only.
@@ -344,7 +344,7 @@ class KafkaTarget(AtomicTarget):
                 f"was taken for the one after sequence {known}, and the newest committed record has sequence {found}",
                 next_step="start the query again: it reads the ledger anew; nothing of this attempt is visible. If it "
                 "repeats, look for a broker that is cut off from the controllers",
-                details={"pipeline": self._settings.pipeline, "admitted_after": known, "newest": found},
+                details={"pipeline": self._settings.policy.pipeline, "admitted_after": known, "newest": found},
             )
         self._confirmed = True
 
@@ -353,7 +353,7 @@ class KafkaTarget(AtomicTarget):
             self._client,
             settings or self._settings.producer,
             self._transaction.identity,
-            transactional_id=self._settings.pipeline,
+            transactional_id=self._settings.policy.pipeline,
             version=self._transaction.version,
         )
 
@@ -388,7 +388,7 @@ class KafkaTarget(AtomicTarget):
 
     def _ids(self, running: RunningBatch) -> dict[str, object]:
         return {
-            "pipeline": self._settings.pipeline,
+            "pipeline": self._settings.policy.pipeline,
             "query_id": running.batch.query_id,
             "batch_id": running.batch.batch_id,
             "epoch": self._transaction.identity.epoch,

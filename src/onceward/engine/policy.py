@@ -1,0 +1,64 @@
+"""What every sink is told alike: who it is, what it promises, how often and how long it tries. Checked, immutable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.ids import PipelineId
+from onceward.ledger.admission import RESUME_CHOICES, Resume
+
+Delivery = Literal["exactly_once", "at_least_once", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPolicy:
+    """The settings that are the same for every sink; :class:`onceward.KafkaSink` has the words on each.
+
+    :param batch_attempts: how often one batch may run in all (1: never again) before its error reaches Spark and the
+        query fails; each attempt has an epoch of its own.
+    :raises ConfigurationError: naming the setting and what it takes.
+    """
+
+    pipeline: PipelineId
+    delivery: Delivery = "exactly_once"
+    resume: Resume = "checkpoint"
+    batch_attempts: int = 3
+    batch_timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        one_of("delivery", self.delivery, get_args(Delivery))
+        one_of("resume", self.resume, RESUME_CHOICES)
+        whole_number("batch_attempts", self.batch_attempts, 1)
+        if self.batch_timeout_s is not None and not self.batch_timeout_s > 0:
+            raise ConfigurationError(
+                f"batch_timeout_s={self.batch_timeout_s!r} is not a positive number of seconds",
+                next_step="pass seconds, or None for no limit",
+            )
+        if not self.has_ledger and self.resume != "checkpoint":
+            raise ContradictoryOptions(
+                f"resume={self.resume!r} with delivery={self.delivery!r}: without exactly-once there is no ledger to "
+                "resume from",
+                next_step='use delivery="exactly_once", or leave resume out',
+            )
+
+    @property
+    def has_ledger(self) -> bool:
+        """Is there a chain of batches that a lost one would be missing from?"""
+        return self.delivery == "exactly_once"
+
+
+def one_of(name: str, value: object, choices: Sequence[object]) -> None:
+    """:raises ConfigurationError: the setting ``name`` is none of ``choices``."""
+    if value not in choices:
+        raise ConfigurationError(f"{name}={value!r} is unknown", next_step=f"use one of {', '.join(map(str, choices))}")
+
+
+def whole_number(name: str, value: object, least: int, most: int | None = None) -> None:
+    """:raises ConfigurationError: the setting ``name`` is no whole number from ``least`` to ``most``."""
+    wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if not is_number or value < least or (most is not None and value > most):  # type: ignore[operator]
+        raise ConfigurationError(f"{name}={value!r} is not a whole number {wanted}", next_step=f"correct {name}")
