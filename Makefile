@@ -112,7 +112,7 @@ lock: ## renew requirements.lock (needs uv)
 
 clean: ## remove what builds and tests leave
 	rm -rf build dist .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse metastore_db derby.log
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## and the environment
 	rm -rf $(VENV) .venv-matrix

@@ -140,4 +140,4 @@ app = typer.Typer(cls=TypedErrors, subcommand_metavar="", add_completion=False, 
 app.callback(invoke_without_command=True)(bench)
 
 if __name__ == "__main__":
-    app(prog_name="make bench")
+    app(prog_name="python -m benchmarks")

@@ -23,7 +23,7 @@ from benchmarks.contenders import Contender
 from onceward.errors import ConfigurationError, OncewardError
 
 _JOB = Path(__file__).with_name("job.py")
-# By its path and not as a module: the package beside which it lies may be another one than it is to import.
+# By its path and not as a module: its process imports nothing of this repository but the Onceward that it is told.
 _LAUNCH = "import runpy, sys; path = sys.argv.pop(1); runpy.run_path(path, run_name='__main__')"
 _END_SECONDS = 60.0
 _LOG_TAIL_LINES = 15

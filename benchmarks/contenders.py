@@ -1,6 +1,6 @@
 """Who runs against whom: for each contender the sink, whose settings it keeps, and which Onceward it imports. Pure.
 
-Called by :mod:`command`. Two rows are Spark's own sink, the Java producer with its defaults (idempotent,
+Called by :mod:`__main__`. Two rows are Spark's own sink, the Java producer with its defaults (idempotent,
 ``acks=all``; at least once). One reads as ``readStream.format("kafka")`` does by itself, in a JVM as Spark starts it;
 the other through ``kafka_source`` in a session of ``spark_conf()``, as Onceward does. What is left between that one
 and Onceward is the sinks' doing alone.

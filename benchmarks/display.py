@@ -1,6 +1,6 @@
 """What ``make bench`` shows: progress on stderr, tables and one line of JSON on stdout.
 
-Called by :mod:`command`.
+Called by :mod:`__main__`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How fast columns become record batches on one core, beside what else a Python program could use.
 
-Called by :mod:`command`. All contenders get the same records in the shape that suits them best: we Arrow columns,
+Called by :mod:`__main__`. All contenders get the same records in the shape that suits them best: we Arrow columns,
 kafka-python and librdkafka lists of ``bytes``. What each does:
 
 * onceward: ``encode_fragments`` and ``stamp``: batches ready for the wire, with CRC-32C and content checksum.

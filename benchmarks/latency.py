@@ -1,4 +1,4 @@
-"""The latency turns: each contender in turn under the same steady load, on one broker. Called by :mod:`command`.
+"""The latency turns: each contender in turn under the same steady load, on one broker. Called by :mod:`__main__`.
 
 A turn: a trickle until the pipeline lets something through, full rate to warm up, full rate measured, and then no more
 load until everything has arrived. The query triggers again as soon as a batch has ended, which is Spark's default.

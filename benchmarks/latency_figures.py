@@ -1,4 +1,4 @@
-"""What the latency part reports, computed from its turns. Pure; called by :mod:`command` and :mod:`latency`.
+"""What the latency part reports, computed from its turns. Pure; called by :mod:`__main__` and :mod:`latency`.
 
 Latency is from the call that sends a record to the moment at which a reader with ``read_committed`` has it, both in one
 process and by one clock.

@@ -1,4 +1,4 @@
-"""What is to be run: shapes, contenders, and the order of the turns. Pure; called by :mod:`command`.
+"""What is to be run: shapes, contenders, and the order of the turns. Pure; called by :mod:`__main__`.
 
 A *shape* is how the records are cut: output partitions and records a micro-batch. Few output partitions and small
 batches are the shapes in which Onceward looks worst: Spark's own producers fill larger requests then, and what a

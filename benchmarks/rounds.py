@@ -1,4 +1,4 @@
-"""The throughput turns, one after the other on one broker, and what each cost. Called by :mod:`command`.
+"""The throughput turns, one after the other on one broker, and what each cost. Called by :mod:`__main__`.
 
 Everything that is not the query itself (filling, checking, deleting topics) happens between the measurements.
 """

@@ -66,7 +66,8 @@ _LINE_BREAKS = re.compile(r"\s*[\r\n]\s*")
 
 
 class Recovery(Enum):
-    """What may be done about an error without a person; each includes what stands below it."""
+    """What may be done about an error without a person. All but STOP allow a restart of the query, once the engine's
+    own tries are used up."""
 
     RUN_AGAIN = "the engine aborts the attempt and runs the same batch again"
     REOPEN = "the engine begins anew with the batch, as a start of the query would: take over, read the ledger, admit"

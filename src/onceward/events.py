@@ -104,24 +104,32 @@ class _Queued:
         self._watcher = watcher
         self._waiting: queue.Queue[Event | None] = queue.Queue()
         self._lost = 0
+        self._over = False
         self._thread = threading.Thread(target=self._deliver, name="onceward-watcher", daemon=True)
         self._thread.start()
 
     def __call__(self, event: Event) -> None:
         if self._waiting.qsize() < _QUEUED:
             self._waiting.put(event)  # never waits: the queue itself has no bound
-        else:
-            self._lost += 1
+            return
+        if not self._lost:  # at once: a watcher that hangs never comes to the end of its queue
+            log.warning("a watcher is %d events behind and does not hear of newer ones", _QUEUED)
+        self._lost += 1
 
     def end(self) -> None:
         self._waiting.put(None)
-        self._thread.join(_LAST_SECONDS)
+        if threading.current_thread() is not self._thread:  # else the watcher itself has had enough
+            self._thread.join(_LAST_SECONDS)
+        self._over = True
 
     def _deliver(self) -> None:
         while (event := self._waiting.get()) is not None:
+            if self._over:
+                self._lost += 1
+                continue
             try:
                 self._watcher(event)
-            except Exception as error:  # noqa: BLE001 — whatever it is, it is no batch's
+            except BaseException as error:  # noqa: BLE001 — whatever it is, it is no batch's
                 log.warning("a watcher of %s failed: %r", event.step, error)
             if self._waiting.empty():
                 self._tell_of_the_lost()

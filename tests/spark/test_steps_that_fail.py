@@ -124,11 +124,11 @@ def test_an_error_of_the_data_is_not_tried_again(pipeline: Pipeline, at_step: An
 
 
 def _always(step: str, error: OncewardError) -> Any:
-    def subscriber(event: events.Event) -> None:
+    def probe(event: events.Event) -> None:
         if (event.step, event.phase) == (step, "started"):
             raise error
 
-    return subscriber
+    return probe
 
 
 def fails_once(rows: DataFrame, flag: Path, at: str, *, after: Path | None = None) -> DataFrame:

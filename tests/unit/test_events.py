@@ -56,6 +56,44 @@ def test_a_watcher_that_fails_hurts_no_step_and_hears_on(caplog: pytest.LogCaptu
     assert "an exporter is away" in caplog.text
 
 
+def test_a_watcher_may_stop_itself(caplog: pytest.LogCaptureFixture):
+    heard = []
+    done = threading.Event()
+
+    def once(event: Event) -> None:
+        heard.append(event)
+        stop()
+        done.set()
+
+    stop = events.watch(once)
+    with caplog.at_level(logging.WARNING), events.step(events.COMMIT):
+        pass
+    assert done.wait(60)
+    assert len(heard) == 1
+    assert "failed" not in caplog.text
+
+
+def test_a_watcher_that_is_stopped_hears_no_more(monkeypatch: pytest.MonkeyPatch):
+    """Its file, or its connection, may be closed by then."""
+    monkeypatch.setattr(events, "_LAST_SECONDS", 0.01)
+    hang, heard = threading.Event(), []
+
+    def slow(event: Event) -> None:
+        heard.append(event)
+        hang.wait()
+
+    stop = events.watch(slow)
+    with events.step(events.SEND):
+        pass
+    while not heard:
+        pass
+    stop()
+    (thread,) = (one for one in threading.enumerate() if one.name == "onceward-watcher")
+    hang.set()
+    thread.join(60)
+    assert len(heard) == 1
+
+
 def test_a_watcher_that_hangs_holds_nobody_up(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
     """Nor does it fill the memory: what is too much is lost to it, and said."""
     monkeypatch.setattr(events, "_QUEUED", 4)

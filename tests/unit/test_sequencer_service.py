@@ -303,7 +303,7 @@ def test_closing_the_epoch_waits_for_an_announcement_so_that_none_reaches_the_ne
     assert isinstance(outcome[0], EpochPoisoned)
 
 
-def test_an_exception_of_a_subscriber_poisons_the_epoch_with_it(sequencer, ticket, connect):
+def test_an_exception_of_a_probe_poisons_the_epoch_with_it(sequencer, ticket, connect):
     fault = RecordTooLarge("injected")
 
     def lease_twice(connection):
@@ -702,7 +702,8 @@ def test_another_service_on_the_port_is_named_as_such(ticket):
         greeter.join(20)
 
 
-def test_a_port_that_is_taken_is_refused_with_the_settings_named(sequencer):
+def test_a_port_that_is_taken_is_refused_with_the_settings_named(sequencer, monkeypatch):
+    monkeypatch.setattr(door, "_PORT_SECONDS", 0.2)
     with pytest.raises(ConfigurationError, match="sequencer_port"):
         Sequencer("127.0.0.1", "127.0.0.1", sequencer.address[1])
 
@@ -734,3 +735,13 @@ def test_nothing_is_left_behind_when_it_closes():
         connection.close()
     stranger.close()
     assert open_files() == files
+
+
+def test_a_port_that_the_run_before_gives_back_is_waited_for():
+    before = Sequencer("127.0.0.1", "127.0.0.1")
+    port = before.address[1]
+    giving_back = threading.Timer(0.5, before.close)
+    giving_back.start()
+    after = Sequencer("127.0.0.1", "127.0.0.1", port)
+    giving_back.join()
+    after.close()

@@ -112,7 +112,7 @@ class Coordinator:
 
 
 def told_of(*answers: TransactionDescription) -> Holder:
-    return Holder(Coordinator(*answers), patience_ms=1_000, request_timeout_ms=1_000)  # type: ignore[arg-type]
+    return Holder(Coordinator(*answers), patience_ms=lambda: 1_000, request_timeout_ms=1_000)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("timeout_ms", "why"), [(600_000, Fenced), (0, TransactionTimedOut)])

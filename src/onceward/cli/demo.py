@@ -29,8 +29,8 @@ def demo(
 ) -> None:
     """Run an ETL job on a real Kafka, kill it with kill -9 at the worst moments, and count what comes out.
 
-    Status 0: every expected number is visible exactly once. Status 1: it is not (always so with --at-least-once), or
-    the run proves nothing because a planned kill did not happen.
+    Status 0: every expected number is visible exactly once, and `onceward verify` agrees. Status 1: it is not so
+    (always with --at-least-once), or the run proves nothing because a planned kill did not happen.
     """
     _require_demo_extra()
     from onceward.demo.play import play

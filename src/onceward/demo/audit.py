@@ -37,7 +37,7 @@ class CheckerFacts:
 
     @property
     def batches(self) -> int:
-        """Committed batches, each proved to be one transaction."""
+        """Batches in the ledger; without violations each is proved to be one committed transaction."""
         return int(self.answer["facts"].get("ledger", {}).get("batches", 0))
 
     @property
@@ -69,8 +69,15 @@ def ask_the_checker(kafka: LocalKafka) -> CheckerFacts:
     command = [sys.executable, "-m", "onceward.verify", "--bootstrap-servers", kafka.bootstrap_servers]
     command += ["--pipeline-id", PIPELINE_ID, "--topic", OUTPUT_TOPIC, "--expect-caught-up", "--output", "json"]
     command += [part for node in kafka.nodes for part in ("--log-dirs", str(node.data_folder))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_CHECKER_SECONDS, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_CHECKER_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return _no_answer(f"within {_CHECKER_SECONDS} s")
     try:
         return CheckerFacts(json.loads(done.stdout))
     except ValueError:  # it did not get so far as to answer
-        return CheckerFacts({"verdict": f"nothing: {done.stderr[-500:]}", "anomalies": [], "facts": {}})
+        return _no_answer(done.stderr[-500:])
+
+
+def _no_answer(why: str) -> CheckerFacts:
+    return CheckerFacts({"verdict": f"nothing: {why}", "anomalies": [], "facts": {}})

@@ -17,9 +17,8 @@ from onceward.demo.supervisor import Killed
 
 @dataclass(frozen=True)
 class DemoResult:
-    """One run. ``batches`` is the number of batches finished, with Onceward's sink those that its checker found to be
-    one committed transaction each; ``group_lag`` None without it. ``violations`` in words, empty when the promise was
-    kept."""
+    """One run. ``batches`` is the number of batches finished, with Onceward's sink those in the ledger; ``group_lag``
+    None without it. ``violations`` in words, empty when the promise was kept."""
 
     delivery: str
     broker_version: str
@@ -103,7 +102,7 @@ def show(result: DemoResult, console: Console) -> None:
 
 
 _BATCHES = {
-    "exactly_once": "micro-batches, each one committed transaction, by `onceward verify`",
+    "exactly_once": "micro-batches in the ledger; `onceward verify` looked at each",
     "at_least_once": "finished micro-batches",
 }
 _SINK = {"exactly_once": "Onceward's KafkaSink", "at_least_once": "Spark's own Kafka sink"}

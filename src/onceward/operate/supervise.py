@@ -20,7 +20,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward.engine.foreach_batch import error_of
-from onceward.errors import OncewardError, Recovery
+from onceward.errors import ConfigurationError, OncewardError, Recovery
 from onceward.operate.restart import ExponentialDelay, Failure, RestartStrategy
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,9 @@ def supervise(
 
         ow.supervise(start, ow.ExponentialDelay(initial_s=1, max_s=60))
 
-    :param start: defines and starts the query; called again for each restart, on the same checkpoint. It may raise an
-        error of Onceward's that says *restart* (no broker answers, say), which counts as a failure.
+    :param start: defines and starts the query; called again for each restart, on the same checkpoint. Build the sink
+        once, outside of it. It may raise an error of Onceward's that says *restart* (no broker answers, say), which
+        counts as a failure.
     :param strategy: default: :class:`ExponentialDelay`, without end.
     :param stop: ends the query within a second when it is set; while a restart is waited for, the last error is raised.
     :returns: the last query, which has ended without an error: by ``query.stop()``, by ``stop``, or because its trigger
@@ -54,6 +55,10 @@ def supervise(
     A KeyboardInterrupt, or any other exception of this thread's, stops the query on its way out.
     """
     chosen = ExponentialDelay() if strategy is None else strategy
+    if isinstance(chosen, type):
+        raise ConfigurationError(
+            f"strategy={chosen.__name__} is a class, not a strategy", next_step=f"pass {chosen.__name__}()"
+        )
     ended = stop or threading.Event()
     failures: list[Failure] = []
     while True:
@@ -86,6 +91,11 @@ def _one_life(
         query = start()
     except OncewardError as error:
         return None, error
+    if query is None:
+        raise ConfigurationError(
+            "the function start returned no query; if it started one, that is running on its own",
+            next_step="let it return what DataStreamWriter.start() gives",
+        )
     try:
         while not query.awaitTermination(_LOOK_SECONDS):
             if ended.is_set():

@@ -1,6 +1,6 @@
 """Options of Spark's Kafka source that nobody may read: how they get into a query without getting into its texts.
 
-Called by :mod:`onceward.sources.kafka`; runs in the driver. The one part of the sources that knows Spark's insides.
+Called by :mod:`onceward.sources.kafka`; runs in the driver.
 
 Spark replaces a secret among the options of a relation by ``*********(redacted)`` wherever it prints a plan
 (``TreeNode.argString``, ``SQLConf.redactOptions``): in ``explain``, in error texts, in the UI and the event log. But

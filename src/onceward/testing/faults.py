@@ -131,7 +131,7 @@ def arm_from_environment(environment: Mapping[str, str] | None = None) -> Callab
 
 
 class FaultPoints:
-    """A subscriber of :mod:`onceward.events` that carries out ``faults``. Thread safe."""
+    """A probe of :mod:`onceward.events` that carries out ``faults``. Thread safe."""
 
     def __init__(self, faults: tuple[Fault, ...], fired: Path) -> None:
         already = {entry.fault for entry in fired_faults(fired)}

@@ -25,13 +25,15 @@ _TAKEOVER_POLL_SECONDS = 0.2
 class Holder:
     """See the module.
 
-    :param patience_ms: how long a takeover is waited for that seems to be under way.
+    :param patience_ms: tells how long a takeover is waited for that seems to be under way.
     """
 
-    def __init__(self, coordinator: TransactionCoordinator, patience_ms: int, request_timeout_ms: int) -> None:
+    def __init__(
+        self, coordinator: TransactionCoordinator, patience_ms: Callable[[], int], request_timeout_ms: int
+    ) -> None:
         self._coordinator = coordinator
         self._patience_ms = patience_ms
-        self._answer_ms = min(patience_ms, request_timeout_ms)
+        self._request_timeout_ms = request_timeout_ms
 
     def is_forgotten(self) -> bool:
         """Does the coordinator say that it does not know the id?"""
@@ -85,7 +87,7 @@ class Holder:
         request of an *older* copy crossed ours (see :meth:`newer_than`): that one is refused afterwards, and nobody
         comes. Should a takeover be slower than we wait, it takes the id from us later: safe.
         """
-        deadline, aborted = Deadline(self._patience_ms), False
+        deadline, aborted = Deadline(self._patience_ms()), False
         while not deadline.passed:
             try:
                 found = self._describe()
@@ -99,4 +101,4 @@ class Holder:
         return Fencing.ABORTED_FOR_US if aborted else Fencing.TAKEN_OVER
 
     def _describe(self) -> TransactionDescription:
-        return self._coordinator.describe(Deadline(self._answer_ms))
+        return self._coordinator.describe(Deadline(min(self._patience_ms(), self._request_timeout_ms)))

@@ -86,7 +86,7 @@ class Transaction:
         self._client = client
         self._outdated = outdated
         self._coordinator = TransactionCoordinator(client, transactional_id)
-        self._holder = Holder(self._coordinator, self.patience_ms, client.settings.request_timeout_ms)
+        self._holder = Holder(self._coordinator, lambda: self.patience_ms, client.settings.request_timeout_ms)
         self._lock = threading.RLock()
         self._epoch_used = False
         self._given_at = Instant.now()

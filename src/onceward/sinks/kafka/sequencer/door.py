@@ -8,6 +8,7 @@ allocation by a length that it sent, no word in return, and no contact with the 
 
 from __future__ import annotations
 
+import errno
 import selectors
 import socket
 import threading
@@ -23,6 +24,8 @@ Admit = Callable[[socket.socket, bytes, TaskAttempt], bool]
 
 _TICK_SECONDS = 0.1
 _BACKLOG = 1024
+_PORT_SECONDS = 5.0
+_PORT_POLL_SECONDS = 0.1
 
 
 @dataclass(eq=False, slots=True)
@@ -152,8 +155,7 @@ class Door:
 
 def _listen(bind_host: str, port: int) -> socket.socket:
     try:
-        family = socket.getaddrinfo(bind_host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((bind_host, port), family=family, backlog=_BACKLOG)
+        listener = _server_at(bind_host, port)
     except (OSError, OverflowError) as error:
         raise ConfigurationError(
             f"the sequencer cannot listen on {bind_host}:{port}: {error}",
@@ -163,3 +165,16 @@ def _listen(bind_host: str, port: int) -> socket.socket:
         ) from error
     listener.setblocking(False)
     return listener
+
+
+def _server_at(bind_host: str, port: int) -> socket.socket:
+    """A fixed port may still be held by the run before, which gives it back within seconds."""
+    family = socket.getaddrinfo(bind_host, port, type=socket.SOCK_STREAM)[0][0]
+    deadline = time.monotonic() + _PORT_SECONDS
+    while True:
+        try:
+            return socket.create_server((bind_host, port), family=family, backlog=_BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                raise
+        time.sleep(_PORT_POLL_SECONDS)
