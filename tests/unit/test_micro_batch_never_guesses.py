@@ -550,6 +550,9 @@ class Notes(HandedOver):
     def forget(self, note: Note) -> None:
         del self.files[note.batch_id, note.run_id]
 
+    def _read(self, note: Note) -> Note | None:
+        return self.files.get((note.batch_id, note.run_id))
+
     def others(self, since: int) -> tuple[str, ...]:
         self.asked_since = since
         return self._others
@@ -643,7 +646,7 @@ def test_a_try_that_failed_before_is_settled_by_the_batch():
             work = batches(target if log.began_with_batch_0(0) else MemoryTarget())
             for number in range(3):
                 work.process(write(Frame()), running(number, run="this", history=log))
-            assert log.book.notes(-1) == [Note(1, "this"), Note(2, "this")]
+            assert log.book.notes(-1, 9) == [Note(1, "this"), Note(2, "this")]
 
 
 def test_what_this_run_refused_is_not_settled_by_its_other_calls():
@@ -661,7 +664,7 @@ def test_a_note_is_settled_when_the_batch_is_written_and_not_before():
     target.plan["write"] = [RecordTooLarge("as if killed", next_step="nothing")]
     with pytest.raises(RecordTooLarge):
         batches(target).process(write(Frame()), running(1, run="newer", history=log))
-    assert log.book.notes(-1) == [Note(1, "newer"), Note(1, "older", "SendFailed: lost")]
+    assert log.book.notes(-1, 9) == [Note(1, "newer"), Note(1, "older", "SendFailed: lost")]
     with pytest.raises(BatchNotWritten, match="SendFailed"):
         batches(target).process(write(Frame()), running(2, run="third", history=log))
 
@@ -678,6 +681,64 @@ def test_a_ledger_that_lost_its_end_is_no_function_that_skips(lost: int):
         batches(target).process(write(Frame()), running(4, history=log))
     assert f"commits/{4 - lost}" in refused.value.next_step
     assert log.book.asked_since == 4 - lost, "who else would be rewound by that"
+
+
+def test_a_replay_keeps_the_note_that_tells_of_a_ledger_that_loses_its_end():
+    target, log = MemoryTarget(), Log()
+    work = batches(target)
+    for number in range(5):
+        work.process(write(Frame()), running(number, run="one", history=log))
+    lost = RuntimeError("the source is away")
+    with pytest.raises(RuntimeError):
+        batches(target).process(write(Frame(error=lost)), running(4, run="two", history=log))
+    del target.ledger[2:]  # the cluster comes back from a backup
+    with pytest.raises(LedgerBehind):
+        batches(target).process(write(Frame()), running(4, run="three", history=log))
+
+
+@pytest.mark.parametrize(
+    ("again", "deterministic"),
+    [((110, 5), False), ((90, 5), False), ((5,), True), ((90,), False)],
+    ids=["more by chance", "fewer by chance", "only what was refused", "fewer, and nothing else"],
+)
+def test_rows_that_are_known_to_be_missing_are_not_made_up_for_by_chance(
+    monkeypatch: pytest.MonkeyPatch, again: tuple[int, ...], deterministic: bool
+):
+    """A sum says nothing of which rows these are. Nor is the note forgotten."""
+    monkeypatch.setattr(micro_batch, "is_deterministic", lambda _: deterministic)
+    target, log = MemoryTarget(), Log()
+    batches(target).process(write(Frame(100)), running(0, run="one", history=log))
+    log.book.failed(Note(0, "one", "UnsupportedQuery: called twice", lacking=True))
+    frames = write(*(Frame(records) for records in again))
+    for _ in range(2):
+        with pytest.raises(BatchChanged):
+            batches(target, resume="complete").process(frames, running(0, run="two", history=log))
+    with pytest.raises(BatchNotWritten):
+        batches(target).process(write(Frame()), running(1, run="three", history=log))
+    batches(target, resume="keep").process(frames, running(0, run="four", history=log))
+    batches(target).process(write(Frame()), running(1, run="five", history=log))
+
+
+def test_a_refusal_in_a_batch_without_rows_is_not_held_against_later_ones():
+    target, log = MemoryTarget(), Log(executed=(0, 1, 2, 3, 4))
+    batches(target).process(write(Frame()), running(0, run="one", history=log))
+    log.book.failed(Note(1, "one", "UnsupportedQuery: in a thread", lacking=True))
+    mended = batches(target)
+    for number in (2, 3, 4):  # batch 1 ran again, and there was nothing to hand over
+        mended.process(write(Frame()), running(number, run="two", history=log))
+
+
+def test_a_thread_that_is_refused_while_the_batch_is_written_is_not_forgotten():
+    log = Log(Note(0, "this", "SendFailed: lost"))
+    refused = Note(0, "this", "UnsupportedQuery: in a thread", lacking=True)
+
+    class Threads(MemoryTarget):
+        def write(self, writes: Sequence[Write], running: RunningBatch) -> Written:
+            log.book.failed(refused)
+            return super().write(writes, running)
+
+    batches(Threads()).process(write(Frame()), running(0, run="this", history=log))
+    assert log.book.notes(-1, 9) == [refused]
 
 
 @pytest.mark.parametrize("failed_before", [False, True])

@@ -193,3 +193,33 @@ def test_stop_ends_a_query_and_a_wait(lives: Any):
     stop.set()
     assert isinstance(lives(Life(endless=True), stop=stop)[1], Life)
     assert isinstance(lives(Life(SendFailed("a")), strategy=ow.FixedDelay(delay_s=3600), stop=stop)[1], SendFailed)
+
+
+def test_what_sparks_own_start_meets_later_is_a_failure_like_any(lives: Any):
+    """A checkpoint's file system that is away: the query fails of it, and so does the start after it."""
+    away = OSError("the checkpoint's file system is away")
+    started, last = lives(Life(SendFailed("a")), away, Life())
+    assert isinstance(last, Life)
+    assert started == 3
+
+
+@pytest.mark.parametrize("strategy", [ow.NoRestart, ow.ExponentialDelay])
+def test_a_class_in_place_of_a_strategy_is_refused_before_anything_starts(lives: Any, strategy: Any):
+    started, error = lives(Life(), strategy=strategy)
+    assert started == 0
+    assert isinstance(error, ConfigurationError)
+    assert f"{strategy.__name__}()" in error.next_step
+
+
+def test_a_start_without_a_query_is_refused():
+    with pytest.raises(ConfigurationError, match="returned no query"):
+        ow.supervise(lambda: None)  # type: ignore[arg-type, return-value]
+
+
+def test_a_query_that_cannot_be_stopped_hides_no_error(lives: Any):
+    class Stubborn(Life):
+        def stop(self) -> None:
+            raise OSError("spark.sql.streaming.stopTimeout")
+
+    _, error = lives(Stubborn(Fenced("a newer copy"), endless=True))
+    assert isinstance(error, Fenced)

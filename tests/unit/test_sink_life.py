@@ -48,6 +48,9 @@ class Target:
         self.closed = True
 
 
+policies: list[SinkPolicy] = []
+
+
 class Batches:
     """Stands where the nine steps are: this is about who is called, not about what they do."""
 
@@ -55,6 +58,8 @@ class Batches:
 
     def __init__(self, target: Target, policy: SinkPolicy, failed: BatchId | None) -> None:
         self.target = target
+        self.policy = policy
+        policies.append(policy)
         self.failed = failed
 
     def process(self, writes: Any, running: Running) -> None:
@@ -64,11 +69,12 @@ class Batches:
 
 
 class Sink(ForeachBatchSink):
-    def __init__(self, settings: str = "alike", attempts: int = 1) -> None:
-        super().__init__(SinkPolicy(PipelineId("p"), batch_attempts=attempts), where="here", settings=settings)
+    def __init__(self, settings: str = "alike", attempts: int = 1, resume: Any = "checkpoint") -> None:
+        policy = SinkPolicy(PipelineId("p"), resume=resume, batch_attempts=attempts)
+        super().__init__(policy, where="here", settings=settings)
         self.targets: list[Target] = []
 
-    def _new_target(self) -> Any:
+    def _new_target(self, policy: SinkPolicy) -> Any:
         self.targets.append(Target())
         return self.targets[-1]
 
@@ -487,3 +493,55 @@ def test_what_comes_late_is_noted_as_lacking(sink: Any) -> None:
     with pytest.raises(ZeroDivisionError), sink.batch(Frame("run-late/q"), 3):
         raise ZeroDivisionError
     assert rows_lacking == [True]
+
+
+@pytest.mark.parametrize("resume", ["adopt", "complete", "keep"])
+def test_what_was_allowed_for_one_start_is_over_when_a_batch_is_committed(
+    sink: Any, monkeypatch: pytest.MonkeyPatch, resume: Any
+) -> None:
+    """A supervisor starts the query again with the same sink: what is lost then, nobody has looked at."""
+    patient = Sink(resume=resume)
+    monkeypatch.setattr(Batches, "error", SendFailed("lost"))
+    with pytest.raises(SendFailed):
+        call(patient, f"run-one-{resume}/q", 0)
+    monkeypatch.setattr(Batches, "error", None)
+    call(patient, f"run-two-{resume}/q", 0)
+    assert [policy.resume for policy in policies[-2:]] == [resume, resume]
+    patient.close()
+    call(patient, f"run-two-{resume}/q", 1)
+    assert policies[-1].resume == resume, "the same start still"
+    call(patient, f"run-three-{resume}/q", 2)
+    assert policies[-1].resume == "checkpoint"
+
+
+def test_a_late_error_of_an_earlier_batch_lets_no_other_frames_in(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Batches, "error", SendFailed("lost"))
+    with pytest.raises(SendFailed), sink.batch(Frame("run-late-error/q"), 4) as batch:
+        batch.write(Frame("run-late-error/q"))
+    with pytest.raises(BadColumn), sink.batch(Frame("run-late-error/q"), 3):
+        raise BadColumn("of batch 3, in a thread")
+    monkeypatch.setattr(Batches, "error", None)
+    with pytest.raises(UnsupportedQuery, match="other frames"), sink.batch(Frame("run-late-error/q"), 4):
+        pass
+
+
+def test_of_several_errors_the_one_that_weighs_most_is_told() -> None:
+    """Another sink's error must not hide that a newer copy has taken over, or ow.supervise would start this one."""
+    met = [Fenced("a newer copy"), BadColumn("no value"), SendFailed("lost")]
+    for number, error in enumerate(met):
+        runs.memory(runs.Place("run-several", number)).error = error
+    assert runs.error_in("run-several") is met[0]
+    runs.memory(runs.Place("run-several", 0)).error = None
+    assert runs.error_in("run-several") is met[1]
+
+
+def test_notes_of_many_threads_are_each_written_once(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = runs.memory(runs.Place("run-threads", "here"))
+    known.to_note += [Note(number, "run-threads") for number in range(60)]
+    before = len(files.written)
+    threads = [threading.Thread(target=sink._note, args=(Frame("run-threads/q"), known)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [one.batch_id for one in files.written[before:]] == list(range(60))

@@ -11,6 +11,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from types import TracebackType
 
 from pyspark.sql import DataFrame
@@ -35,6 +36,8 @@ from onceward.spark.query import (
 from onceward.spark.source_errors import source_refusal
 
 log = logging.getLogger(__name__)
+
+_FOR_ONE_START = ("adopt", "complete", "keep")
 
 
 class Batch:
@@ -72,7 +75,7 @@ class Batch:
             if writes is not None and inside:
                 writes.append(handed)
                 # The function may keep it to itself; the block shall not commit the other frames as if they were all.
-                self._refused = self._refused or refused
+                self._refused = refused if self._refused is None else self._refused
         if not inside:
             refused = _misused("batch.write() was called outside the with block, where nothing would be written")
             self._sink._gave_up(self._frame, self._batch_id, refused, [handed])
@@ -129,10 +132,11 @@ class ForeachBatchSink(ABC):
         self._place: runs.Place | None = None
         self._query_id: str | None = None
         self._earlier_runs: set[str] = set()
+        self._resumed_in: str | None = None
 
     @abstractmethod
-    def _new_target(self) -> AtomicTarget:
-        """A fresh target for a new run of the query."""
+    def _new_target(self, policy: SinkPolicy) -> AtomicTarget:
+        """A fresh target for a new run of the query, which goes by ``policy``."""
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         """What is to be written, if it can be: called for each frame as it is handed over."""
@@ -191,7 +195,7 @@ class ForeachBatchSink(ABC):
                 return
             note = note_of_failure(frame, batch_id, error)
             number = batch_id if note is None else note.batch_id
-            if writes is not None:
+            if writes is not None and (known.tried is None or number >= known.tried[0]):  # a thread may be late
                 known.tried = number, _fingerprints(writes)
             if note is not None:
                 late = known.committed is not None and number <= known.committed
@@ -202,9 +206,10 @@ class ForeachBatchSink(ABC):
 
     def _note(self, frame: DataFrame, known: runs.Memory) -> None:
         """Write down what could not be written; what cannot even be noted is tried again at the next batch."""
-        while known.to_note:
-            notes_at(frame, self._policy.pipeline).failed(known.to_note[0])
-            known.to_note.pop(0)
+        with known.noting:
+            while known.to_note:
+                notes_at(frame, self._policy.pipeline).failed(known.to_note[0])
+                known.to_note.pop(0)
 
     def _refuse_other_frames(self, known: runs.Memory, running: RunningBatch, writes: Sequence[Write]) -> None:
         """A call that failed may be tried again. Other frames in its place would commit the batch without its rows."""
@@ -230,6 +235,7 @@ class ForeachBatchSink(ABC):
             batches = self._batches_at(place, frame, running)
             try:
                 batches.process(writes, running)
+                self._resumed_in = self._resumed_in or running.run_id
                 return known.succeeded(running.batch)
             except BaseException as error:
                 # Spark ends the query now; a later start, or the next try of a patient function, or of ours, opens
@@ -269,15 +275,26 @@ class ForeachBatchSink(ABC):
         return run.batches
 
     def _new_run(self, place: runs.Place, frame: DataFrame, running: RunningBatch) -> runs.Run:
-        target = self._new_target()
+        policy = self._policy_of(running.run_id)
+        target = self._new_target(policy)
         session, query_id = frame.sparkSession, running.batch.query_id
         return runs.Run(
             query_id=query_id,
             settings=self._built_with,
             target=target,
-            batches=MicroBatches(target, self._policy, failed=runs.memory(place).failed),
+            batches=MicroBatches(target, policy, failed=runs.memory(place).failed),
             is_running=lambda: run_is_active(session, query_id, place.run_id),
         )
+
+    def _policy_of(self, run_id: str) -> SinkPolicy:
+        """What the user allowed for one start holds until a batch was committed under it, and in that run.
+
+        A sink that is built once sees many runs under a supervisor: what a later one loses, nobody has looked at.
+        """
+        if self._policy.resume not in _FOR_ONE_START or self._resumed_in in (None, run_id):
+            return self._policy
+        log.info("%s: resume=%r was for one start, and is over", self._policy.pipeline, self._policy.resume)
+        return replace(self._policy, resume="checkpoint")
 
     def close(self) -> None:
         """Give back connections and threads; the next batch opens them again. Nothing is aborted.

@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
+_REPLAY = "-replay"
+"""After the run's id, in the name of a note: the batch was committed, and it was its replay that failed."""
 
 
 class MicroBatches:
@@ -121,7 +123,7 @@ class MicroBatches:
             return None
         last = -1 if newest is None else newest.batch.batch_id
         elsewhere = newest is not None and newest.batch.query_id != running.batch.query_id
-        notes = self._notes = self._handed_over(history).notes(-1 if elsewhere else last)
+        notes = self._notes = self._handed_over(history).notes(-1 if elsewhere else last, offered)
         if elsewhere:
             return None
         missing, left_out = self._missing(notes, last, running)
@@ -153,6 +155,9 @@ class MicroBatches:
             log.warning("%s: left out: batch %d (%s)", self._policy.pipeline, note.batch_id, note.error)
             if note.lacking:
                 self._handed_over(running.history).forget(note)
+        for note in notes:  # this run has executed it, with nothing to hand over; later it would pass for committed
+            if note.lacking and last < note.batch_id < offered and note not in missing:
+                self._handed_over(running.history).forget(note)
         rest = sorted(set(missing) - set(left_out), key=lambda note: (note.batch_id, note.error))
         return {note.batch_id: note.error for note in rest}, bool(left_out)
 
@@ -180,7 +185,7 @@ class MicroBatches:
             # name of its own, because a later try of this run settles it.
             if running.history is not None:
                 text = f"{type(error).__name__}: {error}"
-                again = Note(running.batch.batch_id, f"{running.run_id}-replay", text, lacking=True)
+                again = Note(running.batch.batch_id, f"{running.run_id}{_REPLAY}", text, lacking=True)
                 self._handed_over(running.history).failed(again)
             raise
 
@@ -228,7 +233,11 @@ class MicroBatches:
         committed = self._newest.frames if self._newest else None
         if committed is None:
             return ()
-        outcome = compare(committed, now)
+        refused = any(
+            note.lacking and note.batch_id == running.batch.batch_id and not note.run_id.endswith(_REPLAY)
+            for note in self._notes
+        )
+        outcome = compare(committed, now, exactly=refused)
         if outcome is Replayed.NOTHING_NEW:
             return ()
         changed = batch_changed(running.batch, outcome, committed, now)
@@ -236,6 +245,7 @@ class MicroBatches:
             log.warning("%s: writing what is missing: %s", self._policy.pipeline, changed.message)
             return [writes[index] for index in missing(committed, now)]
         by_chance = outcome is Replayed.OTHER_ROWS and not all(is_deterministic(write.frame) for write in writes)
+        by_chance = by_chance and not refused  # then rows are missing for a reason that is known
         if self._policy.resume == "keep" or by_chance:
             log.warning("%s: left as it is: %s", self._policy.pipeline, changed.message)
             return ()

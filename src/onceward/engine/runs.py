@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.target import AtomicTarget
-from onceward.errors import ROWS_REFUSED, Fenced, OncewardError, UnsupportedQuery
+from onceward.errors import ROWS_REFUSED, Fenced, OncewardError, Recovery, UnsupportedQuery
 from onceward.ids import BatchId
 from onceward.spark.handed_over import Note
 
@@ -67,6 +67,7 @@ class Memory:
     error: OncewardError | None = None
     fenced: str = ""
     to_note: list[Note] = field(default_factory=list)
+    noting: threading.Lock = field(default_factory=threading.Lock)
 
     def succeeded(self, batch: BatchId) -> None:
         """``batch`` is committed: who calls for it once more is a second caller, and not one who tries again."""
@@ -87,10 +88,19 @@ def memory(place: Place) -> Memory:
 
 
 def error_in(run_id: str) -> OncewardError | None:
-    """What a call met last in that run, and none has been successful since."""
+    """What a call met last in that run, and none has been successful since.
+
+    Of several sinks' errors the one that weighs most: who was fenced must not come back because another sink, too, has
+    met something.
+    """
     with _lock:
-        met = (known.error for place, known in reversed(_memories.items()) if place.run_id == run_id)
-        return next((error for error in met if error is not None), None)
+        met = [known.error for place, known in reversed(_memories.items()) if place.run_id == run_id]
+    errors = [error for error in met if error is not None]
+    return min(errors, key=_lightness, default=None)
+
+
+def _lightness(error: OncewardError) -> int:
+    return 0 if isinstance(error, Fenced) else 1 if error.recovery is Recovery.STOP else 2
 
 
 def find(place: Place, settings: object) -> Run | None:

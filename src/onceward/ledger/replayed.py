@@ -26,10 +26,13 @@ class Replayed(Enum):
     OTHER_ROWS = "other rows"
 
 
-def compare(committed: Sequence[FrameWritten], now: Sequence[FrameWritten]) -> Replayed:
-    """``MORE_FRAMES``: all committed ones, in order, and others after them. Frames without rows do not count."""
+def compare(committed: Sequence[FrameWritten], now: Sequence[FrameWritten], *, exactly: bool = False) -> Replayed:
+    """``MORE_FRAMES``: all committed ones, in order, and others after them. Frames without rows do not count.
+
+    :param exactly: fewer rows are other rows, too: the batch is known to lack some, and a sum proves nothing of which.
+    """
     then, again = [f for f in committed if f.records], [f for f in now if f.records]
-    if _covered(again, then):
+    if again == then or (not exactly and _covered(again, then)):
         return Replayed.NOTHING_NEW
     return Replayed.MORE_FRAMES if again[: len(then)] == then else Replayed.OTHER_ROWS
 

@@ -43,8 +43,8 @@ def supervise(
         ow.supervise(start, ow.ExponentialDelay(initial_s=1, max_s=60))
 
     :param start: defines and starts the query; called again for each restart, on the same checkpoint. Build the sink
-        once, outside of it. It may raise an error of Onceward's that says *restart* (no broker answers, say), which
-        counts as a failure.
+        once, outside of it. What it raises counts as a failure, but for what is not Onceward's the first time: then
+        the program is wrong.
     :param strategy: default: :class:`ExponentialDelay`, without end.
     :param stop: ends the query within a second when it is set; while a restart is waited for, the last error is raised.
     :returns: the last query, which has ended without an error: by ``query.stop()``, by ``stop``, or because its trigger
@@ -63,7 +63,7 @@ def supervise(
     failures: list[Failure] = []
     while True:
         started = time.monotonic()
-        query, error = _one_life(start, ended)
+        query, error = _one_life(start, ended, first=not failures)
         if error is None:
             assert query is not None  # noqa: S101 — a start that failed has an error
             return query
@@ -84,12 +84,14 @@ def may_pass(error: BaseException) -> bool:
 
 
 def _one_life(
-    start: Callable[[], StreamingQuery], ended: threading.Event
+    start: Callable[[], StreamingQuery], ended: threading.Event, *, first: bool
 ) -> tuple[StreamingQuery | None, Exception | None]:
     """Start the query, wait for its end; the query, and what it failed with."""
     try:
         query = start()
-    except OncewardError as error:
+    except Exception as error:
+        if first and not isinstance(error, OncewardError):
+            raise  # the program is wrong; later, Spark's own start may meet what the query has met
         return None, error
     if query is None:
         raise ConfigurationError(
@@ -103,9 +105,16 @@ def _one_life(
     except StreamingQueryException as failed:
         return query, error_of(query) or failed
     finally:
+        _stop(query)
+    return query, None
+
+
+def _stop(query: StreamingQuery) -> None:
+    try:
         if query.isActive:
             query.stop()
-    return query, None
+    except Exception as error:  # noqa: BLE001 — spark.sql.streaming.stopTimeout, say; how the query ended matters more
+        log.warning("query %s could not be stopped: %s", _name(query), error)
 
 
 _LOOK_SECONDS = 1

@@ -55,12 +55,17 @@ class HandedOver:
         self._folder = self._path(f"{checkpoint}/onceward/{pipeline}")
         self._files = self._folder.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
 
-    def notes(self, newest: int) -> list[Note]:
-        """All there are, by batch. Of batches below ``newest``, the ledger's, those that lack nothing are removed."""
+    def notes(self, newest: int, offered: int) -> list[Note]:
+        """All there are, by batch. Those that lack nothing and are of no more use are removed.
+
+        Of no more use is what lies below the ledger's ``newest`` batch, but for the newest note below the batch that is
+        ``offered``. While a batch is replayed, that one is what remains to tell of a ledger that loses its end then.
+        """
         with _lock:
             notes = self._all()
+            kept_from = min(newest, max((note.batch_id for note in notes if note.batch_id < offered), default=newest))
             for note in notes:
-                if note.batch_id < newest and not note.lacking:
+                if note.batch_id < kept_from and not note.lacking:
                     self.forget(note)
             return notes
 
@@ -96,10 +101,14 @@ class HandedOver:
     def settle(self, batch_id: int, run_id: str, notes: Iterable[Note]) -> None:
         """The batch is written: of ``notes``, those of failed tries are out of date. Not what this run refused."""
         for note in notes:
-            if note.batch_id == batch_id and note.error and not (note.lacking and note.run_id == run_id):
-                self.forget(note)
-                if note.run_id == run_id:
-                    self.give(batch_id, run_id)
+            if note.batch_id != batch_id or not note.error:
+                continue
+            with _lock:  # a thread of the function's may have been refused since the notes were read
+                now = self._read(note._replace(error="", lacking=False))
+                if now is not None and not (now.lacking and note.run_id == run_id):
+                    self.forget(note)
+                    if note.run_id == run_id:
+                        self.give(batch_id, run_id)
 
     def forget(self, note: Note) -> None:
         self._files.delete(self._file(note.batch_id, note.run_id), False)

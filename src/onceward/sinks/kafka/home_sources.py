@@ -100,7 +100,7 @@ class HomeSources:
         committed = committed_offsets(self._client, self._pipeline, note=_NOTE)
         if newest is not None:
             known = _least(source.end for index, source in enumerate(newest.sources) if index in home)
-        elif resume == "adopt":
+        elif resume in ("adopt", "keep"):  # a chain is begun on purpose; admission says whether it may be
             known = _least(source.start for source in home.values())
         else:
             known = dict.fromkeys(committed, -1)  # no chain has begun, so nothing can be committed

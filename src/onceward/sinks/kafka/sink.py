@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -45,9 +46,10 @@ class KafkaSink(ForeachBatchSink):
     :param resume: ``"checkpoint"``: the query's checkpoint and the ledger must tell the same story. ``"ledger"``: a
         query with a new checkpoint may continue where the ledger ends (for queries without state, with
         ``kafka_source(starting="ledger")``). ``"adopt"``: begin a chain on a checkpoint that has run before (migration
-        from another sink), only while the pipeline has no ledger record. ``"complete"`` and ``"keep"``, for one start
-        after :class:`~onceward.errors.BatchChanged` or :class:`~onceward.errors.BatchNotWritten`: write the frames that
-        a committed batch lacks, or go on without what an earlier run did not write.
+        from another sink), only while the pipeline has no ledger record. ``"complete"`` and ``"keep"``, after
+        :class:`~onceward.errors.BatchChanged` or :class:`~onceward.errors.BatchNotWritten`: write the frames that a
+        committed batch lacks, or go on without what an earlier run did not write. These three are for one start: once
+        a batch was committed, later runs of this sink go by the checkpoint.
     :param options: Kafka client settings by Kafka's own names, such as ``security.protocol``, ``compression.type``,
         ``batch.size``, ``transaction.timeout.ms`` (default: 15 minutes, or what the brokers allow if that is less).
         Unknown or contradictory ones are refused here.
@@ -148,8 +150,8 @@ class KafkaSink(ForeachBatchSink):
         for write in writes:
             self._plain.write(write, running)
 
-    def _new_target(self) -> AtomicTarget:
-        return KafkaTarget(self.settings)
+    def _new_target(self, policy: SinkPolicy) -> AtomicTarget:
+        return KafkaTarget(replace(self.settings, policy=policy))
 
     def __repr__(self) -> str:
         where = self.settings.topic or "column 'topic'"
