@@ -5,7 +5,7 @@ like then choose. A test is in the cheapest tier that has what it needs, and eac
 
 * ``fast`` (``make test-fast``): no broker and no JVM. :mod:`no_java` holds it to that.
 * ``main`` (``make test`` = ``fast`` + ``main``): the worker's one broker and its one Spark session. Of a file on Spark
-  only the first two tests are here, and of these the first case: write what tells most at the top.
+  only the first test is here (of the contract the first two), and its first case: write what tells most at the top.
 * ``ci`` (``make test-ci`` = all but ``chaos``): the others, and whole pipelines in processes of their own.
 * ``chaos`` (``make chaos``): what needs a broker of the old version, or a cluster beside the shared one, or minutes.
 
@@ -38,7 +38,8 @@ OWN_DRIVERS = ("chaos", "bench")
 SHARED_BROKER, SHARED_SPARK = "kafka", "spark"
 """The fixtures of ``tests/conftest.py`` that each worker has once."""
 
-_EARLY = 2
+_EARLY = {"contract": 2}
+"""How many tests of a file on Spark are the newcomer's, by folder; of others one."""
 
 _PROGRAM_TEXTS = ("LocalKafka(", "local_kafka.")
 """A cluster that is started by the text of a program, which a test runs in a process of its own, is named so there."""
@@ -59,7 +60,7 @@ class Facts:
     first_case: bool = True
     """The first of the cases of its function, or the only one."""
     early: bool = True
-    """Among the first two of its file."""
+    """Among the first of its file (:data:`_EARLY`)."""
     own_driver: bool = False
     """Stands on Spark and not on the shared session: it runs pipelines in processes, each with a Spark of its own."""
     driver_killed: bool = False
@@ -93,7 +94,7 @@ def facts_of(item: pytest.Function) -> Facts:
         own_cluster=own_cluster,
         slow=item.get_closest_marker("slow") is not None,
         first_case=not any(_case_numbers(item)),
-        early=_place_in_file(item) < _EARLY,
+        early=_place_in_file(item) < _EARLY.get(folder, 1),
         own_driver=spark and SHARED_SPARK not in shared,
         driver_killed=any(fault.startswith("driver-killed") for fault in faults),
     )
