@@ -354,14 +354,18 @@ def test_one_pipeline_has_one_home_in_a_run(sink: Any) -> None:
     elsewhere.close()
 
 
-def test_a_block_left_by_an_error_writes_nothing(sink: Any) -> None:
+def leave_a_block_by(error: type[Exception], sink: Any, run: str, number: int) -> None:
     def write() -> None:
-        with sink.batch(Frame("run-1/q"), 0) as batch:
-            batch.write(Frame("run-1/q"))
-            raise ZeroDivisionError
+        with sink.batch(Frame(run), number) as batch:
+            batch.write(Frame(run))
+            raise error
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(error):
         write()
+
+
+def test_a_block_left_by_an_error_writes_nothing(sink: Any) -> None:
+    leave_a_block_by(ZeroDivisionError, sink, "run-1/q", 0)
     assert sink.targets == []
     assert notes == [("run-1/q", 0)]
 
@@ -476,13 +480,7 @@ def test_an_error_without_a_length_is_an_error(sink: Any) -> None:
         def __len__(self) -> int:
             return 0
 
-    def write() -> None:
-        with sink.batch(Frame("run-empty/q"), 3) as batch:
-            batch.write(Frame("run-empty/q"))
-            raise Empty
-
-    with pytest.raises(Empty):
-        write()
+    leave_a_block_by(Empty, sink, "run-empty/q", 3)
     assert sink.targets == []
 
 

@@ -220,7 +220,7 @@ class MicroBatches:
         if running.stateful:
             raise lost
         committed = (self._newest.frames if self._newest else None) or ()
-        lacking = any(note.lacking and note.batch_id == running.batch.batch_id for note in self._notes)
+        lacking = bool(self._noted_as_lacking(running))
         more = [write.where for write in writes] != [frame.where for frame in committed]
         if self._policy.resume != "keep" and (lacking or more or self._policy.resume == "complete"):
             raise SourceDataLost(
@@ -233,10 +233,7 @@ class MicroBatches:
         committed = self._newest.frames if self._newest else None
         if committed is None:
             return ()
-        refused = any(
-            note.lacking and note.batch_id == running.batch.batch_id and not note.run_id.endswith(_REPLAY)
-            for note in self._notes
-        )
+        refused = any(not note.run_id.endswith(_REPLAY) for note in self._noted_as_lacking(running))
         outcome = compare(committed, now, exactly=refused)
         if outcome is Replayed.NOTHING_NEW:
             return ()
@@ -244,12 +241,18 @@ class MicroBatches:
         if outcome is Replayed.MORE_FRAMES and self._policy.resume == "complete":
             log.warning("%s: writing what is missing: %s", self._policy.pipeline, changed.message)
             return [writes[index] for index in missing(committed, now)]
-        by_chance = outcome is Replayed.OTHER_ROWS and not all(is_deterministic(write.frame) for write in writes)
-        by_chance = by_chance and not refused  # then rows are missing for a reason that is known
+        by_chance = (
+            outcome is Replayed.OTHER_ROWS
+            and not refused  # then rows are missing for a reason that is known
+            and not all(is_deterministic(write.frame) for write in writes)
+        )
         if self._policy.resume == "keep" or by_chance:
             log.warning("%s: left as it is: %s", self._policy.pipeline, changed.message)
             return ()
         raise changed
+
+    def _noted_as_lacking(self, running: RunningBatch) -> list[Note]:
+        return [note for note in self._notes if note.lacking and note.batch_id == running.batch.batch_id]
 
     # 2 to 8, as often as it takes
 

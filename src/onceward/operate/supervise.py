@@ -25,6 +25,8 @@ from onceward.operate.restart import ExponentialDelay, Failure, RestartStrategy
 
 log = logging.getLogger(__name__)
 
+_LOOK_SECONDS = 1
+
 
 def supervise(
     start: Callable[[], StreamingQuery],
@@ -68,9 +70,10 @@ def supervise(
             assert query is not None  # noqa: S101 — a start that failed has an error
             return query
         failures.append(Failure(started, time.monotonic(), random.random()))  # noqa: S311 — a pause is no secret
-        delay = chosen.delay(failures) if may_pass(error) else None
+        passes = may_pass(error)
+        delay = chosen.delay(failures) if passes else None
         if delay is None:
-            why = "may not be started again" if not may_pass(error) else f"{chosen} has it no more started"
+            why = f"{chosen} has it no more started" if passes else "may not be started again"
             log.error("query %s failed %d times in all and %s: %s", _name(query), len(failures), why, error)
             raise error
         log.warning("query %s failed, starting it again in %.1f s: %s", _name(query), delay, error)
@@ -101,7 +104,7 @@ def _one_life(
     try:
         while not query.awaitTermination(_LOOK_SECONDS):
             if ended.is_set():
-                query.stop()
+                _stop(query)
     except StreamingQueryException as failed:
         return query, error_of(query) or failed
     finally:
@@ -115,9 +118,6 @@ def _stop(query: StreamingQuery) -> None:
             query.stop()
     except Exception as error:  # noqa: BLE001 — spark.sql.streaming.stopTimeout, say; how the query ended matters more
         log.warning("query %s could not be stopped: %s", _name(query), error)
-
-
-_LOOK_SECONDS = 1
 
 
 def _name(query: StreamingQuery | None) -> str:
