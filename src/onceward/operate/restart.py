@@ -1,8 +1,8 @@
 """When a query that failed is started again: the restart strategies of Flink, by their names and with their settings.
 
 Pure: each answers from the failures so far. Used by :mod:`onceward.operate.supervise`. Times are seconds of one
-monotonic clock. Defaults are Flink's (``restart-strategy.*`` of its configuration page), but for
-:class:`FixedDelay`, whose single attempt is of little use by itself.
+monotonic clock. Defaults are Flink's (``RestartStrategyOptions`` of 2.2.1), but for :class:`FixedDelay`, whose single
+attempt is of little use by itself.
 """
 
 from __future__ import annotations
