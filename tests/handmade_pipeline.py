@@ -103,15 +103,15 @@ class HandmadePipeline:
         """The ledger record of the batch that is being written."""
         identity = self.writer.transaction.identity
         return {
-            "version": 1,
+            "version": 2,
             "pipeline": self.pipeline_id,
             "sequence": self.sequence,
             "query_id": "by-hand",
             "batch_id": self.sequence,
             "sources": [{"start": self.at(self.position - 10), "end": self.at(self.position)}],
-            "manifest": manifest,
-            "producer_id": identity.producer_id,
-            "producer_epoch": identity.epoch,
+            "attempt": list(identity),
+            "state": "finished",
+            "outputs": {"kafka": {"kind": "kafka", "version": 1, "records": 0, "data": manifest}},
             "committed_at_ms": 0,
         }
 

@@ -17,14 +17,15 @@ from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from onceward import KafkaSink
-from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange
+from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 from onceward.ledger.record import LedgerRecord
 from onceward.records.partitioner import partition_of_keys
+from onceward.sinks.kafka.attempt import KafkaAttempt
 from onceward.sinks.kafka.target import KafkaTarget
 from onceward.spark.query import KafkaSource, RunningBatch
 from onceward.testing import LocalKafka
 
-NOBODY = ProducerIdentity(-1, -1)
+NOBODY = AttemptId(-1, -1)
 
 
 class Driver:
@@ -62,14 +63,24 @@ class Driver:
             input_records=None,
         )
 
-    def record(self, number: int, identity: ProducerIdentity = NOBODY) -> LedgerRecord:
+    def record(self, number: int, attempt: AttemptId = NOBODY) -> LedgerRecord:
         running = self.running(number)
-        return LedgerRecord(self.name, number, running.batch, running.sources, {}, identity, 1_700_000_000_000)
+        return LedgerRecord(self.name, number, running.batch, running.sources, attempt, {}, 1_700_000_000_000)
 
-    def stage(self, target: KafkaTarget, number: int) -> LedgerRecord:
-        record = self.record(number, target.begin())
-        target.stage(record, self.running(number))
-        return record
+    def stage(self, target: KafkaTarget, number: int, newest: LedgerRecord | None = None) -> KafkaAttempt:
+        """An attempt at the batch, which has all but the commit behind it.
+
+        :param newest: what the driver takes for the newest record; default: that of the batch before.
+        """
+        known = newest or (self.record(number - 1) if number else None)
+        attempt = target.begin(known, self.running(number))
+        attempt.stage(self.record(number, attempt.id), self.running(number))
+        return attempt
+
+    def commit(self, target: KafkaTarget, number: int) -> LedgerRecord:
+        attempt = self.stage(target, number)
+        attempt.commit()
+        return attempt.record
 
     def committed_sequences(self) -> list[int]:
         """Of the ledger records that a ``read_committed`` consumer is given."""

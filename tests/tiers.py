@@ -115,10 +115,15 @@ def _case_numbers(item: pytest.Function) -> list[int]:
 
 
 def _place_in_file(item: pytest.Function) -> int:
-    """How many tests stand above this one."""
-    others = (inspect.unwrap(other) for name, other in vars(item.module).items() if name.startswith("test_"))
-    mine = inspect.unwrap(item.function).__code__.co_firstlineno
-    return sum(inspect.isfunction(other) and other.__code__.co_firstlineno < mine for other in others)
+    """How many tests stand above this one, in its module or, where it is a suite's that others inherit, in that."""
+    holder = vars(item.module) if item.cls is None else {name: getattr(item.cls, name) for name in dir(item.cls)}
+    others = (inspect.unwrap(other) for name, other in holder.items() if name.startswith("test_"))
+    mine = inspect.unwrap(item.function).__code__
+    return sum(
+        other.__code__.co_filename == mine.co_filename and other.__code__.co_firstlineno < mine.co_firstlineno
+        for other in others
+        if inspect.isfunction(other)
+    )
 
 
 # ── the fixtures of a test, also those that it asks for by a name that only its parameters or its code say ──

@@ -22,6 +22,7 @@
     │   ├── AuthenticationFailed
     │   ├── AccessDenied
     │   ├── UnsupportedBroker
+    │   ├── LedgerUnreachable         the store that keeps the ledger does not answer, or cannot be written
     │   ├── SequencerUnreachable      executors cannot connect to the driver's sequencer
     │   └── SourceDataLost            records are gone from the source before they were read
     ├── AdmissionRefused              checkpoint and ledger tell different stories
@@ -41,7 +42,9 @@
     │   ├── ComputationsMixed         rows of two computations of the batch may have met in it
     │   ├── TransactionTimedOut
     │   └── BatchTimedOut
-    ├── CommitInDoubt                 EndTxn(commit) has no answer yet; the ledger decides
+    ├── CommitInDoubt                 the commit has no answer yet; the ledger decides
+    ├── Unfinished                    a batch is decided, and not all of it is published yet
+    ├── TargetLost                    what a decided batch had prepared is gone from the target
     └── Fenced                        a newer copy of this pipeline has taken over; this one is finished
 
 What is said here of visibility holds for ``delivery="exactly_once"``; the weaker deliveries may have written a part.
@@ -181,6 +184,12 @@ class UnsupportedBroker(ResourceError):
     """The broker does not speak a protocol version that the promise needs."""
 
 
+class LedgerUnreachable(ResourceError):
+    """The store that keeps the ledger (a folder, a database) does not answer, or cannot be read or written."""
+
+    recovery = Recovery.RESTART
+
+
 class SequencerUnreachable(ResourceError):
     """An executor cannot connect to the sequencer in the driver process."""
 
@@ -264,9 +273,19 @@ class BatchTimedOut(BatchFailed):
 
 
 class CommitInDoubt(OncewardError):
-    """``EndTxn(commit)`` has no answer yet: the batch may or may not be committed, and the ledger decides."""
+    """The commit has no answer yet: the batch may or may not be committed, and the ledger decides."""
 
     recovery = Recovery.RESTART
+
+
+class Unfinished(OncewardError):
+    """A batch is decided, and not all of it is published yet. Every start goes on with that before anything else."""
+
+    recovery = Recovery.RESTART
+
+
+class TargetLost(OncewardError):
+    """What a decided batch had prepared is gone from the target: it cannot be published any more."""
 
 
 class Fenced(OncewardError):

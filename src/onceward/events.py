@@ -54,11 +54,12 @@ LEASE = "lease"  # driver side of a lease: started when granted, finished when g
 CHECK = "check"  # the tasks' reports against the sequencer's book
 OFFSETS = "offsets"  # source offsets into the transaction
 LEDGER = "ledger"  # the ledger record into the transaction
-COMMIT = "commit"  # EndTxn(commit), the only commit point
+COMMIT = "commit"  # the decision, the only commit point: EndTxn(commit), or the ledger record
+PUBLISH = "publish"  # after the decision, also of an earlier run: what a two-phase target publishes
 ABORT = "abort"  # EndTxn(abort), or fencing where that is not enough
 FINISH = "finish"  # hand the batch back to Spark, which then writes its commit log
 
-STEPS = (OPEN, ADMIT, REPLAY, PLAN, SEND, LEASE, CHECK, OFFSETS, LEDGER, COMMIT, ABORT, FINISH)
+STEPS = (OPEN, ADMIT, REPLAY, PLAN, SEND, LEASE, CHECK, OFFSETS, LEDGER, COMMIT, PUBLISH, ABORT, FINISH)
 
 _QUEUED = 10_000
 _LAST_SECONDS = 5.0

@@ -6,6 +6,7 @@ Runs everywhere: in the driver, in executor tasks, in the command line.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any, NamedTuple, NewType
 
 from onceward.errors import ConfigurationError, InvalidTopicName
@@ -41,6 +42,20 @@ class ProducerIdentity(NamedTuple):
         return f"producer {self.producer_id} epoch {self.epoch}"
 
 
+class AttemptId(NamedTuple):
+    """One attempt at a batch: whose it is, and which of its owner's. No two attempts of a pipeline have the same.
+
+    ``owner`` is what the ledger's store fences by, ``number`` counts: in Kafka the producer id and its epoch, elsewhere
+    the takeover's number and the attempts since.
+    """
+
+    owner: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"attempt {self.owner}-{self.number}"
+
+
 class BatchId(NamedTuple):
     """A micro-batch as Spark names it: the query's id (it lives in the checkpoint) and the batch's number."""
 
@@ -51,15 +66,34 @@ class BatchId(NamedTuple):
         return f"batch {self.batch_id} of query {self.query_id}"
 
 
+@dataclass(frozen=True, slots=True)
+class TaskAttempt:
+    """One attempt of one Spark task: what ``TaskContext`` says of it.
+
+    ``partition_id`` names the task, ``task_attempt_id`` is unique and growing within a Spark application: of two
+    attempts of a task, the one with the higher number was started later. ``attempt_number`` counts a task's attempts
+    within one attempt of its stage.
+    """
+
+    partition_id: int
+    attempt_number: int
+    task_attempt_id: int
+
+    def __str__(self) -> str:
+        return f"task {self.partition_id} attempt {self.attempt_number} (id {self.task_attempt_id})"
+
+
 class SourceRange(NamedTuple):
     """What one source gave to a batch: Spark's offset JSON, parsed, before and after.
 
     ``start`` is None for a source that had no offset yet and cannot name its first one.
     The values are opaque but for Kafka's, which are ``{topic: {"partition": offset}}``.
+    ``witness`` says in the ledger which source it was (JSON; None: unknown): offsets of another one mean nothing.
     """
 
     start: Any
     end: Any
+    witness: Any = None
 
 
 def pipeline_id(value: str) -> PipelineId:

@@ -5,6 +5,7 @@ The transaction is the driver's (`Writer`); what became visible is read with lib
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections import Counter
@@ -17,14 +18,14 @@ import pyarrow as pa
 import pytest
 
 from onceward import events
+from onceward.engine import task_writer
 from onceward.errors import EpochPoisoned, Fenced
-from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.ledger.record import Manifest
-from onceward.sinks.kafka import tasks
-from onceward.sinks.kafka.report import TaskReport, check, manifest_of
-from onceward.sinks.kafka.sequencer import Sequencer, TaskAttempt
+from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
+from onceward.ledger.record import Output
+from onceward.sinks.kafka.report import TaskReport, check, output_of
+from onceward.sinks.kafka.sequencer import Sequencer
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
-from onceward.sinks.kafka.tasks import TaskSpec
+from onceward.sinks.kafka.tasks import OpenKafkaWriter, TaskSpec
 from onceward.testing import LocalKafka
 from onceward.verify.checksum import RunningChecksum
 from onceward.wire.client import KafkaClient
@@ -60,7 +61,6 @@ class Work:
         self.driver = Writer(client, f"tasks-{uuid.uuid4().hex[:10]}")
         self.driver.transaction.take_over()
         self.sequencer = Sequencer("127.0.0.1", "127.0.0.1")
-        self.attempt = threading.local()
 
     def begin(self) -> tuple[EpochTicket, ProducerIdentity]:
         identity = self.driver.transaction.begin()
@@ -86,17 +86,18 @@ class Work:
 
     def run(self, spec: TaskSpec, task: TaskAttempt, values: Sequence[str], rows: int = 50) -> TaskReport:
         """One task, in the calling thread; ``rows`` values in each Arrow batch."""
-        self.attempt.task = task
         slices = [values[i : i + rows] for i in range(0, len(values), rows)]
-        return tasks._run(spec, [pa.RecordBatch.from_pydict({"value": pa.array(s, pa.binary())}) for s in slices])
+        batches = [pa.RecordBatch.from_pydict({"value": pa.array(s, pa.binary())}) for s in slices]
+        _, report = task_writer._written(OpenKafkaWriter(spec), task, batches)
+        return TaskReport.from_json(json.loads(report))
 
-    def commit(self, reports: Sequence[TaskReport]) -> Manifest:
+    def commit(self, reports: Sequence[TaskReport]) -> Output:
         book = self.sequencer.close_epoch()
         assert book is not None
         assert book.poisoned is None
-        manifest = manifest_of(check(reports, book.turns, len(reports)))
+        output = output_of(check(reports, book.turns, len(reports)))
         self.driver.transaction.commit()
-        return manifest
+        return output
 
 
 @pytest.fixture
@@ -104,7 +105,6 @@ def work(any_kafka: LocalKafka, new_topic: Callable[..., str], monkeypatch: pyte
     client = WatchedClient(settings(any_kafka.bootstrap_servers)[0])
     work = Work(client, new_topic(any_kafka.bootstrap_servers, 1), any_kafka.bootstrap_servers)
     monkeypatch.setattr(KafkaClient, "shared", lambda _: client)
-    monkeypatch.setattr(tasks, "this_attempt", lambda: work.attempt.task)
     with closing(work.sequencer), closing(client):
         yield work
 
@@ -151,8 +151,8 @@ def test_tasks_go_on_in_each_others_sequence_and_every_epoch_begins_anew(
         spec = work.spec(ticket, held_bytes=500)
         rows = [values(f"{number}-{n}", 200) for n in range(3)]
         running = [InBackground(lambda n=n, spec=spec, rows=rows: work.run(spec, task(n), rows[n])) for n in range(3)]
-        manifest = work.commit([thread.outcome() for thread in running])
-        assert manifest[TopicPartition(work.topic, 0)].count == 600
+        output = work.commit([thread.outcome() for thread in running])
+        assert output.data[work.topic]["0"][0] == 600
         expected += [value for some in rows for value in some]
     assert visible() == Counter(expected)
 
@@ -277,16 +277,15 @@ def test_what_the_report_names_is_what_is_in_the_log(work: Work, read_committed:
     """A task that sends many times reports every one of them, or the batch may not commit."""
     ticket, _ = work.begin()
     report = work.run(work.spec(ticket, held_bytes=500), task(0), values("x", 500))
-    manifest = work.commit([report])
-    part = manifest[TopicPartition(work.topic, 0)]
+    count, first, last, checksum = work.commit([report]).data[work.topic]["0"]
     found = read_committed(work.bootstrap, work.topic)
     offsets = [message.offset() for message in found]
     content = RunningChecksum()  # the checker's own
     content.feed([m.key() for m in found], [m.value() for m in found], [m.headers() for m in found])
     assert len(report.segments[TopicPartition(work.topic, 0)]) > 3
-    assert (part.count, part.first_offset, part.last_offset) == (500, min(offsets), max(offsets))
+    assert (count, first, last) == (500, min(offsets), max(offsets))
     assert len(offsets) == 500
-    assert part.checksum == content.hexdigest()
+    assert checksum == content.hexdigest()
 
 
 def test_a_task_that_finds_its_epoch_refused_tells_the_driver_what_it_met(work: Work) -> None:

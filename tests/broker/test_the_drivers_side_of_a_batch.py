@@ -14,9 +14,9 @@ import pytest
 
 from ledger_driver import Driver
 from onceward.errors import CommitInDoubt, Fenced
-from onceward.ids import ProducerIdentity
+from onceward.ids import AttemptId, ProducerIdentity
+from onceward.ledger.kafka_topic import LedgerTopic
 from onceward.ledger.record import LedgerRecord
-from onceward.ledger.topic import Ledger
 from onceward.sources.kafka import _looked_up
 from onceward.wire.client import KafkaClient
 from onceward.wire.connections import ConnectionLost
@@ -30,9 +30,10 @@ A_WHILE = 1.5  # how long an answer is held back for something that must not hap
 def test_offsets_and_ledger_record_are_there_with_the_commit_and_not_before(driver: Driver) -> None:
     target = driver.new()
     assert target.open(driver.running(0)) is None
-    record = driver.stage(target, 0)
-    assert driver.new().glance() is None
-    target.commit()
+    attempt = driver.stage(target, 0)
+    record = attempt.record
+    assert driver.new().peek() is None
+    attempt.commit()
     assert driver.committed_sequences() == [0]
     assert driver.group_offset() == 10
     assert driver.new().open(driver.running(1)) == record
@@ -41,13 +42,11 @@ def test_offsets_and_ledger_record_are_there_with_the_commit_and_not_before(driv
 def test_offsets_and_ledger_record_of_an_aborted_attempt_never_were(driver: Driver) -> None:
     target = driver.new()
     target.open(driver.running(0))
-    driver.stage(target, 0)
-    target.abort()
+    driver.stage(target, 0).abort()
     assert driver.committed_sequences() == []
     assert driver.group_offset() is None
-    assert driver.new().glance() is None
-    driver.stage(target, 0)
-    target.commit()
+    assert driver.new().peek() is None
+    driver.commit(target, 0)
     assert driver.committed_sequences() == [0]
 
 
@@ -57,15 +56,14 @@ def test_what_a_predecessor_commits_just_before_it_is_fenced_is_found(
     """Whoever reads the ledger first and fences afterwards overlooks it, and writes that batch again."""
     predecessor, heir = driver.new(), driver.new()
     predecessor.open(driver.running(0))
-    take_over = heir._transaction.take_over
+    take_over = heir.run.chain.transaction.take_over
     committed: list[LedgerRecord] = []
 
     def at_the_last_moment() -> ProducerIdentity:
-        committed.append(driver.stage(predecessor, 0))
-        predecessor.commit()
+        committed.append(driver.commit(predecessor, 0))
         return take_over()
 
-    monkeypatch.setattr(heir._transaction, "take_over", at_the_last_moment)
+    monkeypatch.setattr(heir.run.chain.transaction, "take_over", at_the_last_moment)
     assert heir.open(driver.running(0)) == committed[0]
 
 
@@ -73,14 +71,14 @@ def test_a_record_whose_transaction_is_not_decided_is_waited_for_when_a_run_begi
     """As right after a restart: ``EndTxn`` is answered before its markers are in the log. A glance will not do."""
     client = KafkaClient(settings(driver.bootstrap)[0])
     writer = Writer(client, f"slow-markers-{driver.name}")
-    ledger = Ledger(client, driver.ledger_topic, driver.name)
+    ledger = LedgerTopic(client, driver.ledger_topic, driver.name)
     writer.transaction.take_over()
     writer.transaction.begin()
     writer.transaction.add_partitions([ledger.partition()])
-    record = driver.record(0, writer.transaction.identity)
+    record = driver.record(0, AttemptId(*writer.transaction.identity))
     writer.producer().send(appends_to(ledger.partition(), [ledger.record_to_append(record)]))
     heir = driver.new()
-    assert heir.glance() is None
+    assert heir.peek() is None
     decide = threading.Timer(1.0, writer.transaction.commit)
     decide.start()
     assert heir.open(driver.running(0)) == record
@@ -92,7 +90,7 @@ def test_end_txn_waits_until_the_ledger_record_is_acknowledged(driver: Driver, m
     """Else a batch could commit whose record was lost on its way: the next start would write it again."""
     target = driver.new()
     target.open(driver.running(0))
-    send = target._client.send
+    send = target.run.client.send
     asked, answered = threading.Event(), threading.Event()
     too_early: list[str] = []
 
@@ -114,9 +112,8 @@ def test_end_txn_waits_until_the_ledger_record_is_acknowledged(driver: Driver, m
         threading.Thread(target=hold, args=(answer, held)).start()
         return held
 
-    monkeypatch.setattr(target._client, "send", holding)
-    driver.stage(target, 0)
-    target.commit()
+    monkeypatch.setattr(target.run.client, "send", holding)
+    driver.commit(target, 0)
     assert too_early == []
     assert answered.is_set()
     assert driver.committed_sequences() == [0]
@@ -128,8 +125,8 @@ def test_an_end_txn_that_arrives_after_the_doubt_was_settled_finds_nothing_to_co
     """Settling answers "not committed" only when that can no longer change."""
     target = driver.new()
     target.open(driver.running(0))
-    driver.stage(target, 0)
-    client, send = target._client, target._client.send
+    attempt = driver.stage(target, 0)
+    client, send = target.run.client, target.run.client.send
     under_way: list[tuple[Any, Any]] = []
 
     def held(request: Any, node_id: int | str, timeout_ms: float | None = None) -> Future[Any]:
@@ -140,21 +137,20 @@ def test_an_end_txn_that_arrives_after_the_doubt_was_settled_finds_nothing_to_co
         lost.set_exception(ConnectionLost("held on its way"))
         return lost
 
-    target._transaction.patience_ms = 1_000
+    target.run.chain.transaction.patience_ms = 1_000
     monkeypatch.setattr(client, "send", held)
     with pytest.raises(CommitInDoubt):
-        target.commit()
+        attempt.commit()
     monkeypatch.setattr(client, "send", send)
-    target._transaction.patience_ms = 30_000
+    target.run.chain.transaction.patience_ms = 30_000
     assert target.settle() is None
     late = send(*under_way[0], 30_000).result(30)
     assert late.error_code != 0
     assert driver.committed_sequences() == []
     assert driver.group_offset() is None
-    record = driver.stage(target, 0)
-    target.commit()
+    record = driver.commit(target, 0)
     assert driver.committed_sequences() == [0]
-    assert driver.new().glance() == record
+    assert driver.new().peek() == record
 
 
 @pytest.mark.parametrize("doing", ["stage", "settle"])
@@ -164,11 +160,11 @@ def test_an_old_copy_does_not_abort_what_its_heir_has_open(
     """``InitProducerId`` with an old identity is refused only after the coordinator has aborted what is open."""
     old, heir = driver.new(), driver.new()
     old.open(driver.running(0))
-    driver.stage(old, 0)
+    attempt = driver.stage(old, 0)
     if doing == "stage":
-        old.commit()
+        attempt.commit()
     else:
-        send = old._client.send
+        send = old.run.client.send
 
         def lose(request: Any, node_id: int | str, timeout_ms: float | None = None) -> Future[Any]:
             if not type(request).__name__.startswith("EndTxn"):
@@ -177,18 +173,18 @@ def test_an_old_copy_does_not_abort_what_its_heir_has_open(
             lost.set_exception(ConnectionLost("lost on purpose"))
             return lost
 
-        old._transaction.patience_ms = 1_000
-        monkeypatch.setattr(old._client, "send", lose)
+        old.run.chain.transaction.patience_ms = 1_000
+        monkeypatch.setattr(old.run.client, "send", lose)
         with pytest.raises(CommitInDoubt):
-            old.commit()
-        old._transaction.patience_ms = 30_000
-        monkeypatch.setattr(old._client, "send", send)
+            attempt.commit()
+        old.run.chain.transaction.patience_ms = 30_000
+        monkeypatch.setattr(old.run.client, "send", send)
     newest = heir.open(driver.running(0))
     number = 0 if newest is None else 1
-    driver.stage(heir, number)
+    heirs = driver.stage(heir, number)
     with pytest.raises(Fenced):
         old.settle() if doing == "settle" else driver.stage(old, number)
-    heir.commit()
+    heirs.commit()
     assert driver.committed_sequences()[-1] == number
     assert driver.group_offset() == number * 10 + 10
 
@@ -197,8 +193,7 @@ def test_the_ledger_says_where_a_source_goes_on_not_the_consumer_group(driver: D
     """Anybody may move the group's offsets; nobody but the pipeline's own transaction writes its ledger record."""
     target = driver.new()
     target.open(driver.running(0))
-    driver.stage(target, 0)
-    target.commit()
+    driver.commit(target, 0)
     driver.move_group(3)
     assert driver.group_offset() == 3
     client = KafkaClient(settings(driver.bootstrap)[0])
@@ -211,12 +206,10 @@ def test_a_ledger_record_is_found_after_its_key_moved_to_another_partition(drive
     """Partitions that somebody adds to the ledger topic move keys; what was written before stays where it is."""
     target = driver.new()
     target.open(driver.running(0))
-    record = driver.stage(target, 0)
-    target.commit()
+    record = driver.commit(target, 0)
     count = driver.move_ledger()
     heir = driver.new()
     assert heir.open(driver.running(1)) == record
-    newer = driver.stage(heir, 1)
-    heir.commit()
+    newer = driver.commit(heir, 1)
     assert count > 1
     assert driver.new().open(driver.running(2)) == newer

@@ -13,7 +13,9 @@ from confluent_kafka import Producer
 from deposed_leader import deposed
 from ledger_driver import Driver
 from onceward.errors import CommitInDoubt, LedgerOutdated, LedgerUnreadable
+from onceward.ids import AttemptId
 from onceward.ledger.record import encode
+from onceward.sinks.kafka.attempt import KafkaAttempt
 from onceward.sinks.kafka.target import KafkaTarget
 from onceward.spark.query import RunningBatch
 from onceward.wire.client import KafkaClient
@@ -29,16 +31,25 @@ def elsewhere(driver: Driver, number: int) -> RunningBatch:
     return replace(driver.running(number), kafka_sources=())
 
 
+def begun(driver: Driver, target: KafkaTarget, number: int) -> KafkaAttempt:
+    return target.begin(driver.record(number - 1) if number else None, elsewhere(driver, number))
+
+
+def stage(driver: Driver, attempt: KafkaAttempt, number: int) -> None:
+    attempt.stage(driver.record(number, attempt.id), elsewhere(driver, number))
+
+
 def commit(driver: Driver, target: KafkaTarget, number: int) -> None:
-    target.stage(driver.record(number, target.begin()), elsewhere(driver, number))
-    target.commit()
+    attempt = begun(driver, target, number)
+    stage(driver, attempt, number)
+    attempt.commit()
 
 
 def end_of_ledger(driver: Driver, target: KafkaTarget) -> int:
     """Where the home of the pipeline's key ends now, the marker of the last commit included."""
-    where = target._ledger.partition()
+    where = target.run.chain._topic.partition()
     assert driver.committed_sequences()  # waits for the marker
-    return list_offsets(target._client, [where], LATEST)[where]
+    return list_offsets(target.run.client, [where], LATEST)[where]
 
 
 def test_a_batch_admitted_by_an_outdated_ledger_stops(driver: Driver) -> None:
@@ -47,20 +58,20 @@ def test_a_batch_admitted_by_an_outdated_ledger_stops(driver: Driver) -> None:
     commit(driver, first, 0)
     end = end_of_ledger(driver, first)
     commit(driver, first, 1)
-    with deposed(heir._client, driver.ledger_topic, end) as cut:
+    with deposed(heir.run.client, driver.ledger_topic, end) as cut:
         newest = heir.open(elsewhere(driver, 1))
     assert cut
     assert newest is not None
     assert newest.sequence == 0
-    record = driver.record(1, heir.begin())
+    attempt = begun(driver, heir, 1)
     with pytest.raises(LedgerOutdated, match="start the query again") as outdated:
-        heir.stage(record, elsewhere(driver, 1))
+        stage(driver, attempt, 1)
     assert outdated.value.details["newest"] == 1
-    heir.abort()
+    attempt.abort()
     assert driver.committed_sequences() == [0, 1]
     again = driver.new().open(elsewhere(driver, 1))
     assert again is not None
-    assert again.batch == record.batch  # the advice works: what was taken for the next batch is a replay
+    assert again.batch == driver.record(1).batch  # the advice works: what was taken for the next batch is a replay
 
 
 def test_a_first_batch_that_was_committed_already(driver: Driver) -> None:
@@ -68,11 +79,12 @@ def test_a_first_batch_that_was_committed_already(driver: Driver) -> None:
     first, heir = driver.new(), driver.new()
     first.open(elsewhere(driver, 0))
     commit(driver, first, 0)
-    with deposed(heir._client, driver.ledger_topic, 0):
+    with deposed(heir.run.client, driver.ledger_topic, 0):
         assert heir.open(elsewhere(driver, 0)) is None
+    attempt = begun(driver, heir, 0)
     with pytest.raises(LedgerOutdated):
-        commit(driver, heir, 0)
-    heir.abort()
+        stage(driver, attempt, 0)
+    attempt.abort()
     assert driver.committed_sequences() == [0]
 
 
@@ -82,25 +94,27 @@ def test_a_doubt_settled_by_an_outdated_ledger(driver: Driver, monkeypatch: pyte
     target.open(elsewhere(driver, 0))
     commit(driver, target, 0)
     end = end_of_ledger(driver, target)
-    target.stage(driver.record(1, target.begin()), elsewhere(driver, 1))
-    end_txn = target._transaction._coordinator.end
+    attempt = begun(driver, target, 1)
+    stage(driver, attempt, 1)
+    end_txn = target.run.chain.transaction._coordinator.end
 
     def answer_lost(*args: Any, **kwargs: Any) -> Any:
         end_txn(*args, **kwargs)
         raise ConnectionLost("lost on purpose: the answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(target._transaction._coordinator, "end", answer_lost)
+        patch.setattr(target.run.chain.transaction._coordinator, "end", answer_lost)
         with pytest.raises(CommitInDoubt):
-            target.commit()
-    with deposed(target._client, driver.ledger_topic, end) as cut:
+            attempt.commit()
+    with deposed(target.run.client, driver.ledger_topic, end) as cut:
         settled = target.settle()
     assert cut
     assert settled is not None
     assert settled.sequence == 0
+    again = begun(driver, target, 1)
     with pytest.raises(LedgerOutdated):
-        commit(driver, target, 1)
-    target.abort()
+        stage(driver, again, 1)
+    again.abort()
     assert driver.committed_sequences() == [0, 1]
 
 
@@ -108,14 +122,14 @@ def test_the_ledger_is_looked_at_once_a_run(driver: Driver, monkeypatch: pytest.
     target = driver.new()
     target.open(elsewhere(driver, 0))
     fetches: list[int] = []
-    send = target._client.send
+    send = target.run.client.send
 
     def counting(request: Any, *rest: Any) -> Any:
         if type(request).__name__.startswith("FetchRequest"):
             fetches.append(len(committed))
         return send(request, *rest)
 
-    monkeypatch.setattr(target._client, "send", counting)
+    monkeypatch.setattr(target.run.client, "send", counting)
     committed: list[int] = []
     for number in range(3):
         commit(driver, target, number)
@@ -127,8 +141,7 @@ def test_a_plain_producers_record_is_left_alone(driver: Driver, caplog: pytest.L
     """Who may write to the topic, as every pipeline on it may, must not be able to make a batch look committed."""
     target = driver.new()
     target.open(driver.running(0))
-    record = driver.stage(target, 0)
-    target.commit()
+    record = driver.commit(target, 0)
     put(driver, encode(replace(record, sequence=5, batch=driver.running(5).batch)))
     put(driver, None)
     with caplog.at_level(logging.WARNING):
@@ -143,14 +156,13 @@ def test_a_plain_producers_record_is_left_alone(driver: Driver, caplog: pytest.L
 def test_another_transactions_record_is_left_alone(driver: Driver) -> None:
     target = driver.new()
     target.open(driver.running(0))
-    record = driver.stage(target, 0)
-    target.commit()
+    record = driver.commit(target, 0)
     stranger = Producer({"bootstrap.servers": driver.bootstrap, "transactional.id": f"stranger-{driver.name}"})
-    stranger.init_transactions(60)
+    stranger.initrun.chain.transactions(60)
     stranger.begin_transaction()
     stranger.produce(driver.ledger_topic, key=driver.name, value=encode(replace(record, sequence=5)), partition=0)
     stranger.flush(60)
-    assert driver.new().glance() == record, "an open one holds nobody up"
+    assert driver.new().peek() == record, "an open one holds nobody up"
     stranger.commit_transaction(60)
     assert driver.new().open(driver.running(1)) == record
 
@@ -160,15 +172,14 @@ def test_a_forger_who_names_himself_is_noticed(driver: Driver, caplog: pytest.Lo
     trust. What the coordinator knows of the pipeline shows that something is odd."""
     target = driver.new()
     target.open(driver.running(0))
-    record = driver.stage(target, 0)
-    target.commit()
+    record = driver.commit(target, 0)
     client = KafkaClient(settings(driver.bootstrap)[0])
     forger = Writer(client, f"forger-{driver.name}")
-    forged = replace(record, sequence=1, producer=forger.transaction.take_over())
-    where = target._ledger.partition()
+    forged = replace(record, sequence=1, attempt=AttemptId(*forger.transaction.take_over()))
+    where = target.run.chain._topic.partition()
     forger.transaction.begin()
     forger.transaction.add_partitions([where])
-    forger.producer().send(appends_to(where, [target._ledger.record_to_append(forged)]))
+    forger.producer().send(appends_to(where, [target.run.chain._topic.record_to_append(forged)]))
     forger.transaction.commit()
     client.close()
     with caplog.at_level(logging.WARNING):

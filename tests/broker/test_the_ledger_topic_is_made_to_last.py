@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from onceward.ids import PipelineId
-from onceward.ledger.topic import Ledger
+from onceward.ledger.kafka_topic import LedgerTopic
 from onceward.testing import LocalKafka
 from onceward.wire.client import KafkaClient
 from wire_fixtures import settings
@@ -33,7 +33,7 @@ def test_replicas_do_not_depend_on_defaults(
         return create(*args, **named)
 
     monkeypatch.setattr(client, "create_topic", noting)
-    Ledger(client, topic, PipelineId("p")).ensure_topic()
+    LedgerTopic(client, topic, PipelineId("p")).ensure_topic()
     client.close()
     assert [named["replication"] for named in asked] == [replicas], "named, not left to default.replication.factor"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})

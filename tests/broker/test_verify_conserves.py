@@ -107,7 +107,7 @@ def test_an_input_of_another_batch(handmade: HandmadePipeline):
     """A batch written again under another number names what it has not read, whatever the rule allows."""
     handmade.batch({handmade.out(0): naming(handmade, range(10))})
     told = handmade.batch({handmade.out(0): naming(handmade, [*range(10, 20), 7])})
-    last = told["manifest"][handmade.output]["0"][2]
+    last = told["outputs"]["kafka"]["data"][handmade.output]["0"][2]
     answer = verify(handmade, "--conserves", "at-least")
     assert found(answer) == [("foreign-input", f"{handmade.output}-0@{last}")]
     source = handmade.source

@@ -101,11 +101,11 @@ def test_a_pipeline_that_is_running_is_judged_up_to_where_it_was(handmade: Handm
 
 def test_a_record_that_is_missing_is_a_lost_write(handmade: HandmadePipeline):
     def one_more_than_there_is(document: Document) -> None:
-        entry = document["manifest"][handmade.output]["0"]
+        entry = document["outputs"]["kafka"]["data"][handmade.output]["0"]
         entry[0], entry[2] = entry[0] + 1, entry[2] + 1
 
     told = handmade.batch({handmade.out(0): VALUES[:5]}, edit=one_more_than_there_is)
-    _, first, last, _ = told["manifest"][handmade.output]["0"]
+    _, first, last, _ = told["outputs"]["kafka"]["data"][handmade.output]["0"]
     answer = verify(handmade)
     assert names(answer) == {"lost-write", "fractured-batch"}
     assert places(answer, "lost-write") == [f"{handmade.output}-0@{first}..{last}"]
@@ -127,7 +127,7 @@ def test_a_batch_told_outside_its_aborted_transaction_is_lost_whole(handmade: Ha
 
 def test_a_batch_of_which_one_partition_is_missing_is_fractured(handmade: HandmadePipeline):
     def and_a_part_never_sent(document: Document) -> None:
-        document["manifest"][handmade.output]["1"] = [3, 5, 7, "0-0-0-0"]
+        document["outputs"]["kafka"]["data"][handmade.output]["1"] = [3, 5, 7, "0-0-0-0"]
 
     handmade.batch({handmade.out(0): VALUES[:5]}, edit=and_a_part_never_sent)
     assert names(verify(handmade)) == {"lost-write", "fractured-batch"}
@@ -146,7 +146,7 @@ def test_a_batch_written_twice_is_a_duplicate(handmade: HandmadePipeline):
 
 def test_a_record_twice_within_a_batch_is_a_duplicate(handmade: HandmadePipeline):
     def of_which_one_is_told(document: Document) -> None:
-        document["manifest"][handmade.output]["0"][0] -= 1
+        document["outputs"]["kafka"]["data"][handmade.output]["0"][0] -= 1
 
     handmade.batch({handmade.out(0): [*VALUES[:5], VALUES[4]]}, edit=of_which_one_is_told)
     assert names(verify(handmade)) == {"duplicate-write"}
@@ -182,7 +182,7 @@ def test_a_foreign_record_is_unaccounted_and_a_matter_of_opinion_on_a_shared_top
 @pytest.mark.parametrize("wrong", [0, 1, 2, 3], ids=["lengths", "keys", "values", "headers"])
 def test_content_that_differs_from_its_checksum_is_a_mismatch(handmade: HandmadePipeline, wrong: int):
     def another_checksum(document: Document) -> None:
-        entry = document["manifest"][handmade.output]["0"]
+        entry = document["outputs"]["kafka"]["data"][handmade.output]["0"]
         parts = entry[3].split("-")
         parts[wrong] = f"{int(parts[wrong], 16) ^ 1:08x}"
         entry[3] = "-".join(parts)
@@ -227,7 +227,7 @@ def test_two_batches_under_one_epoch_are_a_zombies_work(handmade: HandmadePipeli
     earlier = handmade.batch({handmade.out(0): VALUES[:5]})
 
     def the_same_epoch(document: Document) -> None:
-        document["producer_epoch"] = earlier["producer_epoch"]
+        document["attempt"][1] = earlier["attempt"][1]
 
     handmade.batch({handmade.out(0): VALUES[5:10]}, edit=the_same_epoch)
     assert names(verify(handmade)) == {"zombie-write"}
@@ -331,7 +331,7 @@ def test_a_batch_that_names_another_epoch_than_its_records_have_is_a_zombies_wor
     kafka: LocalKafka, handmade: HandmadePipeline
 ):
     def the_epoch_after(document: Document) -> None:
-        document["producer_epoch"] += 5
+        document["attempt"][1] += 5
 
     handmade.batch({handmade.out(0): VALUES[:5]}, edit=the_epoch_after)
     assert verify(handmade)["verdict"] == "exactly_once", "INVALID: this was to be seen by the epochs alone"
@@ -347,7 +347,7 @@ def test_an_attempt_aborted_under_the_epoch_of_a_batch_is_a_zombies_work(kafka: 
     aborted = handmade.batch({handmade.out(1): VALUES[:5]}, commit=False)
 
     def the_epoch_of_the_aborted_one(document: Document) -> None:
-        document["producer_epoch"] = aborted["producer_epoch"]
+        document["attempt"][1] = aborted["attempt"][1]
 
     handmade.batch({}, edit=the_epoch_of_the_aborted_one)
     answer = verify(handmade, *log_dirs(kafka))

@@ -50,7 +50,7 @@ class Audit:
     @property
     def identities(self) -> list[tuple[int, int]]:
         """Producer id and epoch of each committed batch."""
-        return [(record["producer_id"], record["producer_epoch"]) for record in self.ledger]
+        return [tuple(record["attempt"]) for record in self.ledger]
 
 
 def audit(pipeline: Pipeline) -> Audit:
@@ -79,7 +79,11 @@ def audit(pipeline: Pipeline) -> Audit:
 
 def audit_epochs(pipeline: Pipeline, found: Audit) -> None:
     """I7, in figures: the checker saw the epoch of every batch that wrote something, and of aborted attempts if any."""
-    writers = [record for record in found.ledger if any(record["manifest"].get(topic) for topic in pipeline.outputs)]
+    writers = [
+        record
+        for record in found.ledger
+        if any(record["outputs"]["kafka"]["data"].get(topic) for topic in pipeline.outputs)
+    ]
     seen = found.checker["epochs"]
     assert seen["committed_identities"] == len(writers), seen
     assert (seen["aborted_identities"] > 0) == (found.aborted_records > 0), seen

@@ -29,7 +29,7 @@ def check_chain(found: Findings, pipeline: str, ledger: Ledger, ends: list[int])
         reached = end
     if reached != ends:
         found.violated("I6", f"{pipeline}: the ledger ends at {reached}, the source at {ends}")
-    if len({(record["producer_id"], record["producer_epoch"]) for record in ledger}) != len(ledger):
+    if len({tuple(record["attempt"]) for record in ledger}) != len(ledger):
         found.violated("I7", f"{pipeline}: two batches share an epoch")
 
 
@@ -42,9 +42,9 @@ def check_batches(
     """
     topic = OUTPUT_OF[pipeline]
     told = {
-        ((record["producer_id"], record["producer_epoch"]), int(partition)): (count, first, last)
+        (tuple(record["attempt"]), int(partition)): (count, first, last)
         for record in ledger
-        for partition, (count, first, last, _) in record["manifest"].get(topic, {}).items()
+        for partition, (count, first, last, _) in record["outputs"]["kafka"]["data"].get(topic, {}).items()
     }
     there, unseen = {}, []
     for part in logged:

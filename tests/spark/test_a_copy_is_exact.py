@@ -72,8 +72,8 @@ def each_batch_is_one_transaction(pipeline: Pipeline):
     assert [record["sequence"] for record in chain] == list(range(len(chain)))
     assert [record["batch_id"] for record in chain] == list(range(len(chain)))
     assert len({record["query_id"] for record in chain}) == 1
-    assert len({record["producer_id"] for record in chain}) == 1
-    epochs = [record["producer_epoch"] for record in chain]
+    assert len({record["attempt"][0] for record in chain}) == 1
+    epochs = [record["attempt"][1] for record in chain]
     first_run = pipeline.runs[0]
     assert [b - a for a, b in pairwise(epochs[:first_run])] == [1] * (first_run - 1)
     assert [b - a for a, b in pairwise(epochs[first_run:])] == [1] * (first_run - 1)
@@ -83,7 +83,7 @@ def each_batch_is_one_transaction(pipeline: Pipeline):
     # Every transaction leaves one marker, which takes an offset that no reader is given, in each partition it touched.
     ends = end_offsets(pipeline.bootstrap, pipeline.output, "read_uncommitted")
     written = Counter(message.partition() for message in pipeline.appended())
-    took_part = Counter(int(p) for record in chain for p in record["manifest"].get(pipeline.output, {}))
+    took_part = Counter(int(p) for record in chain for p in record["outputs"]["kafka"]["data"].get(pipeline.output, {}))
     assert {p: end - written[p] for p, end in ends.items()} == took_part
     ledger_end = end_offsets(pipeline.bootstrap, pipeline.ledger_topic, "read_uncommitted")[0]
     assert ledger_end == 2 * len(chain)
@@ -92,8 +92,8 @@ def each_batch_is_one_transaction(pipeline: Pipeline):
 def the_manifests_are_what_a_reader_finds(pipeline: Pipeline):
     visible = pipeline.visible()
     for record in pipeline.ledger():
-        assert list(record["manifest"]) == [pipeline.output]
-        for partition, (count, first, last, checksum) in record["manifest"][pipeline.output].items():
+        assert list(record["outputs"]["kafka"]["data"]) == [pipeline.output]
+        for partition, (count, first, last, checksum) in record["outputs"]["kafka"]["data"][pipeline.output].items():
             found = [m for m in visible if m.partition() == int(partition) and first <= m.offset() <= last]
             assert (len(found), found[0].offset(), found[-1].offset()) == (count, first, last)
             content = ContentChecksum.of_records((m.key(), m.value(), m.headers()) for m in found)

@@ -22,7 +22,8 @@ from streaming_pipeline import Pipeline
 from fault_table import fired
 from onceward import events
 from onceward.errors import SequencerUnreachable
-from onceward.sinks.kafka.sequencer import TaskAttempt, frames
+from onceward.ids import TaskAttempt
+from onceward.sinks.kafka.sequencer import frames
 from onceward.testing.free_ports import free_ports
 
 BATCH = 40
@@ -124,7 +125,7 @@ def must_have_cost_one_attempt(pipeline: Pipeline, steps: list[events.Event]) ->
     assert second > first
     assert len(epochs_of(steps, 1)) == 1
     pipeline.assert_exactly_once(ledger_records=2)
-    assert pipeline.ledger()[0]["producer_epoch"] == second
+    assert pipeline.ledger()[0]["attempt"][1] == second
     fired(len(pipeline.appended()) > len(pipeline.visible()), "nothing had been sent under the poisoned epoch")
 
 
@@ -247,7 +248,7 @@ def test_a_stage_that_is_retried_while_a_task_of_it_still_sends(
     first, second = epochs_of(steps, 0)
     assert second > first
     any_pipeline.assert_exactly_once(ledger_records=2)
-    assert any_pipeline.ledger()[0]["producer_epoch"] == second
+    assert any_pipeline.ledger()[0]["attempt"][1] == second
 
 
 def each_task_a_partition(rows: DataFrame) -> DataFrame:

@@ -179,7 +179,7 @@ def test_a_start_that_is_refused_does_not_disturb_the_one_that_runs(any_pipeline
     assert query.isActive
     query.stop()
     any_pipeline.assert_exactly_once()
-    epochs = [record["producer_epoch"] for record in any_pipeline.ledger()]
+    epochs = [record["attempt"][1] for record in any_pipeline.ledger()]
     assert epochs == list(range(epochs[0], epochs[0] + len(epochs)))
     assert len([e for e in steps if (e.step, e.phase) == (events.OPEN, "finished")]) == 1
 

@@ -211,7 +211,7 @@ def test_a_topic_has_too_few_replicas_for_a_while(
 ):
     """The batch waits and asks again with pauses that grow; no epoch is spent on waiting."""
     pipeline.run()  # a takeover and two batches without any trouble
-    untroubled = [record["producer_epoch"] for record in pipeline.ledger()]
+    untroubled = [record["attempt"][1] for record in pipeline.ledger()]
     pipeline.feed(40)
     del steps[:]
     topic = pipeline.output if starved == "output" else starved
@@ -232,7 +232,7 @@ def test_a_topic_has_too_few_replicas_for_a_while(
     pipeline.assert_exactly_once(ledger_records=4)
     assert attempts(steps) == [3]
     takeover = untroubled[1] - untroubled[0]  # the first run's batch, then a takeover, then the next run's first
-    assert pipeline.ledger()[-1]["producer_epoch"] - untroubled[-1] == takeover
+    assert pipeline.ledger()[-1]["attempt"][1] - untroubled[-1] == takeover
 
 
 @pytest.mark.slow

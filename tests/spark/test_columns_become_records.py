@@ -152,7 +152,7 @@ def test_a_batch_fans_out_to_three_topics_and_is_one_transaction(any_pipeline: P
         messages = any_pipeline.visible(topic)
         assert sorted(int(m.value().split(b":")[2]) for m in messages) == list(range(90))
         for record in chain:  # a batch is whole in every topic: the same source records in each
-            parts = record["manifest"][topic]
+            parts = record["outputs"]["kafka"]["data"][topic]
             inside = [m for m in messages if str(m.partition()) in parts and _within(m, parts)]
             assert len(inside) == sum(part[0] for part in parts.values()) == record["records"] // 3
             source = record["sources"][0]

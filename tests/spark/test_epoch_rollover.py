@@ -49,7 +49,7 @@ def test_a_pipeline_goes_on_under_the_next_producer_id(any_pipeline: Pipeline, m
     any_pipeline.feed(160)
     any_pipeline.run(frame=any_pipeline.frame(max_offsets_per_trigger=20))
     any_pipeline.assert_exactly_once(ledger_records=8)
-    identities = [(r["producer_id"], r["producer_epoch"]) for r in any_pipeline.ledger()]
+    identities = [tuple(r["attempt"]) for r in any_pipeline.ledger()]
     under_the_old = [epoch for producer_id, epoch in identities if producer_id == old.producer_id]
     under_the_new = [epoch for producer_id, epoch in identities if producer_id != old.producer_id]
     fault_table.fired(under_the_old and under_the_new, f"the epochs did not run out: {identities}")

@@ -110,7 +110,7 @@ def test_an_idle_pipeline_goes_on_when_the_partitions_have_forgotten_it(
     query.stop()
     pipeline.run()
     pipeline.assert_exactly_once()
-    assert len({record["producer_id"] for record in pipeline.ledger()}) == 1
+    assert len({record["attempt"][0] for record in pipeline.ledger()}) == 1
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_an_idle_pipeline_goes_on_when_the_coordinator_has_forgotten_it(
     pipeline.feed(40)
     pipeline.run()  # and so does a start after a long time without any
     pipeline.assert_exactly_once()
-    assert len({record["producer_id"] for record in pipeline.ledger()}) >= 3
+    assert len({record["attempt"][0] for record in pipeline.ledger()}) >= 3
 
 
 @pytest.mark.slow
@@ -203,17 +203,19 @@ class Heir:
         """As the engine does: again, when the coordinator has forgotten the heir, too."""
         running = self.batch(self.newest.sequence + 1)
         rows = self.pipeline.spark.createDataFrame([(value,) for value in values], "value string")
+        attempt = self.target.begin(self.newest, running)
         try:
-            identity = self.target.begin()
-            manifest = self.target.write([Write(rows)], running).manifest
-            sequence = self.newest.sequence + 1
-            record = LedgerRecord(self.newest.pipeline, sequence, running.batch, running.sources, manifest, identity, 0)
-            self.target.stage(record, running)
+            attempt.write(Write(rows), running)
+            outputs, sequence = attempt.prepared().outputs, self.newest.sequence + 1
+            record = LedgerRecord(
+                self.newest.pipeline, sequence, running.batch, running.sources, attempt.id, outputs, 0
+            )
+            attempt.stage(record, running)
         except BatchFailed:
-            self.target.abort()
+            attempt.abort()
             if attempts == 1:
                 raise
             self.write(values, attempts - 1)
             return
-        self.target.commit()
+        attempt.commit()
         self.newest = record

@@ -27,7 +27,7 @@ def test_batches_whose_rows_are_all_filtered_out_are_ledger_only_transactions(an
     any_pipeline.feed(80)
     any_pipeline.run(nothing)
     chain = any_pipeline.ledger()
-    assert [(record["sequence"], record["records"], record["manifest"]) for record in chain] == [
+    assert [(record["sequence"], record["records"], record["outputs"]["kafka"]["data"]) for record in chain] == [
         (0, 0, {}),
         (1, 0, {}),
     ]

@@ -65,7 +65,7 @@ def test_a_retriable_error_is_another_attempt_under_a_new_epoch(
     assert len(epochs) == 2
     assert epochs[1] > epochs[0]
     assert len(attempts_of(steps, 1 - hit)) == 1
-    assert [record["producer_epoch"] for record in fed.ledger()][hit] == epochs[1]
+    assert [record["attempt"][1] for record in fed.ledger()][hit] == epochs[1]
     aborted = len(fed.appended()) - 2 * BATCH
     if moment in SENT_BEFORE:  # I5: what was sent is there, and nobody who reads committed records ever sees it
         assert aborted == BATCH

@@ -43,7 +43,7 @@ def test_a_source_topic_that_was_deleted_and_created_again_is_refused(any_pipeli
     any_pipeline.feed(40)
     any_pipeline.run()
     ends = end_offsets(any_pipeline.bootstrap, any_pipeline.output, "read_uncommitted")
-    old_id = any_pipeline.ledger()[0]["topic_ids"][any_pipeline.source]
+    old_id = any_pipeline.ledger()[0]["sources"][0]["witness"][any_pipeline.source]
     delete(any_pipeline, any_pipeline.source)
     create(any_pipeline, any_pipeline.source, 2)
     any_pipeline.fed.clear()

@@ -419,7 +419,7 @@ def test_a_sink_for_each_batch_leaks_nothing(pipeline: Pipeline):
     _until(lambda: held()[0] == 0)
     assert held()[1] < files + 8
     pipeline.assert_exactly_once()
-    assert len({record["producer_id"] for record in pipeline.ledger()}) == 1
+    assert len({record["attempt"][0] for record in pipeline.ledger()}) == 1
 
 
 def _until(holds: Callable[[], bool]) -> None:

@@ -84,7 +84,7 @@ def commit_ledger_record(pipeline: Pipeline, record: dict[str, Any]) -> None:
     client = KafkaClient(settings(pipeline.bootstrap)[0])
     writer, where = Writer(client, record["pipeline"]), Place(pipeline.ledger_topic, 0)
     identity = writer.transaction.take_over()
-    named = record | {"producer_id": identity.producer_id, "producer_epoch": identity.epoch}
+    named = record | {"attempt": list(identity)}
     writer.transaction.begin()
     writer.transaction.add_partitions([where])
     parts = fragments([json.dumps(named).encode()], key=record["pipeline"].encode())

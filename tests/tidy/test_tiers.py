@@ -89,8 +89,8 @@ def test_every_test_has_one_tier(suite):
 
 def test_hidden_needs_are_found(suite):
     """Through parameters, fixtures that choose a fixture, helpers, and the text of programs."""
-    assert tiers_of(suite, "contract", "transactions_v2") == {"main", "ci"}
-    assert tiers_of(suite, "contract", "transactions_v1") == {"chaos"}
+    assert tiers_of(suite, "contract", "TestTransactionsV2") == {"main", "ci"}
+    assert tiers_of(suite, "contract", "TestTransactionsV1") == {"chaos"}
     assert tiers_of(suite, "", "[3.9.1") == {"chaos"}
     assert tiers_of(suite, "chaos/test_exactly_once.py", "three_nodes") == {"chaos"}
     assert tiers_of(suite, "spark/test_rights.py") == {"chaos"}

@@ -7,7 +7,7 @@ after every story the output must hold each batch once at most, and exactly if t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from onceward import events
 from onceward.engine import micro_batch
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import AtomicTarget, Write, Written
+from onceward.engine.target import Attempt, Prepared, Target, Write
 from onceward.errors import (
     BatchChanged,
     BatchFailed,
@@ -32,11 +32,12 @@ from onceward.errors import (
     SendFailed,
     SourceDataLost,
     TransactionTimedOut,
+    Unfinished,
     UnsupportedQuery,
 )
-from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange
+from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 from onceward.ledger.admission import Resume
-from onceward.ledger.record import FrameWritten, LedgerRecord
+from onceward.ledger.record import FrameWritten, LedgerRecord, Output, State
 from onceward.spark.handed_over import HandedOver, Note
 from onceward.spark.query import History, RunningBatch
 
@@ -49,7 +50,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(micro_batch, "_FIRST_PAUSE_SECONDS", 0.0)
 
 
-class MemoryTarget(AtomicTarget):
+class MemoryTarget(Target):
     """Output and ledger in lists. ``plan`` maps a method's name to what its successive calls raise (None: nothing);
     ``commit_is_carried_out`` says what becomes of a commit that raises."""
 
@@ -59,11 +60,12 @@ class MemoryTarget(AtomicTarget):
         self.calls: list[str] = []
         self.output: list[int] = []
         self.ledger: list[LedgerRecord] = []
-        self.producer_id = 7
+        self.published: list[int] = []
+        self.decides = State.FINISHED
         self._epoch = 0
-        self._attempt: tuple[list[int], list[LedgerRecord]] | None = None
+        self.attempt: MemoryAttempt | None = None
 
-    def _call(self, name: str) -> None:
+    def call(self, name: str) -> None:
         self.calls.append(name)
         errors = self.plan.get(name)
         error = errors.pop(0) if errors else None
@@ -73,59 +75,75 @@ class MemoryTarget(AtomicTarget):
     def newest(self) -> LedgerRecord | None:
         return self.ledger[-1] if self.ledger else None
 
-    def glance(self) -> LedgerRecord | None:
-        self._call("glance")
+    def peek(self) -> LedgerRecord | None:
+        self.call("peek")
         return self.newest()
 
     def open(self, running: RunningBatch) -> LedgerRecord | None:
-        self._call("open")
-        self._attempt = None
+        self.call("open")
+        self.attempt = None
         return self.newest()
 
-    def begin(self) -> ProducerIdentity:
-        self._call("begin")
-        assert self._attempt is None, "an attempt was begun while another was open"
+    def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> MemoryAttempt:
+        self.call("begin")
+        assert self.attempt is None, "an attempt was begun while another was open"
+        assert newest == self.newest(), "the engine lost sight of the ledger"
         self._epoch += 1
-        self._attempt = ([], [])
-        return ProducerIdentity(self.producer_id, self._epoch)
+        self.attempt = MemoryAttempt(self, AttemptId(7, self._epoch))
+        return self.attempt
 
-    def write(self, writes: Sequence[Write], running: RunningBatch) -> Written:
-        assert self._attempt is not None
-        self._attempt[0].append(running.batch.batch_id)
-        self._call("write")
-        return Written({}, tuple(write.frame.rows for write in writes))
+    def finish(self, record: LedgerRecord) -> LedgerRecord:
+        self.call("finish")
+        self.published.append(record.batch.batch_id)
+        self.ledger[-1] = replace(record, state=State.FINISHED)
+        return self.ledger[-1]
 
-    def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
-        self._call("stage")
-        assert self._attempt is not None
-        self._attempt[1].append(record)
-
-    def commit(self) -> None:
-        try:
-            self._call("commit")
-        except BaseException:
-            if self.commit_is_carried_out:
-                self._carry_out()
-            raise
-        self._carry_out()
-
-    def _carry_out(self) -> None:
-        assert self._attempt is not None
-        self.output += self._attempt[0]
-        self.ledger += self._attempt[1]
-        self._attempt = None
+    def carry_out(self) -> None:
+        assert self.attempt is not None
+        self.output += self.attempt.rows
+        self.ledger.append(self.attempt.record)
+        self.attempt = None
 
     def settle(self) -> LedgerRecord | None:
-        self._attempt = None
-        self._call("settle")
+        self.attempt = None
+        self.call("settle")
         return self.newest()
-
-    def abort(self) -> None:
-        self._call("abort")
-        self._attempt = None
 
     def close(self) -> None:
         self.calls.append("close")
+
+
+class MemoryAttempt(Attempt):
+    def __init__(self, target: MemoryTarget, attempt_id: AttemptId) -> None:
+        self.id = attempt_id
+        self.rows: list[int] = []
+        self._target = target
+
+    def write(self, write: Write, running: RunningBatch) -> int:
+        self.rows = [running.batch.batch_id]
+        self._target.call("write")
+        rows: int = write.frame.rows  # type: ignore[attr-defined]
+        return rows
+
+    def prepared(self) -> Prepared:
+        return Prepared({"memory": Output("memory", 1, len(self.rows), None)}, state=self._target.decides)
+
+    def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
+        self._target.call("stage")
+        super().stage(record, running)
+
+    def commit(self) -> None:
+        try:
+            self._target.call("commit")
+        except BaseException:
+            if self._target.commit_is_carried_out:
+                self._target.carry_out()
+            raise
+        self._target.carry_out()
+
+    def abort(self) -> None:
+        self._target.call("abort")
+        self._target.attempt = None
 
 
 class Frame:
@@ -167,12 +185,12 @@ def write(*frames: Frame, where: str | None = "out") -> list[Write]:
 
 
 def batches(
-    target: AtomicTarget, attempts: int = 3, resume: Resume = "checkpoint", failed: BatchId | None = None
+    target: Target, attempts: int = 3, resume: Resume = "checkpoint", failed: BatchId | None = None
 ) -> MicroBatches:
     return MicroBatches(target, SinkPolicy(PipelineId("p"), resume=resume, batch_attempts=attempts), failed)
 
 
-def process(target: AtomicTarget, number: int = 0, attempts: int = 3) -> None:
+def process(target: Target, number: int = 0, attempts: int = 3) -> None:
     """Batch ``number`` as the first of a new process."""
     batches(target, attempts).process(write(Frame()), running(number))
 
@@ -187,7 +205,7 @@ def test_the_steps_come_in_order():
     work = batches(target)
     for number in range(2):
         work.process(write(Frame()), running(number))
-    assert target.calls == ["glance", "open", *["begin", "write", "stage", "commit"] * 2]
+    assert target.calls == ["peek", "open", *["begin", "write", "stage", "commit"] * 2]
     assert_once(target, 0, 1)
     assert [record.sequence for record in target.ledger] == [0, 1]
 
@@ -197,7 +215,7 @@ def test_a_retriable_error_before_the_commit_is_aborted_and_tried_again(step: st
     target = MemoryTarget(**{step: [RETRIABLE, RETRIABLE]})
     process(target)
     assert_once(target, 0)
-    assert target.calls.count("abort") == 2
+    assert target.calls.count("abort") == (0 if step == "begin" else 2), "what was not begun needs no abort"
     assert target.calls.count("commit") == 1
 
 
@@ -208,7 +226,7 @@ def test_any_other_error_before_the_commit_is_aborted_and_raised(step: str, erro
     with pytest.raises(type(error)):
         process(target)
     assert_once(target)
-    assert target.calls[-2:] == [step, "abort"]
+    assert target.calls[-2:] == (["open", "begin"] if step == "begin" else [step, "abort"])
     process(target)
     assert_once(target, 0)
 
@@ -303,9 +321,7 @@ def test_the_record_of_another_owner_is_not_taken_for_ours():
 
     def heir(event: events.Event) -> None:
         if (event.step, event.phase) == (events.COMMIT, "failed"):
-            record = LedgerRecord(
-                PipelineId("p"), 0, BatchId(QUERY, 0), running(0).sources, {}, ProducerIdentity(7, 99), 0
-            )
+            record = LedgerRecord(PipelineId("p"), 0, BatchId(QUERY, 0), running(0).sources, AttemptId(7, 99), {}, 0)
             target.ledger.append(record)
 
     stop = events.probe(heir)
@@ -324,7 +340,7 @@ def test_a_committed_batch_is_replayed_without_an_attempt():
     frame = Frame()
     batches(target).process(write(frame), running(0))
     assert frame.replayed == 1
-    assert target.calls == ["glance", "open"]
+    assert target.calls == ["peek", "open"]
     assert_once(target, 0)
 
 
@@ -334,11 +350,11 @@ def test_a_batch_that_will_be_refused_fences_nobody():
     del target.calls[:]
     with pytest.raises(CheckpointReplaced):
         batches(target).process(write(Frame()), running(0, query="another"))
-    assert target.calls == ["glance"]
+    assert target.calls == ["peek"]
 
 
-def test_what_was_committed_between_glance_and_open_counts():
-    """A predecessor may commit its last batch after the glance: only what is read after fencing is final."""
+def test_what_was_committed_between_peek_and_open_counts():
+    """A predecessor may commit its last batch after the peek: only what is read after fencing is final."""
 
     class Overtaken(MemoryTarget):
         def open(self, running: RunningBatch) -> LedgerRecord | None:
@@ -377,70 +393,71 @@ def test_a_second_call_for_the_same_batch_is_refused_not_dropped():
     assert_once(target, 0)
 
 
-def test_a_new_producer_id_goes_on_where_the_ledger_is_ours():
-    target = MemoryTarget()
+# --- what comes after the decision ---------------------------------------------------------------------------------
+
+
+def two_phase(**plan: list[BaseException | None]) -> MemoryTarget:
+    target = MemoryTarget(**plan)
+    target.decides = State.DECIDED
+    return target
+
+
+def test_what_is_decided_is_published_before_spark_hears_of_it():
+    target = two_phase()
     work = batches(target)
-    for number in range(3):
-        target.producer_id += 1
+    for number in range(2):
         work.process(write(Frame()), running(number))
-    assert_once(target, 0, 1, 2)
+    assert target.calls == ["peek", "open", *["begin", "write", "stage", "commit", "finish"] * 2]
+    assert target.published == [0, 1]
+    assert [record.state for record in target.ledger] == [State.FINISHED] * 2
 
 
-@pytest.mark.fault("transactional-id-expired")
-@pytest.mark.parametrize("began_with", [0, 1])
-def test_a_new_producer_id_after_an_heir_has_written_is_the_end(began_with: int):
-    """The broker had forgotten us both, so that it fenced nobody: the ledger tells."""
-    target = MemoryTarget(write=[RETRIABLE] if began_with == 0 else [])
-    work = batches(target)
-
-    def heir() -> None:
-        heirs = running(began_with)
-        record = LedgerRecord(PipelineId("p"), began_with, heirs.batch, heirs.sources, {}, ProducerIdentity(99, 0), 0)
-        target.ledger.append(record)
-        target.producer_id = 100
-
-    def while_the_abort_lasts(event: events.Event) -> None:
-        if (event.step, event.phase) == (events.ABORT, "started"):
-            heir()
-
-    if began_with == 1:
-        work.process(write(Frame()), running(0))
-        heir()
-    stop = events.probe(while_the_abort_lasts if began_with == 0 else lambda _: None)
-    try:
-        with pytest.raises(Fenced, match="has written"):
-            work.process(write(Frame()), running(began_with))
-    finally:
-        stop()
-    assert target.output == list(range(began_with))
-
-
-def test_a_new_producer_id_over_a_ledger_that_has_lost_our_last_record_is_refused():
-    target = MemoryTarget()
-    work = batches(target)
-    work.process(write(Frame()), running(0))
-    target.producer_id += 1
-    target.ledger.clear()
-    with pytest.raises(LedgerBehind):
-        work.process(write(Frame()), running(1))
-    assert target.output == [0]
-
-
-def test_a_ledger_that_cannot_be_read_under_a_new_producer_id_is_asked_again():
-    class Unreadable(MemoryTarget):
-        def newest(self) -> LedgerRecord | None:
-            self._call("newest")
-            return super().newest()
-
-    target = Unreadable()
-    work = batches(target)
-    work.process(write(Frame()), running(0))
-    target.producer_id += 1
-    target.plan["newest"] = [BrokerUnreachable("nobody")]
-    before = target.calls.count("newest")
-    work.process(write(Frame()), running(1))
-    assert target.calls.count("newest") == before + 2
+@pytest.mark.parametrize("failure", [Unfinished("later"), KeyboardInterrupt(), ValueError("a bug"), BatchFailed("?")])
+def test_what_could_not_be_published_is_published_first_thing_after_the_restart(failure: BaseException):
+    """Whatever publishing meets, and whatever it says of trying again: the batch is decided and never runs again."""
+    target = two_phase(finish=[failure, failure])
+    for _ in range(2):
+        with pytest.raises(type(failure)):
+            process(target)
+    assert target.published == []
+    process(target)
+    assert target.published == [0]
+    assert target.calls.count("write") == 1
+    assert "abort" not in target.calls
+    process(target, 1)
+    assert target.published == [0, 1]
     assert_once(target, 0, 1)
+
+
+def test_in_the_same_run_a_later_batch_waits_for_it_too():
+    target = two_phase(finish=[Unfinished("later"), Unfinished("later")])
+    work = batches(target)
+    for number in (0, 1):  # a function that keeps errors to itself
+        with pytest.raises(Unfinished):
+            work.process(write(Frame()), running(number))
+    assert [record.batch.batch_id for record in target.ledger] == [0]
+    work.process(write(Frame()), running(1))
+    assert target.published == [0, 1]
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+def test_a_decision_in_doubt_is_published_if_it_was_made(carried_out: bool):
+    target = two_phase(commit=[CommitInDoubt("no answer")])
+    target.commit_is_carried_out = carried_out
+    process(target)
+    assert target.published == [0]
+    assert target.calls.count("write") == (1 if carried_out else 2)
+    assert_once(target, 0)
+
+
+def test_a_query_that_is_refused_leaves_the_publishing_to_who_is_not():
+    """A look at the ledger shows that the batch is another checkpoint's: nobody is fenced, nothing is published."""
+    target = two_phase(finish=[Unfinished("later")])
+    with pytest.raises(Unfinished):
+        process(target)
+    with pytest.raises(CheckpointReplaced):
+        batches(target).process(write(Frame()), running(0, "another-query"))
+    assert target.published == []
 
 
 # --- what a user's own function may do -----------------------------------------------------------------------------
@@ -733,9 +750,10 @@ def test_a_thread_that_is_refused_while_the_batch_is_written_is_not_forgotten():
     refused = Note(0, "this", "UnsupportedQuery: in a thread", lacking=True)
 
     class Threads(MemoryTarget):
-        def write(self, writes: Sequence[Write], running: RunningBatch) -> Written:
-            log.book.failed(refused)
-            return super().write(writes, running)
+        def call(self, name: str) -> None:
+            if name == "write":
+                log.book.failed(refused)
+            super().call(name)
 
     batches(Threads()).process(write(Frame()), running(0, run="this", history=log))
     assert log.book.notes(-1, 9) == [refused]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from onceward.ids import BatchId, PipelineId, ProducerIdentity
+from onceward.ids import AttemptId, BatchId, PipelineId, ProducerIdentity
+from onceward.ledger.kafka_chain import KafkaChain
 from onceward.ledger.record import LedgerRecord
-from onceward.sinks.kafka.target import KafkaTarget
 
 OURS, AN_HEIRS = ProducerIdentity(1, 5), ProducerIdentity(2, 0)
 
@@ -26,9 +26,9 @@ OURS, AN_HEIRS = ProducerIdentity(1, 5), ProducerIdentity(2, 0)
 def test_only_what_somebody_else_wrote_makes_a_copy_outdated(
     sequence: int, producer: ProducerIdentity, outdated: bool
 ) -> None:
-    newest = LedgerRecord(PipelineId("p"), sequence, BatchId("q", sequence), (), {}, producer, 0)
-    target: Any = KafkaTarget.__new__(KafkaTarget)
-    target._ledger = SimpleNamespace(glance=lambda: newest)
-    target._transaction = SimpleNamespace(identity=OURS)
-    target._committed = 7
-    assert target._outdated() is outdated
+    newest = LedgerRecord(PipelineId("p"), sequence, BatchId("q", sequence), (), AttemptId(*producer), {}, 0)
+    chain: Any = KafkaChain.__new__(KafkaChain)
+    chain._topic = SimpleNamespace(peek=lambda: newest)
+    chain.transaction = SimpleNamespace(identity=OURS)
+    chain._committed = 7
+    assert chain._outdated() is outdated

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from onceward.errors import ReportMismatch
-from onceward.ids import TopicPartition
+from onceward.ids import TaskAttempt, TopicPartition
 from onceward.records.checksum import ContentChecksum
-from onceward.sinks.kafka.report import Segment, TaskReport, check, joined, manifest_of
-from onceward.sinks.kafka.sequencer.book import LeaseTurn, TaskAttempt
+from onceward.sinks.kafka.report import Segment, TaskReport, check, joined, output_of
+from onceward.sinks.kafka.sequencer.book import LeaseTurn
 
 P0, P1 = TopicPartition("out", 0), TopicPartition("out", 1)
 
@@ -70,10 +70,10 @@ def test_a_second_job_goes_on_where_the_first_ended() -> None:
     more = TaskReport(0, 200, {P0: [segment(5, 20, [b"f"])]})
     turn = LeaseTurn(P0, TaskAttempt(0, 0, 200), 5, 6)
     second = check([more], [turn], 1, {P0: 5, P1: 1})
-    whole = manifest_of(joined(first, second))
-    assert (whole[P0].count, whole[P0].first_offset, whole[P0].last_offset) == (6, 10, 20)
-    assert whole[P0].checksum == records([b"a", b"b", b"c", b"d", b"e", b"f"]).hexdigest()
-    assert whole[P1] == manifest_of(first)[P1]
+    whole = output_of(joined(first, second)).data
+    zero, one = (whole[P0.topic][str(place.partition)] for place in (P0, P1))
+    assert zero == [6, 10, 20, records([b"a", b"b", b"c", b"d", b"e", b"f"]).hexdigest()]
+    assert one == output_of(first).data[P1.topic][str(P1.partition)]
     with pytest.raises(ReportMismatch):
         check([more], [turn], 1)  # the second job may not begin at 0
     with pytest.raises(ReportMismatch):

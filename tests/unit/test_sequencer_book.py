@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from onceward.errors import AttemptSuperseded, EpochPoisoned, Fenced, OncewardError, SendFailed
-from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.sinks.kafka.sequencer.book import EpochBook, Granted, LeaseTurn, TaskAttempt
+from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
+from onceward.sinks.kafka.sequencer.book import EpochBook, Granted, LeaseTurn
 
 P0, P1, P2 = (TopicPartition("out", n) for n in range(3))
 A = TaskAttempt(0, 0, 10)

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward.errors import Fenced, OncewardError
-from onceward.ids import TopicPartition
+from onceward.ids import TaskAttempt, TopicPartition
 from onceward.sinks.kafka.sequencer import frames
-from onceward.sinks.kafka.sequencer.book import TaskAttempt
 from onceward.sinks.kafka.sequencer.frames import BadFrame, FrameBuffer, Op
 
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -28,8 +28,8 @@ from onceward.errors import (
     RecordTooLarge,
     SequencerUnreachable,
 )
-from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.sinks.kafka.sequencer import Sequencer, SequencerConnection, TaskAttempt, door, frames
+from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
+from onceward.sinks.kafka.sequencer import Sequencer, SequencerConnection, door, frames
 
 IDENTITY = ProducerIdentity(7, 3)
 P0, P1, P2 = (TopicPartition("out", n) for n in range(3))

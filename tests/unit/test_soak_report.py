@@ -110,9 +110,8 @@ def ledger_record(sequence: int, start: int, end: int, epoch: int, manifest: dic
     return {
         "sequence": sequence,
         "sources": [span],
-        "producer_id": 7,
-        "producer_epoch": epoch,
-        "manifest": {COPIES: manifest},
+        "attempt": [7, epoch],
+        "outputs": {"kafka": {"data": {COPIES: manifest}}},
     }
 
 

@@ -273,8 +273,8 @@ def test_since_takes_nothing_else(text: str):
 
 
 def test_what_is_optional_in_a_record_is_read():
-    told = {"version": 1, "sequence": 0, "query_id": "q", "batch_id": 0, "sources": [], "manifest": {}}
-    told |= {"producer_id": 1, "producer_epoch": 2}
+    told = {"version": 2, "sequence": 0, "query_id": "q", "batch_id": 0, "sources": [], "outputs": {}}
+    told |= {"attempt": [1, 2]}
     plain = batch_of(json.dumps(told).encode(), "ledger", 0, 0)
     assert (plain.run_id, plain.writes, plain.supplement) == ("", None, False)
     more = told | {"run_id": "r", "writes": [["a", 3], [None, 4]], "supplement": True, "committed_at_ms": 5}

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from onceward.engine import runs
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import AtomicTarget, Write
+from onceward.engine.target import Target, Write
 from onceward.errors import ROWS_REFUSED, Fenced, OncewardError, Recovery, UnsupportedQuery
 from onceward.ledger.admission import second_call
 from onceward.spark.query import (
@@ -135,7 +135,7 @@ class ForeachBatchSink(ABC):
         self._resumed_in: str | None = None
 
     @abstractmethod
-    def _new_target(self, policy: SinkPolicy) -> AtomicTarget:
+    def _new_target(self, policy: SinkPolicy) -> Target:
         """A fresh target for a new run of the query, which goes by ``policy``."""
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:

@@ -4,9 +4,10 @@ Called by ``engine.foreach_batch`` in the query's own thread, in the driver. The
 code:
 
 1. **Admit**: compare the batch with the ledger (the first batch of a run fences its predecessors before it reads).
-2. **Plan**, 3. **Encode**, 4. **Lease**, 5. **Stamp and send**, 6. **Check**: the target's ``write``, one Spark job.
-7. **Offsets and ledger**: the target's ``stage``.
-8. **Commit**: the only commit point.
+2. **Plan**, 3. **Encode**, 4. **Lease**, 5. **Stamp and send**, 6. **Check**: the attempt's ``write``, a Spark job for
+   each frame. (What is said of leases and stamps is Kafka's; other targets stage in their own way.)
+7. **Offsets and ledger**: the attempt's ``stage``.
+8. **Commit**: the decision, the only commit point; and what a two-phase target publishes after it, ``finish``.
 9. **Return** to Spark, which writes its commit log.
 
 What if the process dies …
@@ -15,8 +16,10 @@ What if the process dies …
   batch, and runs the batch again over the same offsets. Nothing of the attempt ever was visible.
 * between 8 and 9: the next start finds the batch in the ledger: ``REPLAY``. The plan runs (state and watermark need
   it), its rows are counted against those that are committed, and nothing is sent.
-* in 8, the answer lost: never abort, never guess. ``settle`` fences the attempt's own epoch, so that a late request
+* in 8, the answer lost: never abort, never guess. ``settle`` fences the attempt itself, so that a late request
   finds nothing to end, and the ledger then says which of the two it was.
+* after 8, not all of it published: the ledger says *decided*. Every start goes on publishing before it does anything
+  else, until the ledger says *finished*; nothing of a decided batch is ever aborted.
 """
 
 from __future__ import annotations
@@ -27,11 +30,11 @@ from collections.abc import Sequence
 
 from onceward import events
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import AtomicTarget, Write, Written
+from onceward.engine.target import Attempt, Prepared, Target, Write
 from onceward.errors import CommitInDoubt, Fenced, OncewardError, Recovery, SourceDataLost, TransactionTimedOut
-from onceward.ids import BatchId, ProducerIdentity
+from onceward.ids import BatchId
 from onceward.ledger.admission import Admission, Skipped, admit, hopeless, refusal, second_call
-from onceward.ledger.record import FrameWritten, LedgerRecord
+from onceward.ledger.record import FrameWritten, LedgerRecord, State
 from onceward.ledger.replayed import Replayed, batch_changed, compare, missing
 from onceward.spark.handed_over import HandedOver, Note, standing
 from onceward.spark.job import naming_failures
@@ -51,14 +54,13 @@ class MicroBatches:
     :param failed: a batch that this run of the query has tried before, with an error; it may be committed all the same.
     """
 
-    def __init__(self, target: AtomicTarget, policy: SinkPolicy, failed: BatchId | None = None) -> None:
+    def __init__(self, target: Target, policy: SinkPolicy, failed: BatchId | None = None) -> None:
         self._target = target
         self._policy = policy
         self._failed = failed
         self._opened = False
         self._newest: LedgerRecord | None = None
         self._finished: BatchId | None = None
-        self._producer_id: int | None = None
         self._at_checkpoint: HandedOver | None = None
         self._notes: list[Note] = []
 
@@ -73,6 +75,7 @@ class MicroBatches:
             self._replay_and_complete(writes, running)
         else:
             self._newest = self._until_committed(writes, running)
+            self._finish_what_is_decided(running)
         if running.history is not None:
             self._handed_over(running.history).settle(running.batch.batch_id, running.run_id, notes)
         with events.step(events.FINISH, **self._ids(running)):
@@ -86,18 +89,27 @@ class MicroBatches:
             self._refuse_the_hopeless(running)
             with events.step(events.OPEN, **ids):
                 self._newest = self._target.open(running)
+                self._target.witness.begin(running, self._newest)
             self._opened = True
+        self._finish_what_is_decided(running)
         with events.step(events.ADMIT, **ids):
             outcome = self._decide(running, self._newest)
         if outcome in (Admission.ADOPT, Admission.RESUME):
             log.warning("%s: %s taken on by resume=%r", self._policy.pipeline, running.batch, self._policy.resume)
         return outcome
 
+    def _finish_what_is_decided(self, running: RunningBatch) -> None:
+        """Nothing else comes before it: a batch after this one, decided first, would be seen first."""
+        if self._newest is None or self._newest.state is State.FINISHED:
+            return
+        with events.step(events.PUBLISH, **self._ids(running)):
+            self._newest = self._target.finish(self._newest)
+
     def _refuse_the_hopeless(self, running: RunningBatch) -> None:
         """Before anybody is fenced: a query with the wrong checkpoint or pipeline id must not stop a healthy one."""
-        glimpsed = self._target.glance()
-        if hopeless(running.batch, running.sources, glimpsed, self._policy.resume, stateful=running.stateful):
-            self._decide(running, glimpsed)
+        peeked = self._target.peek()
+        if hopeless(running.batch, running.sources, peeked, self._policy.resume, stateful=running.stateful):
+            self._decide(running, peeked)
 
     def _decide(self, running: RunningBatch, newest: LedgerRecord | None) -> Admission:
         skipped = self._skipped(running, newest)
@@ -178,6 +190,7 @@ class MicroBatches:
             lacking = self._replay(writes, running)
             if lacking:
                 self._newest = self._until_committed(lacking, running, self._newest)
+                self._finish_what_is_decided(running)
         except Fenced:
             raise
         except BaseException as error:
@@ -280,94 +293,68 @@ class MicroBatches:
     def _attempt(
         self, writes: Sequence[Write], running: RunningBatch, supplemented: LedgerRecord | None
     ) -> LedgerRecord:
-        """One attempt under one epoch: committed when it returns, aborted or fenced when it raises."""
-        target = self._target
+        """One attempt: decided when it returns, aborted or fenced when it raises."""
         ids = self._ids(running)
         began = time.monotonic()
+        attempt = self._target.begin(self._newest, running)
         try:
-            identity = target.begin()
-            self._refuse_an_heirs_ledger(running, identity)
-            written = target.write(writes, running)  # 2 to 6
-            record = self._record(running, writes, written, identity, supplemented)
-            target.stage(record, running)  # 7
+            records = [attempt.write(write, running) for write in writes]  # 2 to 6
+            prepared = attempt.prepared()
+            record = self._record(running, writes, records, prepared, attempt, supplemented)
+            attempt.stage(record, running)  # 7
         except BaseException as error:
-            self._undo(error, running)
+            self._undo(attempt, error, running)
             raise
         staged = time.monotonic()
         try:
-            with events.step(events.COMMIT, **ids, **_identity_ids(identity)):
-                target.commit()  # 8
+            with events.step(events.COMMIT, **ids, **attempt.ids):
+                attempt.commit()  # 8
         except Fenced:
             raise
         except BaseException as error:  # noqa: BLE001 — whatever it is, the ledger is the judge, and it is raised again
             return self._ask_the_ledger(record, error)
-        self._say(record, written, (time.monotonic() - began) * 1000, (time.monotonic() - staged) * 1000)
-        return record
-
-    def _say(self, record: LedgerRecord, written: Written, took_ms: float, commit_ms: float) -> None:
-        """One line a batch, for whoever runs it with logging at INFO."""
-        log.info(
-            "%s: batch %d committed: %d records, %d bytes in %d partitions, %.0f ms (commit %.0f ms), %s",
+        log.info(  # one line a batch, for whoever runs it with logging at INFO
+            "%s: batch %d committed: %d records, %s, %.0f ms (commit %.0f ms)",
             record.pipeline,
             record.batch.batch_id,
-            sum(written.records),
-            written.payload_bytes,
-            len(record.manifest),
-            took_ms,
-            commit_ms,
-            record.producer,
+            record.records,
+            prepared.said,
+            (time.monotonic() - began) * 1000,
+            (time.monotonic() - staged) * 1000,
         )
-
-    def _refuse_an_heirs_ledger(self, running: RunningBatch, identity: ProducerIdentity) -> None:
-        """Under a new producer id, is the ledger still where we left it?
-
-        Epochs run out, and then there is a new one. But it also comes when the target had forgotten the pipeline
-        (``transactional.id.expiration.ms`` without a batch), and with it whoever took over meanwhile: nobody would
-        fence us then. From ``begin`` on nobody else can commit, so that what the ledger says is final.
-
-        :raises Fenced: somebody newer has written. :raises LedgerBehind: our own last record is gone.
-        """
-        if self._producer_id not in (None, identity.producer_id):
-            log.info("%s: goes on as %s", self._policy.pipeline, identity)
-            newest = self._target.newest()
-            if _sequence(newest) < _sequence(self._newest):
-                raise refusal(Admission.LEDGER_BEHIND, running.batch, running.sources, newest)
-            if newest is not None and (self._newest is None or newest.producer != self._newest.producer):
-                raise Fenced(
-                    f"a newer copy of pipeline {self._policy.pipeline} has written {newest.batch} (sequence "
-                    f"{newest.sequence}) while this one was idle at sequence {_sequence(self._newest)}",
-                    next_step="leave this copy stopped; if two are running by mistake, give one another pipeline_id",
-                )
-        self._producer_id = identity.producer_id
+        return record
 
     def _record(
         self,
         running: RunningBatch,
         writes: Sequence[Write],
-        written: Written,
-        identity: ProducerIdentity,
+        records: Sequence[int],
+        prepared: Prepared,
+        attempt: Attempt,
         supplemented: LedgerRecord | None,
     ) -> LedgerRecord:
-        frames = tuple(FrameWritten(write.where, n) for write, n in zip(writes, written.records, strict=True))
+        frames = tuple(FrameWritten(write.where, n) for write, n in zip(writes, records, strict=True))
         before = (supplemented.frames if supplemented else None) or ()
+        witnesses = self._target.witness.of(running)
         return LedgerRecord(
             pipeline=self._policy.pipeline,
             sequence=self._newest.sequence + 1 if self._newest else 0,
             batch=running.batch,
-            sources=running.sources,
-            manifest=written.manifest,
-            producer=identity,
+            sources=tuple(s._replace(witness=w) for s, w in zip(running.sources, witnesses, strict=True)),
+            attempt=attempt.id,
+            outputs=prepared.outputs,
             committed_at_ms=time.time_ns() // 1_000_000,
+            state=prepared.state,
             run_id=running.run_id,
             frames=(*before, *frames),
             supplement=supplemented is not None,
         )
 
-    def _undo(self, error: BaseException, running: RunningBatch) -> None:
+    def _undo(self, attempt: Attempt, error: BaseException, running: RunningBatch) -> None:
         """Abort after ``error``, which happened before the commit was sent."""
         with events.step(events.ABORT, **self._ids(running)):
             try:
-                self._target.abort()
+                attempt.abort()
             except Fenced as fenced:
                 raise fenced from error
             except OncewardError as also:
@@ -376,7 +363,7 @@ class MicroBatches:
                 self._target.settle()
 
     def _ask_the_ledger(self, record: LedgerRecord, error: BaseException) -> LedgerRecord:
-        """After an ``EndTxn(commit)`` without a good answer: was it carried out? Raises ``error`` if not.
+        """After a commit without a good answer: was it carried out? Raises ``error`` if not.
 
         :raises CommitInDoubt: the ledger cannot be asked either; the next start of the query will.
         """
@@ -391,16 +378,16 @@ class MicroBatches:
                 f"whether {record.batch} is committed could not be found out: {unsettled}",
                 next_step="start the query again: its first step asks the ledger",
             ) from unsettled
-        if newest is not None and (newest.sequence, newest.batch, newest.producer) == (
+        if newest is not None and (newest.sequence, newest.batch, newest.attempt) == (
             record.sequence,
             record.batch,
-            record.producer,
+            record.attempt,
         ):
             return newest
         if isinstance(error, CommitInDoubt):
             raise TransactionTimedOut(
-                f"{record.batch} was not committed: its EndTxn was never carried out",
-                next_step="nothing; the batch runs again under a new epoch",
+                f"{record.batch} was not committed: the request was never carried out",
+                next_step="nothing; the batch runs again",
             ) from error
         raise error
 
@@ -415,11 +402,3 @@ class MicroBatches:
 def _has_log(history: History, batch_id: int) -> bool:
     """Can Spark be made to run ``batch_id`` again, by taking away what it logged later?"""
     return history.ends(batch_id) is not None and (batch_id == 0 or history.ends(batch_id - 1) is not None)
-
-
-def _sequence(record: LedgerRecord | None) -> int:
-    return -1 if record is None else record.sequence
-
-
-def _identity_ids(identity: ProducerIdentity) -> dict[str, int]:
-    return {"producer_id": identity.producer_id, "epoch": identity.epoch}

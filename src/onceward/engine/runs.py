@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from onceward.engine.micro_batch import MicroBatches
-from onceward.engine.target import AtomicTarget
+from onceward.engine.target import Target
 from onceward.errors import ROWS_REFUSED, Fenced, OncewardError, Recovery, UnsupportedQuery
 from onceward.ids import BatchId
 from onceward.spark.handed_over import Note
@@ -46,7 +46,7 @@ class Run:
 
     query_id: str
     settings: object
-    target: AtomicTarget
+    target: Target
     batches: MicroBatches
     is_running: Callable[[], bool] = field(repr=False)
 

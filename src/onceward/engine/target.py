@@ -1,19 +1,24 @@
-"""What a sink offers to the engine so that a batch's output and its ledger record commit together.
+"""What a sink offers to the engine, so that a batch's output and its ledger record become true in one step.
 
-Implemented in ``sinks``; called by ``engine.micro_batch`` only, from the query's own thread in the driver, in the
-order of the methods below. One target serves one pipeline, batch after batch; nothing is called concurrently.
+Implemented in ``sinks``; called by ``engine.micro_batch`` only, from the query's own thread in the driver. One target
+serves one pipeline, batch after batch, by one :class:`Attempt` after the other; nothing is called concurrently. There
+are two kinds:
+
+* **atomic**: the target's own commit is the decision, with the ledger record inside (a Kafka transaction);
+* **two-phase**: the decision is the ledger record, in which what was prepared is named; :meth:`Target.finish` then
+  publishes it, as often as it takes (:mod:`onceward.engine.two_phase`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame
 
-from onceward.ids import ProducerIdentity
-from onceward.ledger.record import LedgerRecord, Manifest
+from onceward.ids import AttemptId
+from onceward.ledger.record import LedgerRecord, Output, State
 from onceward.spark.query import RunningBatch
 
 
@@ -24,24 +29,92 @@ class Write(NamedTuple):
     where: str | None = None
 
 
-class Written(NamedTuple):
-    """What an attempt has written: the manifest over all its frames, and records and payload bytes of each frame."""
+class Prepared(NamedTuple):
+    """What an attempt has written, all of it durable and none of it visible: for the ledger, by the target's name, and
+    in words for the log. ``state`` is DECIDED where :meth:`Target.finish` will have something to do."""
 
-    manifest: Manifest
-    records: tuple[int, ...]
-    payload_bytes: int = 0
+    outputs: Mapping[str, Output]
+    said: str = ""
+    state: State = State.FINISHED
 
 
-class AtomicTarget(ABC):
-    """A place to write that commits output, offsets and ledger record in one atomic step.
+class Attempt(ABC):
+    """One try at one batch. The methods come in this order; :meth:`abort` may come at any time before
+    :meth:`commit`."""
+
+    id: AttemptId
+    """No other attempt of the pipeline has it."""
+
+    @property
+    def ids(self) -> dict[str, Any]:
+        """:attr:`id` in the target's own words, for events."""
+        return {"attempt": str(self.id)}
+
+    @abstractmethod
+    def write(self, write: Write, running: RunningBatch) -> int:
+        """Run the plan of one frame of the batch, once, and write its rows, invisible until :meth:`commit`; how many
+        there were. Every row exactly once, or raise. Called for each frame of the batch, one after the other."""
+
+    @abstractmethod
+    def prepared(self) -> Prepared:
+        """After the last frame: all is durable that the decision will make true.
+
+        :raises ComputationsMixed: the frames may not be of one computation of the batch.
+        """
+
+    def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
+        """Put all that is decided together into the attempt, ``record`` last. What fails here is aborted."""
+        self.record = record
+
+    @abstractmethod
+    def commit(self) -> None:
+        """The decision: :attr:`record` and what it names become true, or neither.
+
+        :raises CommitInDoubt: no answer; it may or may not have happened. The engine calls :meth:`Target.settle`.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Undo the attempt. Safe to call in any state but after a commit that was sent, and more than once."""
+
+
+class Witness(Protocol):
+    """Is a source still the same source? Offsets of another one by the same name mean nothing."""
+
+    def begin(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
+        """At the start of a run, before its first batch: the ledger ends with ``newest``."""
+
+    def of(self, running: RunningBatch) -> tuple[Any, ...]:
+        """For each source of the batch what tells it from others (JSON; None: unknown). Asked after it was read.
+
+        :raises AdmissionRefused: a source is not the one that the ledger speaks of.
+        """
+
+
+class NoWitness:
+    """For sources of which nothing is known but their offsets."""
+
+    def begin(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
+        """Nothing to remember."""
+
+    def of(self, running: RunningBatch) -> tuple[Any, ...]:
+        """Unknown."""
+        return (None,) * len(running.sources)
+
+
+class Target(ABC):
+    """A place to write to, of one pipeline.
 
     Every method may raise :class:`onceward.errors.Fenced`: somebody newer owns the pipeline, and the engine stops
     for good. Any other :class:`onceward.errors.OncewardError` that says ``Recovery.RUN_AGAIN`` lets the engine abort
     and run the batch again.
     """
 
+    witness: Witness = NoWitness()
+    """Of the query's sources; the engine asks it for every batch."""
+
     @abstractmethod
-    def glance(self) -> LedgerRecord | None:
+    def peek(self) -> LedgerRecord | None:
         """The newest ledger record, without touching a predecessor that may be alive and well; None if not certain.
 
         It may be outdated by the time it returns. It is there so that a query that will be refused anyway does not
@@ -50,46 +123,35 @@ class AtomicTarget(ABC):
 
     @abstractmethod
     def open(self, running: RunningBatch) -> LedgerRecord | None:
-        """Check what can be checked, fence every predecessor, end its open transaction, *then* read the ledger.
+        """Check what can be checked, fence every predecessor, end what it left undecided, *then* read the ledger.
 
-        After it returns, no earlier owner of the pipeline can commit anything, so the record is final.
+        After it returns, no earlier owner of the pipeline can decide anything, so the record is final. If it is decided
+        and not finished, the engine calls :meth:`finish` before anything else.
         """
 
     @abstractmethod
-    def begin(self) -> ProducerIdentity:
-        """A fresh attempt; nothing of an earlier one can join it. Returns what this attempt writes under.
+    def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> Attempt:
+        """A fresh attempt; nothing of an earlier one can join it. If it raises, nothing is open.
 
-        A producer id that differs from the one before makes the engine ask for :meth:`newest`: the target may have
-        forgotten the pipeline, and with it whoever would have fenced us.
+        :param newest: what the engine takes for the newest record. Where the target may have forgotten the pipeline,
+            and with it whoever would have fenced us, it looks.
+        :raises LedgerBehind: that record is gone.
         """
 
-    @abstractmethod
-    def newest(self) -> LedgerRecord | None:
-        """The newest ledger record. After :meth:`begin` it is final, as after :meth:`open`."""
+    def finish(self, record: LedgerRecord) -> LedgerRecord:
+        """After the decision: publish what ``record`` names; the record as it is then. Repeated until it succeeds, at
+        every start if need be, so it does again what may be done already; it never aborts anything.
 
-    @abstractmethod
-    def write(self, writes: Sequence[Write], running: RunningBatch) -> Written:
-        """Run the plan of each frame once, one after the other, and write its rows, invisible until :meth:`commit`;
-        every row exactly once or raise. Called once an attempt, with all frames of the batch."""
+        Atomic targets have nothing left to do.
 
-    @abstractmethod
-    def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
-        """Put source offsets and the ledger record into the attempt, the ledger record last."""
-
-    @abstractmethod
-    def commit(self) -> None:
-        """Make the attempt visible, all of it.
-
-        :raises CommitInDoubt: no answer; it may or may not be committed. The engine calls :meth:`settle`.
+        :raises Unfinished: not yet; the query may be started again, and tries again.
+        :raises TargetLost: never; a person decides.
         """
+        return record
 
     @abstractmethod
     def settle(self) -> LedgerRecord | None:
-        """End all doubt: afterwards the last attempt is committed or gone. Returns the newest ledger record."""
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Undo the attempt. Safe to call in any state but after a commit that was sent."""
+        """End all doubt: afterwards the last attempt is decided or gone. Returns the newest ledger record."""
 
     @abstractmethod
     def close(self) -> None:

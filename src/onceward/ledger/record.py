@@ -1,7 +1,8 @@
-"""The ledger record: what a committed batch was, as versioned JSON. Values only, no I/O.
+"""The ledger record: what a decided batch was, as versioned JSON. Values only, no I/O.
 
-One record is written inside each batch's transaction, so it exists exactly if the batch does. The newest record of a
-pipeline is the truth about where it stands; Spark's checkpoint and Kafka's group offsets are compared with it.
+One record is written for each batch, in the one step that decides it, so it exists exactly if the batch is to be seen.
+The newest record of a pipeline is the truth about where it stands; Spark's checkpoint and Kafka's group offsets are
+compared with it.
 """
 
 from __future__ import annotations
@@ -9,32 +10,36 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, NamedTuple
 
 from onceward.errors import LedgerUnreadable
-from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange, TopicPartition
+from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 
-VERSION = 1
-"""Readers refuse a version above this one rather than guess; new optional fields do not raise it."""
+VERSION = 2
+"""Readers refuse any other version rather than guess; new optional fields do not raise it. Version 1 knew Kafka only,
+and was never released."""
+
+
+class State(Enum):
+    """How far a batch of the ledger is."""
+
+    DECIDED = "decided"  # it will be seen, and something is left to do for that: ``Target.finish``
+    FINISHED = "finished"
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionManifest:
-    """What a batch put into one output partition.
+class Output:
+    """What a batch put into one target.
 
-    ``first_offset`` and ``last_offset`` are inclusive. Between them lie only this batch's records: a partition is
-    written by one producer identity at a time, but other producers' records may stand between, so ``count`` may be
-    smaller than ``last_offset - first_offset + 1``. ``checksum`` is
-    :meth:`onceward.records.checksum.ContentChecksum.hexdigest` over the records in offset order.
+    ``kind`` says what can read ``data``, which are JSON values in that kind's ``version``: of ``kafka`` a manifest
+    (:mod:`onceward.sinks.kafka.report`), of ``two_phase`` the committables.
     """
 
-    count: int
-    first_offset: int
-    last_offset: int
-    checksum: str
-
-
-Manifest = Mapping[TopicPartition, PartitionManifest]
+    kind: str
+    version: int
+    records: int
+    data: Any
 
 
 class FrameWritten(NamedTuple):
@@ -46,27 +51,25 @@ class FrameWritten(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """One committed batch of one pipeline.
+    """One decided batch of one pipeline.
 
-    ``sequence`` counts the batches of the pipeline from 0 without gap, over all its checkpoints. ``committed_at_ms``
-    is the driver's clock (milliseconds since the epoch) just before ``EndTxn``; nothing depends on it.
-    ``ledger_partitions`` is how many partitions the ledger topic had when the record was written; 0 is unknown.
-    ``topic_ids`` are Kafka's ids of the source topics that lie on the sink's cluster; those not named are unknown.
-    ``run_id`` is Spark's id of the run that wrote it (empty: unknown): what a run finds of its own is no replay.
-    ``frames`` are the frames of the batch in the order in which they were handed over, None where that is unknown.
-    A ``supplement`` adds frames to the batch of the record before it; its manifest holds what it added alone, its
-    ``frames`` are all of the batch.
+    ``sequence`` counts the batches of the pipeline from 0 without gap, over all its checkpoints. ``attempt`` is who
+    wrote it: no other batch has the same. ``outputs`` are by the names of the sink's targets. ``committed_at_ms`` is
+    the driver's clock (milliseconds since the epoch) just before the decision; nothing depends on it. ``run_id`` is
+    Spark's id of the run that wrote it (empty: unknown): what a run finds of its own is no replay. ``frames`` are the
+    frames of the batch in the order in which they were handed over, None where that is unknown. A ``supplement`` adds
+    frames to the batch of the record before it; its outputs hold what it added alone, its ``frames`` are all of the
+    batch.
     """
 
     pipeline: PipelineId
     sequence: int
     batch: BatchId
     sources: tuple[SourceRange, ...]
-    manifest: Manifest
-    producer: ProducerIdentity
+    attempt: AttemptId
+    outputs: Mapping[str, Output]
     committed_at_ms: int
-    ledger_partitions: int = field(default=0, compare=False)  # where it lies, not what it says
-    topic_ids: Mapping[str, str] = field(default_factory=dict, compare=False)  # the same of its sources
+    state: State = State.FINISHED
     run_id: str = field(default="", compare=False)
     frames: tuple[FrameWritten, ...] | None = field(default=None, compare=False)
     supplement: bool = field(default=False, compare=False)
@@ -74,70 +77,77 @@ class LedgerRecord:
     @property
     def records(self) -> int:
         """How many output records the batch has."""
-        return sum(part.count for part in self.manifest.values())
+        return sum(output.records for output in self.outputs.values())
 
 
-def encode(record: LedgerRecord) -> bytes:
-    """``record`` as UTF-8 JSON, keys in reading order, partitions sorted."""
-    manifest: dict[str, dict[str, list[Any]]] = {}
-    for partition, part in sorted(record.manifest.items()):
-        entry = [part.count, part.first_offset, part.last_offset, part.checksum]
-        manifest.setdefault(partition.topic, {})[str(partition.partition)] = entry
+def encode(record: LedgerRecord, **where: Any) -> bytes:
+    """``record`` as UTF-8 JSON, keys in reading order. ``where``: what its store notes of the place, for itself."""
     document: dict[str, Any] = {
         "version": VERSION,
         "pipeline": record.pipeline,
         "sequence": record.sequence,
         "query_id": record.batch.query_id,
         "batch_id": record.batch.batch_id,
-        "sources": [{"start": source.start, "end": source.end} for source in record.sources],
-        "manifest": manifest,
-        "records": record.records,
-        "producer_id": record.producer.producer_id,
-        "producer_epoch": record.producer.epoch,
-        "committed_at_ms": record.committed_at_ms,
-        "ledger_partitions": record.ledger_partitions,
-        "topic_ids": dict(sorted(record.topic_ids.items())),
         "run_id": record.run_id,
+        "attempt": list(record.attempt),
+        "state": record.state.value,
+        "sources": [_source(source) for source in record.sources],
+        "outputs": {
+            name: {"kind": output.kind, "version": output.version, "records": output.records, "data": output.data}
+            for name, output in sorted(record.outputs.items())
+        },
+        "records": record.records,
         "supplement": record.supplement,
+        "committed_at_ms": record.committed_at_ms,
+        **where,
     }
     if record.frames is not None:
         document["writes"] = [list(frame) for frame in record.frames]
     return json.dumps(document, separators=(",", ":")).encode()
 
 
+def _source(source: SourceRange) -> dict[str, Any]:
+    known = {} if source.witness is None else {"witness": source.witness}
+    return {"start": source.start, "end": source.end, **known}
+
+
 def decode(data: bytes, *, where: str) -> LedgerRecord:
     """The record that :func:`encode` wrote.
 
-    :param where: topic, partition and key, for the error.
-    :raises LedgerUnreadable: not JSON, a field missing, or written by a newer Onceward.
+    :param where: the place and the key, for the error.
+    :raises LedgerUnreadable: not JSON, a field missing, or written by another Onceward.
     """
     try:
         document = json.loads(data)
         version = document["version"]
-        if isinstance(version, int) and version > VERSION:
+        if isinstance(version, int) and version != VERSION:
             raise LedgerUnreadable(
-                f"the newest ledger record in {where} has version {version}; this Onceward reads up to {VERSION}",
-                next_step="start this pipeline with the Onceward release that wrote the record, or a later one",
+                f"the newest ledger record in {where} has version {version}; this Onceward reads version {VERSION}",
+                next_step="start this pipeline with the Onceward release that wrote the record"
+                + (", or a later one" if version > VERSION else "; or begin anew under a new pipeline_id"),
             )
         return _from_document(document)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LedgerUnreadable(
             f"the newest ledger record in {where} cannot be read ({type(error).__name__}: {error})",
-            next_step="find out who else writes to the ledger topic; nothing was sent",
+            next_step="find out who else writes to the ledger; nothing was sent",
         ) from error
 
 
 def _from_document(document: Mapping[str, Any]) -> LedgerRecord:
+    owner, number = document["attempt"]
     return LedgerRecord(
         pipeline=PipelineId(document["pipeline"]),
         sequence=int(document["sequence"]),
         batch=BatchId(str(document["query_id"]), int(document["batch_id"])),
-        sources=tuple(SourceRange(source["start"], source["end"]) for source in document["sources"]),
-        manifest=_manifest(document["manifest"]),
-        producer=ProducerIdentity(int(document["producer_id"]), int(document["producer_epoch"])),
+        sources=tuple(SourceRange(s["start"], s["end"], s.get("witness")) for s in document["sources"]),
+        attempt=AttemptId(int(owner), int(number)),
+        outputs={
+            str(name): Output(str(told["kind"]), int(told["version"]), int(told["records"]), told["data"])
+            for name, told in document["outputs"].items()
+        },
         committed_at_ms=int(document["committed_at_ms"]),
-        ledger_partitions=int(document.get("ledger_partitions", 0)),
-        topic_ids={str(topic): str(topic_id) for topic, topic_id in document.get("topic_ids", {}).items()},
+        state=State(document["state"]),
         run_id=str(document.get("run_id", "")),
         frames=_frames(document.get("writes")),
         supplement=bool(document.get("supplement", False)),
@@ -148,11 +158,3 @@ def _frames(document: Sequence[Sequence[Any]] | None) -> tuple[FrameWritten, ...
     if document is None:
         return None
     return tuple(FrameWritten(None if where is None else str(where), int(records)) for where, records in document)
-
-
-def _manifest(document: Mapping[str, Mapping[str, Sequence[Any]]]) -> Manifest:
-    return {
-        TopicPartition(topic, int(partition)): PartitionManifest(int(count), int(first), int(last), str(checksum))
-        for topic, partitions in document.items()
-        for partition, (count, first, last, checksum) in partitions.items()
-    }

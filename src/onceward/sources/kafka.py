@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.ids import topic_name
-from onceward.ledger.topic import DEFAULT_TOPIC
+from onceward.ledger.kafka_topic import DEFAULT_TOPIC
+from onceward.sources.kafka_clusters import remember
 from onceward.sources.positions import Otherwise, committed_positions, ledger_positions, starting_json
 from onceward.spark.hidden_options import is_secret, with_hidden_options
 from onceward.spark.kafka_reader import load
@@ -90,6 +91,7 @@ def kafka_source(
         client_id=f"onceward-source-{pipeline_id or topics[0]}",
         oauth_token_provider=oauth_token_provider,
     )
+    remember(client_settings)
     use_the_drivers_python(spark.sparkContext)
     settings = {
         **spark_source_options(options or {}),

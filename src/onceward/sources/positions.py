@@ -13,7 +13,7 @@ from typing import Literal
 from onceward.errors import ConfigurationError
 from onceward.ids import PipelineId, TopicPartition
 from onceward.ledger.admission import is_kafka_offset
-from onceward.ledger.topic import Ledger
+from onceward.ledger.kafka_topic import LedgerTopic
 from onceward.wire.client import KafkaClient
 from onceward.wire.reads.offsets import committed_offsets
 
@@ -37,7 +37,7 @@ def ledger_positions(
 
     :raises ConfigurationError: the record is of other topics, or several of its sources read one of them.
     """
-    record = Ledger(client, ledger_topic, pipeline).newest()
+    record = LedgerTopic(client, ledger_topic, pipeline).newest()
     if record is None:
         return {}
     ends = [source.end for source in record.sources if is_kafka_offset(source.end) and set(source.end) & set(topics)]

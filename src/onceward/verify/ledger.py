@@ -1,6 +1,6 @@
 """The batches of a pipeline as its ledger tells of them: JSON to values, by a reader of its own.
 
-The format is public (a version, which only ever gains optional fields): see *ledger record* in the docs. Pure.
+The format is public (each version only ever gains optional fields): see *ledger record* in the docs. Pure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from onceward.verify.findings import CannotTell, place
 
-_VERSION = 1
+_VERSION = 2
+_KAFKA = "kafka"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,10 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
     try:
         told = json.loads(value)
         version = told["version"]
-        if version > _VERSION:
+        if version != _VERSION:
             raise CannotTell(
-                f"the ledger record at {where} has version {version}; this checker reads up to {_VERSION}",
-                next_step="check with the Onceward release that wrote it, or a later one",
+                f"the ledger record at {where} has version {version}; this checker reads version {_VERSION}",
+                next_step="check with the Onceward release that wrote it",
             )
         sequence = int(told["sequence"])
         return Batch(
@@ -94,8 +95,8 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
             query_id=str(told["query_id"]),
             batch_id=int(told["batch_id"]),
             spans=tuple(Span(source["start"], source["end"]) for source in told["sources"]),
-            parts=_parts(sequence, told["manifest"]),
-            identity=(int(told["producer_id"]), int(told["producer_epoch"])),
+            parts=_parts(sequence, told["outputs"], where),
+            identity=(int(told["attempt"][0]), int(told["attempt"][1])),
             ledger_topic=topic,
             ledger_partition=partition,
             ledger_offset=offset,
@@ -111,10 +112,18 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
         ) from error
 
 
-def _parts(sequence: int, manifest: Mapping[str, Mapping[str, Any]]) -> tuple[Part, ...]:
+def _parts(sequence: int, outputs: Mapping[str, Mapping[str, Any]], where: str) -> tuple[Part, ...]:
+    for name, output in outputs.items():
+        if (output["kind"], output["version"]) != (_KAFKA, 1):
+            raise CannotTell(
+                f"the ledger record at {where} tells of output {name!r}, of kind {output['kind']!r} (version "
+                f"{output['version']}), and this checker can read Kafka's only",
+                next_step="look at that target with a reader of its own: the ledger record lists what was committed",
+            )
     return tuple(
         Part(sequence, topic, int(partition), int(count), int(first), int(last), str(checksum))
-        for topic, partitions in manifest.items()
+        for output in outputs.values()
+        for topic, partitions in output["data"].items()
         for partition, (count, first, last, checksum) in partitions.items()
     )
 

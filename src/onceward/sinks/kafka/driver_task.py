@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from onceward.ids import TopicPartition
+from onceward.ids import TaskAttempt, TopicPartition
 from onceward.sinks.kafka.report import Segment, TaskReport
 from onceward.sinks.kafka.rows import HeldRows
-from onceward.sinks.kafka.sequencer.book import LeaseTurn, TaskAttempt
+from onceward.sinks.kafka.sequencer.book import LeaseTurn
 from onceward.sinks.kafka.tasks import number, segment
 from onceward.spark.query import RunningBatch
 from onceward.wire.appends.producer import PartitionProducer

@@ -1,41 +1,36 @@
 """Writing without a transaction: ``delivery="at_least_once"`` and ``"none"``. Driver and executor tasks.
 
-Called by :mod:`sink` instead of the engine. There is no ledger and no admission: what Spark runs again is written
+Called by :mod:`sink` instead of the nine steps. There is no ledger and no admission: what Spark runs again is written
 again, as with Spark's own sink. ``at_least_once`` uses an idempotent producer of its own in every task, so that
-resends within a task add nothing; ``none`` sends without a producer id.
+resends within a task add nothing; ``none`` sends without a producer id. Jobs and tasks are those of every sink.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import chain
-from typing import Any
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from onceward import events
+from onceward.engine import task_job
 from onceward.engine.target import Write
-from onceward.errors import OncewardError, from_json, to_json
-from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.secrecy import unlogged_calls
+from onceward.engine.task_writer import TaskWriter, results
+from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 from onceward.sinks.kafka import preflight
 from onceward.sinks.kafka.columns import prepare
 from onceward.sinks.kafka.rows import HeldRows, partition_counts, pieces
 from onceward.sinks.kafka.settings import KafkaSinkSettings
-from onceward.sinks.kafka.tasks import number, this_attempt
+from onceward.sinks.kafka.tasks import number
 from onceward.spark import job
 from onceward.spark.query import RunningBatch
-from onceward.spark.zip_importers import drop_zip_importers
 from onceward.wire.appends.producer import Append, PartitionProducer, idempotent_identity
 from onceward.wire.client import KafkaClient
 
-_RESULT = pa.schema([("records", pa.int64()), ("error", pa.string())])
 _NO_PRODUCER = ProducerIdentity(-1, -1)
 _NO_SEQUENCE = -1
 
 
-class PlainWriter:
+class PlainBatches:
     """Writes batches as they come."""
 
     def __init__(self, settings: KafkaSinkSettings) -> None:
@@ -51,12 +46,8 @@ class PlainWriter:
         ids = {"pipeline": self._settings.policy.pipeline, "batch_id": running.batch.batch_id}
         with events.step(events.SEND, **ids):
             prepared = prepare(write.frame, write.where, lineage=settings.lineage)
-            with unlogged_calls():  # the function holds the settings
-                written = prepared.mapInArrow(_writer(settings), _RESULT_DDL)
-            rows, _ = job.collect(written, _nothing_is_lost)
-        for row in rows:
-            if row.error is not None:
-                raise from_json(row.error)
+            rows, task_count = job.collect(task_job.planned(prepared, _OpenPlainWriter(settings)), lambda: None)
+        results(rows, task_count)
 
     def _settings_for(self, topic: str | None) -> KafkaSinkSettings:
         """The settings with ``topic`` as the static one; looked at once for each topic."""
@@ -71,48 +62,37 @@ class PlainWriter:
         return self._by_topic[topic]
 
 
-def _nothing_is_lost() -> OncewardError | None:
-    """There is no epoch that could be lost, and no deadline."""
-    return None
+@dataclass(frozen=True, slots=True)
+class _OpenPlainWriter:
+    settings: KafkaSinkSettings
+
+    def __call__(self, task: TaskAttempt) -> TaskWriter:
+        return _PlainWriter(self.settings, task)
 
 
-_RESULT_DDL = "records long, error string"
+class _PlainWriter(TaskWriter):
+    """Sends as it goes. There is nothing to commit."""
 
-
-def _writer(settings: KafkaSinkSettings) -> Any:
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        drop_zip_importers()
-        try:
-            records, error = _PlainTask(settings).run(batches), None
-        except OncewardError as caught:
-            records, error = 0, to_json(caught)  # raised here, only its text would reach the driver
-        yield pa.RecordBatch.from_arrays(
-            [pa.array([records], pa.int64()), pa.array([error], pa.string())], schema=_RESULT
-        )
-
-    return write
-
-
-class _PlainTask:
-    def __init__(self, settings: KafkaSinkSettings) -> None:
+    def __init__(self, settings: KafkaSinkSettings, task: TaskAttempt) -> None:
         client = KafkaClient.shared(settings.client)
         self._held_bytes = settings.held_bytes
         self._idempotent = settings.policy.delivery == "at_least_once"
         identity = idempotent_identity(client) if self._idempotent else _NO_PRODUCER
         self._producer = PartitionProducer(client, settings.producer, identity, transactional_id=None, version=1)
         counts = partition_counts(client, {}, settings.ledger_topic)
-        self._rows = HeldRows(settings.topic, counts, settings.producer, first=this_attempt().partition_id)
+        self._rows = HeldRows(settings.topic, counts, settings.producer, first=task.partition_id)
         self._sequences: dict[TopicPartition, int] = {}
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> int:
-        records = 0
-        for piece in chain.from_iterable(map(pieces, batches)):
+    def write(self, rows: pa.RecordBatch) -> None:
+        for piece in pieces(rows):
             self._rows.add(piece)
             if self._rows.held_bytes >= self._held_bytes:
-                records += self._send_all()
-        return records + self._send_all()
+                self._send_all()
 
-    def _send_all(self) -> int:
+    def pre_commit(self) -> None:
+        self._send_all()
+
+    def _send_all(self) -> None:
         fragments = self._rows.encode()
         if self._idempotent:
             first = {partition: self._sequences.get(partition, 0) for partition in fragments}
@@ -121,4 +101,3 @@ class _PlainTask:
         else:
             appends = [Append(p, fragment, _NO_SEQUENCE) for p, parts in fragments.items() for fragment in parts]
         self._producer.send(appends, should_stop=None)
-        return sum(append.fragment.count for append in appends)

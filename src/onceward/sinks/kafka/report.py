@@ -7,17 +7,21 @@ the broker refuses a gap in the sequence, and an overlap or a missing report sho
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
+from onceward.engine.task_writer import each_task_once
 from onceward.errors import ReportMismatch
 from onceward.ids import TopicPartition
-from onceward.ledger.record import Manifest, PartitionManifest
+from onceward.ledger.record import Output
 from onceward.records.batch import next_sequence
 from onceward.records.checksum import ContentChecksum
 from onceward.sinks.kafka.sequencer.book import LeaseTurn
+
+KIND = "kafka"
+"""Of a ledger record's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +43,19 @@ class TaskReport:
     task_attempt_id: int
     segments: Mapping[TopicPartition, Sequence[Segment]]
 
-    def to_json(self) -> str:
-        """JSON text; offsets and sequences exact."""
+    def to_json(self) -> list[Any]:
+        """JSON values; offsets and sequences exact."""
         segments = [
             [tp.topic, tp.partition, [[s.base_sequence, s.count, s.base_offset, s.last_offset, s.checksum.to_list()]
                                       for s in parts]]
             for tp, parts in self.segments.items()
         ]  # fmt: skip
-        return json.dumps([self.partition_id, self.task_attempt_id, segments], separators=(",", ":"))
+        return [self.partition_id, self.task_attempt_id, segments]
 
     @staticmethod
-    def from_json(text: str) -> TaskReport:
-        """The report that :meth:`to_json` wrote."""
-        partition_id, task_attempt_id, segments = json.loads(text)
+    def from_json(values: list[Any]) -> TaskReport:
+        """The report that :meth:`to_json` made."""
+        partition_id, task_attempt_id, segments = values
         return TaskReport(
             partition_id,
             task_attempt_id,
@@ -75,7 +79,7 @@ class PartitionOutput:
     checksum: ContentChecksum
 
 
-Output = Mapping[TopicPartition, PartitionOutput]
+Written = Mapping[TopicPartition, PartitionOutput]
 
 
 def check(
@@ -83,7 +87,7 @@ def check(
     turns: Iterable[LeaseTurn],
     task_count: int,
     first_sequences: Mapping[TopicPartition, int] = MappingProxyType({}),
-) -> Output:
+) -> Written:
     """What the job wrote, if ``reports`` and the book agree.
 
     Checked: every task reported once; every partition's turns form one chain from sequence 0, or from where the
@@ -92,7 +96,7 @@ def check(
 
     :raises ReportMismatch: naming the task or partition; the batch is aborted and runs again.
     """
-    _each_task_once(reports, task_count)
+    each_task_once([report.partition_id for report in reports], task_count)
     written = {
         (partition, report.task_attempt_id): list(segments)
         for report in reports
@@ -109,12 +113,6 @@ def check(
     return {partition: _summary(partition, chain) for partition, chain in chains.items() if chain}
 
 
-def _each_task_once(reports: Sequence[TaskReport], task_count: int) -> None:
-    seen = sorted(report.partition_id for report in reports)
-    if seen != list(range(task_count)):
-        raise _mismatch(f"{task_count} tasks were run, but reports came from {seen}")
-
-
 def _fill(turn: LeaseTurn, chain: list[Segment], segments: list[Segment], first_sequence: int) -> None:
     """Move the segments of ``turn`` from its task's ``segments`` to the partition's ``chain``."""
     sequence = next_sequence(chain[-1].base_sequence, chain[-1].count) if chain else first_sequence
@@ -128,7 +126,7 @@ def _fill(turn: LeaseTurn, chain: list[Segment], segments: list[Segment], first_
         sequence = next_sequence(sequence, segment.count)
 
 
-def joined(first: Output, then: Output) -> dict[TopicPartition, PartitionOutput]:
+def joined(first: Written, then: Written) -> dict[TopicPartition, PartitionOutput]:
     """What two jobs of one transaction wrote, one after the other.
 
     :raises ReportMismatch: the second claims offsets that the first has.
@@ -146,17 +144,24 @@ def joined(first: Output, then: Output) -> dict[TopicPartition, PartitionOutput]
     return both
 
 
-def manifest_of(output: Output) -> Manifest:
-    """``output`` as the ledger keeps it."""
-    return {
-        partition: PartitionManifest(part.count, part.first_offset, part.last_offset, part.checksum.hexdigest())
-        for partition, part in output.items()
-    }
+def output_of(written: Written) -> Output:
+    """``written`` as the ledger keeps it: kind ``kafka``, whose data is the manifest.
+
+    ``{topic: {"partition": [count, first_offset, last_offset, checksum]}}``, offsets inclusive. Between them lie only
+    this batch's records: a partition is written by one producer identity at a time, but other producers' records may
+    stand between, so that the count may be smaller than the offsets say. ``checksum`` is
+    :meth:`onceward.records.checksum.ContentChecksum.hexdigest` over the records in offset order.
+    """
+    manifest: dict[str, dict[str, list[Any]]] = {}
+    for partition, part in sorted(written.items()):
+        entry = [part.count, part.first_offset, part.last_offset, part.checksum.hexdigest()]
+        manifest.setdefault(partition.topic, {})[str(partition.partition)] = entry
+    return Output(KIND, 1, sum(part.count for part in written.values()), manifest)
 
 
-def payload_bytes(output: Output) -> int:
+def payload_bytes(written: Written) -> int:
     """Bytes of keys, values and headers, as they were before compression."""
-    return sum(stretch.length for part in output.values() for stretch in part.checksum.stretches[1:])
+    return sum(stretch.length for part in written.values() for stretch in part.checksum.stretches[1:])
 
 
 def _summary(partition: TopicPartition, chain: Sequence[Segment]) -> PartitionOutput:

@@ -10,14 +10,14 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.foreach_batch import ForeachBatchSink
 from onceward.engine.policy import Delivery, SinkPolicy
-from onceward.engine.target import AtomicTarget, Write
+from onceward.engine.target import Target, Write
 from onceward.errors import BadColumn, ContradictoryOptions
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.ids import topic_name
 from onceward.ledger.admission import Resume
-from onceward.ledger.topic import DEFAULT_TOPIC
+from onceward.ledger.kafka_topic import DEFAULT_TOPIC
 from onceward.sinks.kafka import columns
-from onceward.sinks.kafka.plain import PlainWriter
+from onceward.sinks.kafka.plain import PlainBatches
 from onceward.sinks.kafka.settings import KafkaSinkSettings
 from onceward.sinks.kafka.target import KafkaTarget
 from onceward.spark.query import RunningBatch
@@ -126,7 +126,7 @@ class KafkaSink(ForeachBatchSink):
             where=(client.bootstrap_servers, ledger_topic, name),
             settings=self.settings,
         )
-        self._plain: PlainWriter | None = None
+        self._plain: PlainBatches | None = None
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         topic = self.settings.topic if where is None else topic_name(where)
@@ -146,11 +146,11 @@ class KafkaSink(ForeachBatchSink):
         if self.settings.policy.has_ledger:
             super()._process(frame, writes, running)
             return
-        self._plain = self._plain or PlainWriter(self.settings)
+        self._plain = self._plain or PlainBatches(self.settings)
         for write in writes:
             self._plain.write(write, running)
 
-    def _new_target(self, policy: SinkPolicy) -> AtomicTarget:
+    def _new_target(self, policy: SinkPolicy) -> Target:
         return KafkaTarget(replace(self.settings, policy=policy))
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
 """What runs on the executors: rows in, record batches to the brokers, one report out.
 
-Called by Spark through ``mapInArrow`` in the last stage of the user's own plan, once per task, in a Python worker.
+Called by :mod:`onceward.engine.task_writer` in the last stage of the user's own plan, once per task.
 Steps 3 to 5 of a micro-batch:
 
 3. **Encode.** Rows are held back until there is enough to send, then put to their partitions and encoded.
@@ -15,31 +15,24 @@ output that the tasks read is lost? Part of the batch would be computed again, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
-from pyspark import TaskContext
 
-from onceward.errors import AttemptSuperseded, EpochPoisoned, OncewardError, SequencerUnreachable, to_json
-from onceward.ids import TopicPartition
+from onceward.engine.task_writer import TaskWriter
+from onceward.errors import AttemptSuperseded, EpochPoisoned, OncewardError
+from onceward.ids import TaskAttempt, TopicPartition
 from onceward.records.batch import Fragment, next_sequence
 from onceward.sinks.kafka.report import Segment, TaskReport
 from onceward.sinks.kafka.rows import HeldRows, partition_counts, pieces
-from onceward.sinks.kafka.sequencer.book import TaskAttempt
 from onceward.sinks.kafka.sequencer.lease import SequencerConnection
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
-from onceward.spark.zip_importers import drop_zip_importers
 from onceward.wire.appends.producer import Append, Appended, PartitionProducer
 from onceward.wire.client import KafkaClient
 from onceward.wire.options.settings import ClientSettings, ProducerSettings
-
-REPORT_SCHEMA = "report string, error string"
-"""One row a task: its :class:`TaskReport`, or why it could not even begin (an error of ours as JSON)."""
-
-_REPORT_TYPE = pa.schema([("report", pa.string()), ("error", pa.string())])
 
 _SHARES = 4  # lease about a quarter of what is wanted at a time, so that tasks take turns instead of queueing
 
@@ -64,53 +57,25 @@ class TaskSpec:
     connect_timeout_s: float
 
 
-Batches = Iterable[pa.RecordBatch]
+@dataclass(frozen=True, slots=True)
+class OpenKafkaWriter:
+    """Opens the writer of each task attempt of a job."""
 
+    spec: TaskSpec
 
-def writer(spec: TaskSpec) -> Callable[[Batches], Batches]:
-    """The function for ``mapInArrow``: takes a task's rows, yields one row of :data:`REPORT_SCHEMA`."""
-
-    def write(batches: Batches) -> Iterator[pa.RecordBatch]:
-        drop_zip_importers()
+    def __call__(self, task: TaskAttempt) -> KafkaWriter:
+        """:raises SequencerUnreachable: there is nobody to tell it to but the driver that waits for the job."""
+        sequencer = SequencerConnection(self.spec.ticket, task, self.spec.connect_timeout_s)
         try:
-            report, error = _run(spec, batches).to_json(), None
-        except SequencerUnreachable as unreachable:
-            report, error = None, to_json(unreachable)  # there is no sequencer to tell it to
-        drop_zip_importers()
-        columns = [pa.array([report], pa.string()), pa.array([error], pa.string())]
-        yield pa.RecordBatch.from_arrays(columns, schema=_REPORT_TYPE)
-
-    return write
-
-
-def this_attempt() -> TaskAttempt:
-    """The task attempt that this code runs in, as Spark numbers it."""
-    context = TaskContext.get()
-    if context is None:
-        raise RuntimeError("this function runs in Spark tasks only")
-    return TaskAttempt(
-        partition_id=context.partitionId(),
-        attempt_number=context.attemptNumber(),
-        task_attempt_id=context.taskAttemptId(),
-    )
-
-
-def _run(spec: TaskSpec, batches: Batches) -> TaskReport:
-    task = this_attempt()
-    with SequencerConnection(spec.ticket, task, spec.connect_timeout_s) as sequencer:
-        try:
-            report = _TransactionalTask(spec, task, sequencer).run(batches)
-        except (EpochPoisoned, AttemptSuperseded):
-            raise  # said by the sequencer itself
-        except OncewardError as error:
-            sequencer.fail(error)  # Spark would carry its text only; the driver wants its type
+            with _telling(sequencer):
+                return KafkaWriter(self.spec, task, sequencer)
+        except BaseException:
+            sequencer.close()
             raise
-        sequencer.finish()
-    return report
 
 
-class _TransactionalTask:
-    """One task attempt writing under the epoch of its ticket."""
+class KafkaWriter(TaskWriter):
+    """One task attempt writing under the epoch of its ticket. What it prepares is a :class:`TaskReport`."""
 
     def __init__(self, spec: TaskSpec, task: TaskAttempt, sequencer: SequencerConnection) -> None:
         self._spec = spec
@@ -122,13 +87,21 @@ class _TransactionalTask:
         self._producer: PartitionProducer | None = None
         self._segments: dict[TopicPartition, list[Segment]] = {}
 
-    def run(self, batches: Batches) -> TaskReport:
-        for piece in chain.from_iterable(map(pieces, batches)):
-            self._rows.add(piece)
-            if self._rows.held_bytes >= self._spec.held_bytes:
-                self._send_all()
-        self._send_all()
-        return TaskReport(self._task.partition_id, self._task.task_attempt_id, self._segments)
+    def write(self, rows: pa.RecordBatch) -> None:
+        with _telling(self._sequencer):
+            for piece in pieces(rows):
+                self._rows.add(piece)
+                if self._rows.held_bytes >= self._spec.held_bytes:
+                    self._send_all()
+
+    def pre_commit(self) -> Any:
+        with _telling(self._sequencer):
+            self._send_all()
+        self._sequencer.finish()
+        return TaskReport(self._task.partition_id, self._task.task_attempt_id, self._segments).to_json()
+
+    def close(self) -> None:
+        self._sequencer.close()
 
     def _send_all(self) -> None:
         """Encode, lease, stamp and send all that is held. The order of rows within a partition is kept."""
@@ -158,6 +131,18 @@ class _TransactionalTask:
                 version=self._spec.transaction_version,
             )
         return self._producer
+
+
+@contextmanager
+def _telling(sequencer: SequencerConnection) -> Iterator[None]:
+    """Inside, what a task meets is told to the driver, which wants its type: Spark would carry its text only."""
+    try:
+        yield
+    except (EpochPoisoned, AttemptSuperseded):
+        raise  # said by the sequencer itself
+    except OncewardError as error:
+        sequencer.fail(error)
+        raise
 
 
 def number(

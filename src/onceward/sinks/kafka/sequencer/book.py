@@ -35,7 +35,7 @@ from types import MappingProxyType
 from typing import NoReturn
 
 from onceward.errors import AttemptSuperseded, EpochPoisoned, OncewardError
-from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 
 MAX_SEQUENCE = 2**31 - 1
 """Sequences are signed 32-bit numbers that go on at 0 (Kafka: ``DefaultRecordBatch.incrementSequence``)."""
@@ -44,23 +44,6 @@ NO_LIMIT = 0
 """As the ``limit`` of a lease: every partition that is wanted and free."""
 
 _RUN_AGAIN = "nothing of this attempt is visible; the batch runs again under a new epoch"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskAttempt:
-    """One attempt of one Spark task: what ``TaskContext`` says of it.
-
-    ``partition_id`` names the task, ``task_attempt_id`` is unique and growing within a Spark application: of two
-    attempts of a task, the one with the higher number was started later. ``attempt_number`` counts a task's attempts
-    within one attempt of its stage.
-    """
-
-    partition_id: int
-    attempt_number: int
-    task_attempt_id: int
-
-    def __str__(self) -> str:
-        return f"task {self.partition_id} attempt {self.attempt_number} (id {self.task_attempt_id})"
 
 
 @dataclass(frozen=True, slots=True)

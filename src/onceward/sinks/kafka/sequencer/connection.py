@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 
 from onceward.errors import OncewardError
-from onceward.sinks.kafka.sequencer.book import TaskAttempt
+from onceward.ids import TaskAttempt
 from onceward.sinks.kafka.sequencer.frames import FrameBuffer, Op, encode_error, frame
 
 _SEND_LIMIT = struct.pack("ll", 5, 0)  # a timeval: how long a stopped task whose buffers are full may hold us up

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from onceward.errors import ConfigurationError
-from onceward.sinks.kafka.sequencer.book import TaskAttempt
+from onceward.ids import TaskAttempt
 from onceward.sinks.kafka.sequencer.frames import HELLO_FRAME_BYTES, is_hello_header, parse_hello
 
 Admit = Callable[[socket.socket, bytes, TaskAttempt], bool]

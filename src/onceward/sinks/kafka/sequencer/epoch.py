@@ -27,9 +27,9 @@ from typing import Any
 
 from onceward import events
 from onceward.errors import EpochPoisoned, OncewardError
-from onceward.ids import TopicPartition
+from onceward.ids import TaskAttempt, TopicPartition
 from onceward.sinks.kafka.sequencer import frames
-from onceward.sinks.kafka.sequencer.book import EpochBook, Granted, HeldLease, TaskAttempt, superseded
+from onceward.sinks.kafka.sequencer.book import EpochBook, Granted, HeldLease, superseded
 from onceward.sinks.kafka.sequencer.connection import Connection
 from onceward.sinks.kafka.sequencer.frames import Op
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket

@@ -24,8 +24,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from onceward.errors import BatchFailed, OncewardError, from_json, to_json
-from onceward.ids import TopicPartition
-from onceward.sinks.kafka.sequencer.book import TaskAttempt
+from onceward.ids import TaskAttempt, TopicPartition
 
 TOKEN_BYTES = 32
 MAX_PARTITIONS = 4096

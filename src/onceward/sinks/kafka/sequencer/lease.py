@@ -14,9 +14,9 @@ from itertools import islice
 from types import TracebackType
 
 from onceward.errors import EpochPoisoned, OncewardError, SequencerUnreachable
-from onceward.ids import TopicPartition
+from onceward.ids import TaskAttempt, TopicPartition
 from onceward.sinks.kafka.sequencer import frames
-from onceward.sinks.kafka.sequencer.book import NO_LIMIT, TaskAttempt
+from onceward.sinks.kafka.sequencer.book import NO_LIMIT
 from onceward.sinks.kafka.sequencer.frames import FrameBuffer, Op
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
 

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from onceward.errors import OncewardError
-from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.sinks.kafka.sequencer.book import EpochBook, TaskAttempt
+from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
+from onceward.sinks.kafka.sequencer.book import EpochBook
 from onceward.sinks.kafka.sequencer.door import Door
 from onceward.sinks.kafka.sequencer.epoch import Epoch, OnFirstLease
 from onceward.sinks.kafka.sequencer.frames import TOKEN_BYTES

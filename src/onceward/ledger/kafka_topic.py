@@ -12,14 +12,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from onceward.errors import AccessDenied, ConfigurationError, LedgerUnreadable, TopicMissing
 from onceward.ids import PipelineId, ProducerIdentity, TopicPartition
-from onceward.ledger.record import LedgerRecord, decode, encode
+from onceward.ledger.record import LedgerRecord, State, decode, encode
 from onceward.records.batch import Fragment, encode_fragments
 from onceward.records.columns import RecordColumns
 from onceward.records.compression import Codec
@@ -35,6 +34,8 @@ PARTITIONS = 16
 _REPLICAS = 3
 _LARGEST_RECORD_BYTES = 8 << 20
 _COMPRESS_ABOVE_BYTES = 16 << 10
+_PARTITIONS = "ledger_partitions"
+"""In the record's JSON: how many the topic had then. They never get fewer."""
 _TOPIC_CONFIGS = {
     "cleanup.policy": "compact",
     "max.message.bytes": str(_LARGEST_RECORD_BYTES),
@@ -44,7 +45,14 @@ _TOPIC_CONFIGS = {
 }
 
 
-class Ledger:
+class _Found(NamedTuple):
+    """A record, and how many partitions the topic had when it was written (0: unknown)."""
+
+    record: LedgerRecord
+    partitions: int
+
+
+class LedgerTopic:
     """The ledger records of one pipeline in one topic."""
 
     def __init__(self, client: KafkaClient, topic: str, pipeline: PipelineId) -> None:
@@ -107,7 +115,7 @@ class Ledger:
             self._home = TopicPartition(self.topic, self._home_of(self._partitions))
         return self._home
 
-    def glance(self) -> LedgerRecord | None:
+    def peek(self) -> LedgerRecord | None:
         """The newest committed record, or None when that cannot be told without waiting for an open transaction."""
         return self._newest(decided_only=True, readers={})
 
@@ -137,8 +145,8 @@ class Ledger:
         home = self.partition().partition
         reader = self._readers.get(home) or self._reader(home)
         found = self._decoded(reader, reader.newest_before(offset, identity))
-        if found is not None and found.ledger_partitions == self._partitions:
-            return found
+        if found is not None and found.partitions == self._partitions:
+            return found.record
         others = (self._decoded(other, other.value) for place, other in self._readers.items() if place != home)
         return _newest_of([found, *others])
 
@@ -149,14 +157,14 @@ class Ledger:
         except TopicMissing:
             return None
 
-        def newest_in(partition: int) -> LedgerRecord | None:
+        def newest_in(partition: int) -> _Found | None:
             reader = readers[partition] = self._reader(partition)
             return self._decoded(reader, reader.newest(decided_only=decided_only))
 
         home = self._home_of(len(partitions))
         found = newest_in(home)
-        if found is not None and found.ledger_partitions == len(partitions):
-            return found
+        if found is not None and found.partitions == len(partitions):
+            return found.record
         newest = _newest_of([found, *(newest_in(partition) for partition in sorted(partitions) if partition != home)])
         if newest is None and not decided_only:
             self._refuse_what_others_wrote(readers.values())
@@ -165,11 +173,14 @@ class Ledger:
     def _reader(self, partition: int) -> KeyReader:
         return KeyReader(self._client, TopicPartition(self.topic, partition), self.pipeline.encode(), _is_its_writers)
 
-    def _decoded(self, reader: KeyReader, value: bytes | None) -> LedgerRecord | None:
+    def _decoded(self, reader: KeyReader, value: bytes | None) -> _Found | None:
         if reader.strange is not None and (place := (reader.where, reader.strange.offset)) not in self._warned_of:
             self._warned_of.add(place)
             log.warning("%s; it is left alone", self._strange(reader, reader.strange))
-        return None if value is None else decode(value, where=f"{reader.where}, key {self.pipeline!r}")
+        if value is None:
+            return None
+        record = decode(value, where=f"{reader.where}, key {self.pipeline!r}")
+        return _Found(record, int(json.loads(value).get(_PARTITIONS, 0)))
 
     def _refuse_what_others_wrote(self, readers: Iterable[KeyReader]) -> None:
         """Nothing of ours, but something of somebody else's: it may have made compaction remove ours.
@@ -199,7 +210,7 @@ class Ledger:
     def record_to_append(self, record: LedgerRecord) -> Fragment:
         """``record`` as one fragment for :meth:`partition`; compressed when it is large (thousands of partitions)."""
         self.partition()
-        value = encode(replace(record, ledger_partitions=self._partitions))
+        value = encode(record, **{_PARTITIONS: self._partitions})
         columns = RecordColumns.of(_one(value), key=_one(self.pipeline.encode()))
         codec = Codec.GZIP if len(value) > _COMPRESS_ABOVE_BYTES else Codec.NONE
         (fragment,) = encode_fragments(
@@ -212,20 +223,22 @@ def _is_its_writers(batch: RecordBatch, record: Record) -> bool:
     """Does the record name the producer that has written it, in a transaction?
 
     Others may be allowed to write to the topic: a record that a plain producer has put under a pipeline's key must not
-    pass for a committed batch. Every version of the record names its producer. A transactional id is not in the log,
-    so who takes the trouble to name itself is not found out here.
+    pass for a committed batch. An attempt in this ledger is a producer id and its epoch. A transactional id is not in
+    the log, so who takes the trouble to name itself is not found out here.
     """
     if not batch.is_transactional or record.value is None:
         return False
     try:
         document = json.loads(record.value)
-        return bool((document["producer_id"], document["producer_epoch"]) == (batch.producer_id, batch.producer_epoch))
+        return bool(document["attempt"] == [batch.producer_id, batch.producer_epoch])
     except (ValueError, KeyError, TypeError):
         return False
 
 
-def _newest_of(records: Iterable[LedgerRecord | None]) -> LedgerRecord | None:
-    return max((record for record in records if record is not None), key=lambda r: r.sequence, default=None)
+def _newest_of(found: Iterable[_Found | None]) -> LedgerRecord | None:
+    """Of one sequence a finished one is newer than a decided one."""
+    records = (each.record for each in found if each is not None)
+    return max(records, key=lambda record: (record.sequence, record.state is State.FINISHED), default=None)
 
 
 def _one(value: bytes) -> Any:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import LedgerBehind
-from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange, TopicPartition
+from onceward.errors import LedgerBehind, SourceTopicReplaced
+from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
 from onceward.ledger.record import LedgerRecord
-from onceward.sinks.kafka import home_sources
-from onceward.sinks.kafka.home_sources import HomeSources
+from onceward.sinks.kafka import group_offsets
+from onceward.sinks.kafka.group_offsets import GroupOffsets
+from onceward.sources.kafka_witness import KafkaWitness
 from onceward.spark.query import KafkaSource, RunningBatch
 
 HERE, ELSEWHERE = frozenset({"here:9092"}), frozenset({"elsewhere:9092"})
@@ -45,19 +46,19 @@ def batch(number: int, *servers: frozenset[str], start: int, end: int) -> Runnin
 
 
 def record(of: RunningBatch) -> LedgerRecord:
-    return LedgerRecord(P, 0, of.batch, of.sources, {}, ProducerIdentity(1, 1), 0)
+    return LedgerRecord(P, 0, of.batch, of.sources, AttemptId(1, 1), {}, 0)
 
 
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> dict[TopicPartition, int]:
     offsets: dict[TopicPartition, int] = {}
-    monkeypatch.setattr(home_sources, "committed_offsets", lambda *_, **__: dict(offsets))
+    monkeypatch.setattr(group_offsets, "committed_offsets", lambda *_, **__: dict(offsets))
     return offsets
 
 
-def sources() -> HomeSources:
+def offsets() -> GroupOffsets:
     client: Any = Client()
-    return HomeSources(client, P, "ledger")
+    return GroupOffsets(client, P, "ledger")
 
 
 @pytest.mark.parametrize("servers", [(HERE,), (HERE, ELSEWHERE), (ELSEWHERE, HERE)])
@@ -65,31 +66,61 @@ def test_a_topic_of_the_same_name_on_another_cluster_says_nothing_about_the_ledg
     group: dict[TopicPartition, int], servers: tuple[frozenset[str], ...]
 ) -> None:
     done, now = batch(0, *servers, start=0, end=100), batch(1, *servers, start=100, end=200)
-    group |= sources().offsets(done)
+    group |= offsets().of(done)
     assert group == {TopicPartition("orders", 0): 100}
-    sources().begin(now, record(done), "checkpoint")
+    offsets().refuse_a_ledger_that_forgot(now, record(done), "checkpoint")
     group[TopicPartition("orders", 0)] = 101
     with pytest.raises(LedgerBehind):
-        sources().begin(now, record(done), "checkpoint")
+        offsets().refuse_a_ledger_that_forgot(now, record(done), "checkpoint")
 
 
 def test_a_source_stays_at_home_while_its_brokers_are_down() -> None:
     client: Any = Client()
-    known = HomeSources(client, P, "ledger")
+    known = GroupOffsets(client, P, "ledger")
     reading = batch(0, HERE, ELSEWHERE, start=0, end=100)
-    assert known.offsets(reading) == {TopicPartition("orders", 0): 100}
+    assert known.of(reading) == {TopicPartition("orders", 0): 100}
     client.up = False
-    assert known.offsets(reading) == {TopicPartition("orders", 0): 100}
+    assert known.of(reading) == {TopicPartition("orders", 0): 100}
 
 
 def test_a_topic_that_a_query_no_longer_reads_may_come_back_as_another_one():
     client: Any = Client()
-    known = HomeSources(client, P, "ledger")
+    witness = KafkaWitness(lambda source: client)
     client.topic_ids = lambda topics: {topic: f"{topic} of before" for topic in topics}
     both = RunningBatch(
         BatchId("q", 0), "r", "", (SourceRange({}, {"orders": {"0": 9}, "gone": {"0": 9}}),), HOME, False, None
     )
-    known.topic_ids(both)
-    known.topic_ids(batch(1, HERE, start=9, end=10))
+    witness.of(both)
+    witness.of(batch(1, HERE, start=9, end=10))
     client.topic_ids = lambda topics: {"orders": "orders of before", "gone": "another"}
-    assert known.topic_ids(both)["gone"] == "another"
+    assert witness.of(both) == ({"gone": "another", "orders": "orders of before"},)
+
+
+def test_a_topic_that_was_created_again_is_refused_at_the_start_and_in_mid_run():
+    client: Any = Client()
+    client.topic_ids = lambda topics: dict.fromkeys(topics, "first")
+    witness = KafkaWitness(lambda source: client)
+    reading = batch(0, HERE, start=0, end=10)
+    (seen,) = witness.of(reading)
+    client.topic_ids = lambda topics: dict.fromkeys(topics, "second")
+    with pytest.raises(SourceTopicReplaced):
+        witness.of(batch(1, HERE, start=10, end=20))
+    newest = LedgerRecord(P, 0, reading.batch, (reading.sources[0]._replace(witness=seen),), AttemptId(1, 1), {}, 0)
+    with pytest.raises(SourceTopicReplaced):
+        KafkaWitness(lambda source: client).begin(batch(1, HERE, start=10, end=20), newest)
+
+
+def test_of_two_clusters_each_has_its_own_topics():
+    clients: dict[frozenset[str], Any] = {HERE: Client(), ELSEWHERE: Client()}
+    clients[ELSEWHERE].topic_ids = lambda topics: dict.fromkeys(topics, "another-id")
+    witness = KafkaWitness(lambda source: clients[source.bootstrap_servers])
+    for number in range(2):
+        assert witness.of(batch(number, HERE, ELSEWHERE, start=0, end=10)) == (
+            {"orders": "an-id"},
+            {"orders": "another-id"},
+        )
+
+
+def test_what_cannot_be_asked_is_unknown():
+    witness = KafkaWitness(lambda source: None)
+    assert witness.of(batch(0, HERE, start=0, end=10)) == (None,)

@@ -1,0 +1,44 @@
+"""The Spark jobs of one attempt, for sinks that are written in Python. Driver only; called by targets.
+
+What runs in the tasks is :mod:`onceward.engine.task_writer`.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from onceward.engine.task_writer import RESULT_DDL, OpenWriter, TaskResult, in_tasks, results
+from onceward.engine.time_limit import TimeLimit
+from onceward.errors import OncewardError
+from onceward.secrecy import unlogged_calls
+from onceward.spark import job
+from onceward.spark.computation import Computation
+
+
+def planned(
+    frame: DataFrame, open_writer: OpenWriter, brought_back: tuple[type[OncewardError], ...] = (OncewardError,)
+) -> DataFrame:
+    """``frame``, written by its tasks when it is computed; its rows are then their results."""
+    with unlogged_calls():  # what is pickled here may hold passwords
+        return frame.mapInArrow(in_tasks(open_writer, brought_back), RESULT_DDL)
+
+
+def run(frame: DataFrame, open_writer: OpenWriter, computation: Computation, limit: TimeLimit) -> list[TaskResult]:
+    """Write ``frame`` by one job; what its tasks have prepared, by partitions.
+
+    :raises OncewardError: what a task brought back.
+    :raises BatchTimedOut, ComputationsMixed, ReportMismatch: …
+    :raises Exception: Spark's own, when the job fails.
+    """
+    written = planned(frame, open_writer)
+    with computation.read_once(written):
+        try:
+            rows, task_count = job.collect(written, limit.passed)
+        except job.JobInterrupted:
+            raise
+        except Exception as error:
+            if (late := limit.passed()) is not None:
+                raise late from error
+            raise
+        computation.counts(written)
+    return results(rows, task_count)

@@ -1,0 +1,135 @@
+"""What runs in the tasks of a batch, for every sink that is written in Python. Executors only.
+
+The driver's side is :mod:`onceward.engine.task_job`. A task opens a writer, hands it all of its rows, and brings one
+row back to the driver: what the writer has prepared (the committable), or the error of ours that it met.
+
+What if a task dies, hangs or runs twice? Its writer has made nothing visible. Of a task's attempts Spark takes the
+result of one; what another has prepared is named nowhere, and never becomes true. Kafka's writers share one sequence of
+records, so that theirs have to stop the others: :mod:`onceward.sinks.kafka.tasks`.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from onceward.errors import OncewardError, ReportMismatch, from_json, to_json
+from onceward.ids import TaskAttempt
+from onceward.spark.task import this_attempt
+from onceward.spark.zip_importers import drop_zip_importers
+
+RESULT_DDL = "partition_id int, task_attempt_id long, rows long, committable string, error string"
+_RESULT = pa.schema(
+    [
+        ("partition_id", pa.int32()),
+        ("task_attempt_id", pa.int64()),
+        ("rows", pa.int64()),
+        ("committable", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+
+
+class TaskWriter(ABC):
+    """Writes the rows of one task attempt so that nobody sees them yet."""
+
+    @abstractmethod
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Take some rows: the frame's columns, in its order of rows. Called as often as Spark has more of them."""
+
+    @abstractmethod
+    def pre_commit(self) -> Any:
+        """After the last rows: make all of it durable, and none of it visible.
+
+        :returns: the committable, JSON values by which the driver can make it visible, or drop it, later, and on
+            another machine; None when there is nothing to commit.
+        """
+
+    def close(self) -> None:  # noqa: B027 — not every writer holds something
+        """Called in the end, whatever happened. Without a :meth:`pre_commit` before it, drop what was written."""
+
+
+OpenWriter = Callable[[TaskAttempt], TaskWriter]
+"""Pickled into the job's closure, and called once in each task attempt."""
+
+Batches = Iterable[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What one task attempt has prepared: so many rows, and the committable."""
+
+    partition_id: int
+    task_attempt_id: int
+    rows: int
+    committable: Any
+
+
+def in_tasks(
+    open_writer: OpenWriter, brought_back: tuple[type[OncewardError], ...] = (OncewardError,)
+) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """The function for ``mapInArrow``: takes a task's rows, yields one row of :data:`RESULT_DDL`.
+
+    :param brought_back: errors of a writer that come to the driver as they are, as the task's result. Any other fails
+        the task, as in any job of Spark's: of those the driver sees the text, and the task may be tried again.
+    """
+
+    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
+        drop_zip_importers()
+        task = this_attempt()
+        rows, committable, error = 0, None, None
+        try:
+            rows, committable = _written(open_writer, task, batches)
+        except brought_back as caught:
+            error = to_json(caught)
+        drop_zip_importers()
+        values = [task.partition_id, task.task_attempt_id, rows, committable, error]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([value], kind.type) for value, kind in zip(values, _RESULT, strict=True)], schema=_RESULT
+        )
+
+    return run
+
+
+def _written(open_writer: OpenWriter, task: TaskAttempt, batches: Batches) -> tuple[int, str]:
+    writer = open_writer(task)
+    try:
+        rows = 0
+        for batch in batches:
+            rows += batch.num_rows
+            writer.write(batch)
+        return rows, json.dumps(writer.pre_commit(), separators=(",", ":"), allow_nan=False)
+    finally:
+        writer.close()
+
+
+def results(rows: Iterable[Any], task_count: int) -> list[TaskResult]:
+    """What the tasks have prepared, in the order of their partitions.
+
+    :param rows: the job's, by the names of :data:`RESULT_DDL`.
+    :raises OncewardError: what a task brought back.
+    :raises ReportMismatch: not every task once.
+    """
+    found = []
+    for row in rows:
+        if row.error is not None:
+            raise from_json(row.error)
+        found.append(TaskResult(row.partition_id, row.task_attempt_id, row.rows, json.loads(row.committable)))
+    found.sort(key=lambda result: result.partition_id)
+    each_task_once([result.partition_id for result in found], task_count)
+    return found
+
+
+def each_task_once(partition_ids: Sequence[int], task_count: int) -> None:
+    """:raises ReportMismatch: these are not the partitions of all tasks of a job of so many, each once."""
+    if sorted(partition_ids) != list(range(task_count)):
+        raise ReportMismatch(
+            f"the tasks' reports do not add up: {task_count} tasks were run, but reports came from "
+            f"{sorted(partition_ids)}",
+            next_step="nothing; the batch is aborted and runs again. If it repeats, report it",
+        )

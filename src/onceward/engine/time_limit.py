@@ -1,0 +1,25 @@
+"""How long one attempt at a batch may take. Driver only; called by targets."""
+
+from __future__ import annotations
+
+import time
+
+from onceward.engine.policy import SinkPolicy
+from onceward.errors import BatchTimedOut
+
+
+class TimeLimit:
+    """``batch_timeout_s``, from when this object is made: of all frames of the attempt together."""
+
+    def __init__(self, policy: SinkPolicy) -> None:
+        self._seconds = policy.batch_timeout_s
+        self._began = time.monotonic()
+
+    def passed(self) -> BatchTimedOut | None:
+        """The error, once the time is over."""
+        if self._seconds is None or time.monotonic() - self._began <= self._seconds:
+            return None
+        return BatchTimedOut(
+            f"the batch ran longer than batch_timeout_s={self._seconds}",
+            next_step="raise batch_timeout_s, or make batches smaller (maxOffsetsPerTrigger)",
+        )

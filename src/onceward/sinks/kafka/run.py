@@ -1,0 +1,98 @@
+"""What one run of a query keeps from batch to batch, for its attempts. Driver only; made by :mod:`target`.
+
+Connections, the chain in the ledger with the transactional id, the sequencer's port, and what was learned of topics.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+
+from onceward.errors import OncewardError, TransactionTimedOut, TransactionTimeoutTooShort
+from onceward.ids import BatchId
+from onceward.ledger.kafka_chain import KafkaChain
+from onceward.sinks.kafka import preflight
+from onceward.sinks.kafka.driver_task import DriverTurn
+from onceward.sinks.kafka.group_offsets import GroupOffsets
+from onceward.sinks.kafka.rows import partition_counts
+from onceward.sinks.kafka.sequencer.book import EpochBook
+from onceward.sinks.kafka.sequencer.server import Sequencer
+from onceward.sinks.kafka.settings import KafkaSinkSettings
+from onceward.spark.query import RunningBatch
+from onceward.spark.shuffles import Shuffles
+from onceward.wire.client import KafkaClient
+from onceward.wire.options.settings import ProducerSettings
+from onceward.wire.transactions.transaction import LONGER_OR_SMALLER
+
+log = logging.getLogger(__name__)
+
+
+class KafkaRun:
+    """See the module."""
+
+    def __init__(self, settings: KafkaSinkSettings) -> None:
+        pipeline = settings.policy.pipeline
+        self.settings = settings
+        self.client = KafkaClient(settings.client)
+        self.chain = KafkaChain(self.client, settings.ledger_topic, pipeline, settings.producer, owns_client=False)
+        self.group = GroupOffsets(self.client, pipeline, settings.ledger_topic)
+        self.shuffles = Shuffles()
+        self.driver_turn = DriverTurn(settings.driver_records, settings.driver_bytes)
+        self._sequencer: Sequencer | None = None
+        self._fitting: dict[str | None, ProducerSettings] = {}
+        self._overdue: BatchId | None = None  # the last batch that did not end within the transaction's time
+
+    def sequencer(self, frame: DataFrame) -> Sequencer:
+        """The sequencer of this run, on its port."""
+        if self._sequencer is None:
+            bind, advertised = preflight.sequencer_hosts(frame.sparkSession.sparkContext, self.settings)
+            self._sequencer = Sequencer(bind, advertised, self.settings.sequencer_port)
+        return self._sequencer
+
+    def close_epoch(self) -> EpochBook | None:
+        """No task gets another lease; what the sequencer has booked, if there was an epoch."""
+        return None if self._sequencer is None else self._sequencer.close_epoch()
+
+    def counts(self, topic: str | None) -> Callable[[str], int]:
+        """How many partitions a topic has; of ``topic`` as of now, so that one that was added is written to."""
+        known = {} if topic is None else {topic: self.partition_count(topic)}
+        return partition_counts(self.client, known, self.settings.ledger_topic)
+
+    def partition_count(self, topic: str) -> int:
+        """As of now."""
+        return len(self.client.topic_partitions([topic])[topic])
+
+    def producer_settings(self, topic: str | None) -> ProducerSettings:
+        """With record batches no larger than the topic takes; asked once for each topic of a run."""
+        if topic not in self._fitting:
+            self._fitting[topic] = preflight.fitting(self.client, self.settings, topic)
+        return self._fitting[topic]
+
+    def late(self, running: RunningBatch) -> OncewardError | None:
+        """The error of a transaction whose time is over: the coordinator aborts it, and tells whoever sends next; but
+        that may be minutes from now."""
+        transaction = self.chain.transaction
+        if transaction.open_for_ms <= transaction.timeout_ms:
+            return None
+        # Once is bad luck (a broker, an executor); twice it is the batch, and a third time would be no better.
+        again, self._overdue = self._overdue == running.batch, running.batch
+        size = "" if running.input_records is None else f" of {running.input_records:,} source records"
+        what = (
+            f"{running.batch}{size} was not sent within transaction.timeout.ms={transaction.timeout_ms}, counted from "
+            "its first record"
+        )
+        if again:
+            return TransactionTimeoutTooShort(f"{what}, and not when it was tried again", next_step=LONGER_OR_SMALLER)
+        return TransactionTimedOut(what, next_step=f"the batch runs again; if it repeats, {LONGER_OR_SMALLER}")
+
+    def close(self) -> None:
+        """Give back connections and threads. Never raises."""
+        for part in (self._sequencer, self.client):
+            if part is not None:
+                try:
+                    part.close()
+                except (OncewardError, OSError) as error:
+                    log.debug("closing: %s", error)
+        self._sequencer = None

@@ -1,0 +1,24 @@
+"""The Kafka clusters that this process has sources on, and how to talk to them. Driver only.
+
+``kafka_source`` notes each; sinks whose target is not Kafka ask here for a client, to see that a source is still the
+same (:mod:`onceward.sources.kafka_witness`). Of a source that was defined without ``kafka_source`` nothing is known.
+"""
+
+from __future__ import annotations
+
+from onceward.spark.query import KafkaSource
+from onceward.wire.client import KafkaClient
+from onceward.wire.options.settings import ClientSettings
+
+_known: dict[frozenset[str], ClientSettings] = {}
+
+
+def remember(settings: ClientSettings) -> None:
+    """``settings`` are good for the cluster that they name; the newest count."""
+    _known[frozenset(settings.bootstrap_servers)] = settings
+
+
+def client_of(source: KafkaSource) -> KafkaClient | None:
+    """A client of the cluster that ``source`` reads from, shared by all who ask."""
+    settings = _known.get(source.bootstrap_servers)
+    return None if settings is None else KafkaClient.shared(settings)

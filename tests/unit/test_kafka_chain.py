@@ -1,0 +1,94 @@
+"""A chain whose producer id changes: epochs ran out, or Kafka forgot the pipeline, and with it whoever took over."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from onceward.errors import BrokerUnreachable, Fenced, LedgerBehind
+from onceward.ids import AttemptId, BatchId, PipelineId, ProducerIdentity
+from onceward.ledger.kafka_chain import KafkaChain
+from onceward.ledger.record import LedgerRecord
+from onceward.wire.transactions.states import State
+
+
+def record(sequence: int, attempt: AttemptId) -> LedgerRecord:
+    return LedgerRecord(PipelineId("p"), sequence, BatchId("q", sequence), (), attempt, {}, 0)
+
+
+OURS = record(0, AttemptId(7, 1))
+
+
+class Transaction:
+    """Gives a new producer id each time, as if it had been forgotten."""
+
+    def __init__(self) -> None:
+        self.state = State.READY
+        self.identity = ProducerIdentity(7, 1)
+        self.aborted = 0
+
+    def begin(self) -> ProducerIdentity:
+        assert self.state is State.READY
+        self.identity = ProducerIdentity(self.identity.producer_id + 1, 0)
+        self.state = State.OPEN
+        return self.identity
+
+    def abort(self) -> None:
+        self.aborted += 1
+        self.state = State.READY
+
+
+def chain(*read: LedgerRecord | Exception | None) -> Any:
+    """One that has begun under producer 7, and reads these, one after the other."""
+    made: Any = KafkaChain.__new__(KafkaChain)
+    made._pipeline = PipelineId("p")
+    made._producer_id = 7
+    made.transaction = Transaction()
+    answers = list(read)
+
+    def newest() -> LedgerRecord | None:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    made._topic = SimpleNamespace(newest=newest, topic="ledger", answers=answers)
+    return made
+
+
+def test_a_new_producer_id_goes_on_where_the_ledger_is_ours():
+    ours = chain(OURS, OURS)
+    assert ours.begin(OURS) == AttemptId(8, 0)
+    ours.transaction.abort()
+    assert ours.begin(OURS) == AttemptId(9, 0)
+    assert not ours._topic.answers, "it is looked at each time"
+
+
+@pytest.mark.fault("transactional-id-expired")
+@pytest.mark.parametrize(("known", "found"), [(None, record(0, AttemptId(99, 0))), (OURS, record(1, AttemptId(99, 0)))])
+def test_a_new_producer_id_after_a_newer_copy_has_written_is_the_end(known: LedgerRecord | None, found: LedgerRecord):
+    """The broker had forgotten us both, so that it fenced nobody: the ledger tells."""
+    ours = chain(found)
+    with pytest.raises(Fenced, match="has written"):
+        ours.begin(known)
+    assert ours.transaction.aborted == 1
+
+
+def test_the_same_sequence_by_another_is_a_newer_copys():
+    with pytest.raises(Fenced, match="has written"):
+        chain(record(0, AttemptId(99, 0))).begin(OURS)
+
+
+def test_a_new_producer_id_over_a_ledger_that_has_lost_our_last_record_is_refused():
+    with pytest.raises(LedgerBehind):
+        chain(None).begin(OURS)
+
+
+def test_a_ledger_that_cannot_be_read_under_a_new_producer_id_is_asked_again():
+    ours = chain(BrokerUnreachable("nobody"), OURS)
+    with pytest.raises(BrokerUnreachable):
+        ours.begin(OURS)
+    assert ours.begin(OURS) == AttemptId(9, 0), "the id was not taken for checked"
+    assert not ours._topic.answers
