@@ -1,7 +1,8 @@
 """Onceward: end-to-end exactly-once streaming for PySpark.
 
-One micro-batch is one Kafka transaction, written by all executors in parallel, and it holds the batch's output, its
-source offsets and its ledger record. ``__all__`` are the public names; everything else may move.
+One micro-batch is one atomic step that holds the batch's output, its source offsets and its ledger record: with Kafka
+as the target one transaction, written by all executors in parallel. ``__all__`` are the public names; everything else
+may move.
 
 Names are imported when they are first used: a Python worker on an executor needs none of the driver's modules.
 """
@@ -14,24 +15,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onceward import errors as errors
     from onceward.engine.foreach_batch import error_of as error_of
+    from onceward.engine.task_writer import TaskWriter as TaskWriter
+    from onceward.engine.two_phase import CommitResult as CommitResult
+    from onceward.engine.two_phase import Task as Task
     from onceward.errors import OncewardError as OncewardError
+    from onceward.ledger.folder import FolderLedger as FolderLedger
+    from onceward.ledger.kafka_chain import KafkaLedger as KafkaLedger
     from onceward.operate.restart import ExponentialDelay as ExponentialDelay
     from onceward.operate.restart import FailureRate as FailureRate
     from onceward.operate.restart import FixedDelay as FixedDelay
     from onceward.operate.restart import NoRestart as NoRestart
     from onceward.operate.supervise import supervise as supervise
     from onceward.sinks.kafka.sink import KafkaSink as KafkaSink
+    from onceward.sinks.two_phase import TwoPhaseCommitSink as TwoPhaseCommitSink
     from onceward.sources.kafka import kafka_source as kafka_source
     from onceward.sources.lineage import lineage as lineage
     from onceward.spark.session import spark_conf as spark_conf
 
 _HOME = {
+    "CommitResult": "onceward.engine.two_phase",
     "ExponentialDelay": "onceward.operate.restart",
     "FailureRate": "onceward.operate.restart",
     "FixedDelay": "onceward.operate.restart",
+    "FolderLedger": "onceward.ledger.folder",
+    "KafkaLedger": "onceward.ledger.kafka_chain",
     "KafkaSink": "onceward.sinks.kafka.sink",
     "NoRestart": "onceward.operate.restart",
     "OncewardError": "onceward.errors",
+    "Task": "onceward.engine.two_phase",
+    "TaskWriter": "onceward.engine.task_writer",
+    "TwoPhaseCommitSink": "onceward.sinks.two_phase",
     "error_of": "onceward.engine.foreach_batch",
     "kafka_source": "onceward.sources.kafka",
     "lineage": "onceward.sources.lineage",
@@ -40,12 +53,18 @@ _HOME = {
 }
 
 __all__ = [
+    "CommitResult",
     "ExponentialDelay",
     "FailureRate",
     "FixedDelay",
+    "FolderLedger",
+    "KafkaLedger",
     "KafkaSink",
     "NoRestart",
     "OncewardError",
+    "Task",
+    "TaskWriter",
+    "TwoPhaseCommitSink",
     "error_of",
     "errors",
     "kafka_source",

@@ -61,7 +61,7 @@ class Reader:
         """Python with what a page cannot know: addresses, folders, and in quotes the topics and ids of this test."""
         text = re.sub(r"\b(?:broker|localhost):909[23]\b", self.servers, text)
         text = re.sub(r'(?<=checkpointLocation", ")[^"]+', lambda found: self.checkpoint(found[0]), text)
-        text = text.replace("/etc/kafka/ca.crt", str(self.folder / "ca.crt"))
+        text = text.replace("/etc/kafka/ca.crt", str(self.folder / "ca.crt")).replace('"/data/', f'"{self.folder}/')
         text = re.sub(r'(?<=pipeline_id=")[\w-]+', lambda found: self.own(found[0]), text)
         for name, topic in self.topics.items():
             text = re.sub(rf"""(?<=["']){name}(?=["'])""", topic, text)

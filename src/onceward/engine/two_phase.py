@@ -1,0 +1,310 @@
+"""Two-phase targets: tasks prepare, the ledger record decides, the driver publishes what it names. Driver only.
+
+Called by ``engine.micro_batch``. What is written is the matter of a :class:`Committer`, which a user's sink is; here is
+the order, and who may do what when:
+
+1. At the start the chain is taken, and with that no older copy can decide anything. Then the committer settles what it
+   finds prepared: what the newest record names stays, all else was never decided.
+2. Tasks prepare, each task attempt under a name of its own. What no report names never becomes true.
+3. The ledger record, with every committable in it, is appended: the decision.
+4. Each committable is committed, again and again until all are done, here or at the next start; then the record says
+   *finished*. Only then may the next batch be decided.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from onceward import events
+from onceward.engine import task_job
+from onceward.engine.policy import SinkPolicy
+from onceward.engine.target import Attempt, Prepared, Target, Witness, Write
+from onceward.engine.task_writer import TaskResult, TaskWriter
+from onceward.engine.time_limit import TimeLimit
+from onceward.errors import LedgerUnreadable, OncewardError, Recovery, TargetLost, Unfinished
+from onceward.ids import AttemptId, BatchId, PipelineId, TaskAttempt
+from onceward.ledger.chain import Chain
+from onceward.ledger.record import LedgerRecord, Output, State
+from onceward.spark.computation import Computation
+from onceward.spark.query import RunningBatch
+from onceward.spark.shuffles import Shuffles
+
+log = logging.getLogger(__name__)
+
+KIND = "two_phase"
+"""Of a ledger record's output: ``{"version": of the committables, "committables": […]}``."""
+
+_FORMAT = 1
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 5.0
+
+
+class CommitResult(Enum):
+    """What became of one committable."""
+
+    DONE = "done"
+    ALREADY_DONE = "already done"  # by an earlier call, whose answer was lost
+    RETRY_LATER = "retry later"
+    PROGRESS = "progress"  # a part of it is done: call again, and do not count what this call took
+    LOST = "lost"  # what was prepared is gone, and can never be committed
+
+
+class Task(NamedTuple):
+    """One attempt of one task that writes a part of a batch. No two have the same :attr:`name`."""
+
+    pipeline: PipelineId
+    batch: BatchId
+    attempt: AttemptId
+    frame: int
+    """Of the batch's frames which, from 0."""
+    partition_id: int
+    attempt_number: int
+    task_attempt_id: int
+
+    @property
+    def name(self) -> str:
+        """Unique for all time, of characters that file and transaction names may have; begins with the pipeline."""
+        batch, (owner, number) = self.batch.batch_id, self.attempt
+        return f"{self.pipeline}-{batch}-{owner}.{number}-{self.frame}-{self.partition_id}.{self.task_attempt_id}"
+
+
+class Committer(Protocol):
+    """What is written, and how it is made visible; :class:`onceward.TwoPhaseCommitSink` has the words on each."""
+
+    committable_version: ClassVar[int]
+
+    def begin(self, task: Task) -> TaskWriter:
+        """In a task."""
+
+    def commit(self, committable: Any) -> CommitResult | None:
+        """In the driver, after the decision."""
+
+    def abort(self, committable: Any) -> None:
+        """In the driver, instead of it."""
+
+    def recover(self, decided: list[Any]) -> None:
+        """In the driver, at the start."""
+
+    def upgrade(self, committable: Any, version: int) -> Any:
+        """In the driver, for one of an older version."""
+
+
+class TwoPhaseTarget(Target):
+    """One run of a query, writing to one place in two phases.
+
+    :param commit_timeout_s: how long committables are tried again before the query fails, to be started again.
+    """
+
+    def __init__(
+        self,
+        committer: Committer,
+        chain: Chain,
+        policy: SinkPolicy,
+        witness: Witness,
+        *,
+        name: str,
+        commit_timeout_s: float,
+    ) -> None:
+        self.witness = witness
+        self._committer = committer
+        self.chain = chain
+        self._policy = policy
+        self._name = name
+        self.commit_timeout_s = commit_timeout_s
+        self._shuffles = Shuffles()
+
+    def peek(self) -> LedgerRecord | None:
+        return self.chain.peek()
+
+    def open(self, running: RunningBatch) -> LedgerRecord | None:
+        newest = self.chain.take()
+        undone = newest is not None and newest.state is State.DECIDED
+        self._committer.recover(self._committables(newest) if newest is not None and undone else [])
+        return newest
+
+    def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> TwoPhaseAttempt:
+        attempt_id = self.chain.begin(newest)
+        return TwoPhaseAttempt(
+            self._committer, self.chain, self._policy, attempt_id, Computation(self._shuffles), self._name
+        )
+
+    def finish(self, record: LedgerRecord) -> LedgerRecord:
+        waiting = self._committables(record)
+        patience = _Patience(self.commit_timeout_s)
+        while waiting:
+            results = [(committable, self._commit(committable, record)) for committable in waiting]
+            if any(result is not CommitResult.RETRY_LATER for _, result in results):
+                patience = _Patience(self.commit_timeout_s)
+            waiting = [
+                committable
+                for committable, result in results
+                if result in (CommitResult.RETRY_LATER, CommitResult.PROGRESS)
+            ]
+            if waiting and not patience.wait():
+                raise Unfinished(
+                    f"{record.batch} is decided, and {len(waiting)} of its committables were still to be committed "
+                    f"after {self.commit_timeout_s:g} s without progress",
+                    next_step="see why commit() answers 'retry later' or fails (the log has its errors); start the "
+                    "query again: it goes on with them before anything else",
+                    details={"pipeline": record.pipeline, "waiting": len(waiting)},
+                )
+        return self.chain.progress(replace(record, state=State.FINISHED))
+
+    def _commit(self, committable: Any, record: LedgerRecord) -> CommitResult:
+        try:
+            result = self._committer.commit(committable)
+        except OncewardError as error:
+            if error.recovery is Recovery.STOP:
+                raise
+            log.warning("%s: committing a part of %s failed: %s", record.pipeline, record.batch, error)
+            return CommitResult.RETRY_LATER
+        except Exception as error:  # noqa: BLE001 — the decision stands: whatever it is, it is tried again
+            log.warning("%s: committing a part of %s failed: %r", record.pipeline, record.batch, error)
+            return CommitResult.RETRY_LATER
+        result = CommitResult.DONE if result is None else CommitResult(result)
+        if result is CommitResult.LOST:
+            if self._policy.resume != "keep":
+                raise TargetLost(
+                    f"a part of {record.batch} was prepared and decided, and is gone from the target: {committable}",
+                    next_step="find out what removed it, and restore it if that is possible; to go on without it, "
+                    'start once with resume="keep"',
+                    details={"pipeline": record.pipeline, "batch_id": record.batch.batch_id},
+                )
+            log.warning("%s: left out, as it is lost: a part of %s: %s", record.pipeline, record.batch, committable)
+        return result
+
+    def _committables(self, record: LedgerRecord) -> list[Any]:
+        """:raises LedgerUnreadable: they are not this sink's, or of a newer version of it."""
+        output = record.outputs.get(self._name)
+        if output is None or (output.kind, output.version) != (KIND, _FORMAT):
+            raise LedgerUnreadable(
+                f"the newest ledger record of pipeline {record.pipeline} tells of {sorted(record.outputs)}, and not of "
+                f"what this sink ({self._name}) has prepared",
+                next_step="give each sink a pipeline_id of its own",
+            )
+        version, known = int(output.data["version"]), self._committer.committable_version
+        if version > known:
+            raise LedgerUnreadable(
+                f"the newest ledger record of pipeline {record.pipeline} has committables of version {version}; this "
+                f"sink knows up to {known} (committable_version)",
+                next_step="start this pipeline with the code of the sink that wrote them, or with later one",
+            )
+        committables: Sequence[Any] = output.data["committables"]
+        if version == known:
+            return list(committables)
+        return [self._committer.upgrade(committable, version) for committable in committables]
+
+    def settle(self) -> LedgerRecord | None:
+        return self.chain.settle()
+
+    def close(self) -> None:
+        self.chain.close()
+
+
+class TwoPhaseAttempt(Attempt):
+    """One attempt at a batch: what its tasks have prepared, until it is decided or dropped."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        chain: Chain,
+        policy: SinkPolicy,
+        attempt_id: AttemptId,
+        computation: Computation,
+        name: str,
+    ) -> None:
+        self.id = attempt_id
+        self._committer = committer
+        self._chain = chain
+        self._policy = policy
+        self._computation = computation
+        self._limit = TimeLimit(policy)
+        self._name = name
+        self._results: list[list[TaskResult]] = []
+
+    def write(self, write: Write, running: RunningBatch) -> int:
+        ids = {"pipeline": self._policy.pipeline, "query_id": running.batch.query_id, **self.ids}
+        with events.step(events.SEND, batch_id=running.batch.batch_id, **ids):
+            opening = OpenTaskWriter(
+                self._committer, self._policy.pipeline, running.batch, self.id, frame=len(self._results)
+            )
+            results = task_job.run(write.frame, opening, self._computation, self._limit)
+        self._results.append(results)
+        return sum(result.rows for result in results)
+
+    def prepared(self) -> Prepared:
+        self._computation.must_be_one()
+        committables = self._committables()
+        rows = sum(result.rows for results in self._results for result in results)
+        data = {"version": self._committer.committable_version, "committables": committables}
+        return Prepared(
+            {self._name: Output(KIND, _FORMAT, rows, data)},
+            f"{len(committables)} committables of {self.id}",
+            State.DECIDED if committables else State.FINISHED,
+        )
+
+    def _committables(self) -> list[Any]:
+        """Of all frames, in their order and that of their partitions."""
+        reported = (result.committable for results in self._results for result in results)
+        return [committable for committable in reported if committable is not None]
+
+    def commit(self) -> None:
+        self._chain.append(self.record)
+
+    def abort(self) -> None:
+        """What a report has named is dropped; what none has, a task that died has not reported: ``recover``."""
+        committables, self._results = self._committables(), []
+        for committable in committables:
+            self._drop(committable)
+        self._chain.abort()
+
+    def _drop(self, committable: Any) -> None:
+        try:
+            self._committer.abort(committable)
+        except Exception as error:  # noqa: BLE001 — it was not decided, and never becomes true
+            log.warning("%s: %s could not be dropped: %r", self._policy.pipeline, committable, error)
+
+
+@dataclass(frozen=True)
+class OpenTaskWriter:
+    """Opens the committer's writer in each task attempt."""
+
+    committer: Committer
+    pipeline: PipelineId
+    batch: BatchId
+    attempt: AttemptId
+    frame: int
+
+    def __call__(self, task: TaskAttempt) -> TaskWriter:
+        return self.committer.begin(
+            Task(
+                self.pipeline,
+                self.batch,
+                self.attempt,
+                self.frame,
+                task.partition_id,
+                task.attempt_number,
+                task.task_attempt_id,
+            )
+        )
+
+
+class _Patience:
+    """Growing pauses, until the time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self._ends = time.monotonic() + seconds
+        self._pause = _FIRST_PAUSE_SECONDS
+
+    def wait(self) -> bool:
+        """Wait a little; False when the time is over."""
+        if time.monotonic() + self._pause > self._ends:
+            return False
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        return True

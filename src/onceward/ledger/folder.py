@@ -1,0 +1,316 @@
+"""Chains in a folder of a local disk: one file an entry, made by ``link(2)``, of which one caller wins. Driver only.
+
+``<path>/<pipeline>/<slot>.json``, slots counted from 0 without gap. An entry is a ledger record or a takeover, and both
+are made in the same way: written to a file of their own, synced, and linked to the name of the slot behind the newest
+one. ``link`` fails if the name is there (POSIX), so that who has lost a slot has lost the chain:
+
+* a takeover wins the next slot, and no older owner can append there any more: what lies before it is final;
+* a record wins it, or its owner learns that there is a newer one.
+
+Renaming would not do, nor does Spark's ``createAtomic``, which looks first and renames then: a rename that comes late
+replaces what somebody else has put there meanwhile, and says that all is well.
+
+Old entries are removed, and a very late owner could win the name of one. So before any is removed, an empty file
+``floor-<slot>`` says from which slot on entries count (of several the highest); who has won a slot below it has won
+nothing.
+
+The driver that comes next must see the same folder. Network file systems are refused: there an answer can get lost and
+a request be repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerBehind, LedgerUnreachable
+from onceward.ids import AttemptId, PipelineId
+from onceward.ledger.chain import Chain, Ledger
+from onceward.ledger.record import LedgerRecord, decode, encode
+
+log = logging.getLogger(__name__)
+
+_DIGITS = 20
+_SUFFIX = ".json"
+_FLOOR = "floor-"
+_KEPT = 1_000
+"""Entries behind the newest record, for whoever wants to know what was."""
+_NOBODY = -1
+_LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "tmpfs"}
+"""File systems whose ``link`` fails exactly if the name is there, and has happened or not when it returns."""
+
+
+@dataclass(frozen=True)
+class FolderLedger(Ledger):
+    """Chains in a folder of a local disk, which is made when it is missing; one for all pipelines.
+
+    For a query whose driver always starts on the same machine, or on one that is given the same disk.
+
+    :param path: the folder. :raises ConfigurationError: it is empty, or an address of something else.
+    """
+
+    path: str | os.PathLike[str]
+
+    def __post_init__(self) -> None:
+        text = os.fspath(self.path)
+        if not text or "://" in text:
+            raise ConfigurationError(
+                f"FolderLedger(path={text!r}) names no folder of a local disk",
+                next_step="pass the path of a folder; for a ledger that several machines see, use KafkaLedger",
+            )
+        object.__setattr__(self, "path", str(Path(text).absolute()))
+
+    def chain(self, pipeline: PipelineId) -> Chain:
+        return FolderChain(Path(self.path), pipeline)
+
+    @property
+    def where(self) -> Hashable:
+        return ("folder", str(self.path))
+
+
+class FolderChain(Chain):
+    """See the module."""
+
+    def __init__(self, path: Path, pipeline: PipelineId) -> None:
+        self._folder = path / pipeline
+        self._pipeline = pipeline
+        self._next = 0  # the slot behind the newest entry, as far as known
+        self._owner = _NOBODY  # the slot of our takeover
+        self._attempts = 0
+
+    def peek(self) -> LedgerRecord | None:
+        return self._newest_record(self._listed()[0])
+
+    def take(self) -> LedgerRecord | None:
+        with self._reached():
+            if not self._folder.is_dir():
+                self._folder.mkdir(parents=True, exist_ok=True)
+                _sync(self._folder.parent)
+            _refuse_other_file_systems(self._folder)
+        while True:
+            slots, floor = self._listed()
+            self._next = max(slots, default=floor - 1) + 1
+            if self._take_next():
+                return self.newest()
+
+    def _take_next(self) -> bool:
+        """Win the next slot with a takeover; False if it is taken."""
+        entry = {"takeover": self._next, "host": socket.gethostname(), "pid": os.getpid(), "at_ms": _now_ms()}
+        if not self._won(json.dumps(entry).encode()):
+            return False
+        self._owner, self._attempts = self._next, 0
+        self._next += 1
+        return True
+
+    def newest(self) -> LedgerRecord | None:
+        self._refuse_if_overtaken()
+        return self._newest_record([slot for slot in self._listed()[0] if slot < self._next])
+
+    def begin(self, newest: LedgerRecord | None) -> AttemptId:
+        self._refuse_if_overtaken()
+        if not self._path(self._next - 1).exists():
+            raise LedgerBehind(
+                f"the newest entry of pipeline {self._pipeline} in {self._folder} is gone: the folder was deleted, or "
+                "restored from an older copy, while this query was running",
+                next_step="restore the folder; or find out from the output how far it goes, and begin anew under a new "
+                "pipeline_id",
+                details={"newest": None if newest is None else newest.sequence},
+            )
+        self._attempts += 1
+        return AttemptId(self._owner, self._attempts)
+
+    def append(self, record: LedgerRecord) -> None:
+        if not self._won(encode(record)):
+            raise self._overtaken()
+        if self._listed()[1] > self._next:  # the name was free because its entry has been removed
+            with suppress(OSError):
+                self._path(self._next).unlink()
+            raise self._overtaken()
+        self._next += 1
+        if self._next % _KEPT == 0:
+            self._remove_old()
+
+    def progress(self, record: LedgerRecord) -> LedgerRecord:
+        self.append(record)
+        return record
+
+    def abort(self) -> None:
+        """Nothing was begun but a name."""
+
+    def settle(self) -> LedgerRecord | None:
+        """Takes the slot that the append in doubt was for, or the one behind it; from nobody else."""
+        while not self._take_next():
+            if self._record_at(self._next) is None or not self._is_ours(self._next):
+                raise self._overtaken()
+            self._next += 1  # it was carried out
+        return self.newest()
+
+    def _is_ours(self, slot: int) -> bool:
+        record = self._record_at(slot)
+        return record is not None and record.attempt.owner == self._owner
+
+    def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
+        records = (self._record_at(slot) for slot in sorted(self._listed()[0], reverse=True))
+        found = (record for record in records if record is not None)
+        return (record for record, _ in zip(found, range(limit), strict=False))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    # the folder
+
+    def _won(self, entry: bytes) -> bool:
+        """Make the entry of the next slot; False if somebody else has.
+
+        :raises CommitInDoubt: it may be there and not outlast a power failure, or not be there.
+        """
+        target = self._path(self._next)
+        written = self._folder / f".{uuid.uuid4().hex}"
+        with self._reached():
+            _write(written, entry)
+        try:
+            os.link(written, target)
+            _sync(self._folder)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise CommitInDoubt(
+                f"whether {target} was written is not known: {error}",
+                next_step="look at the disk; the next start of the query looks what is there",
+            ) from error
+        finally:
+            with suppress(OSError):
+                written.unlink()
+        return True
+
+    def _refuse_if_overtaken(self) -> None:
+        with self._reached():
+            overtaken = self._path(self._next).exists() or self._listed()[1] > self._next
+        if overtaken:
+            raise self._overtaken()
+
+    def _overtaken(self) -> Fenced:
+        return Fenced(
+            f"a newer copy of pipeline {self._pipeline} has taken slot {self._next} of its ledger in {self._folder}",
+            next_step="leave this copy stopped; if two are running by mistake, give one another pipeline_id",
+        )
+
+    def _listed(self) -> tuple[list[int], int]:
+        """All slots that count and have an entry, as they are now; and the lowest that counts."""
+        with self._reached():
+            try:
+                names = os.listdir(self._folder)
+            except FileNotFoundError:
+                return [], 0
+        floor = max((int(name.removeprefix(_FLOOR)) for name in names if _numbered(name, _FLOOR, "")), default=0)
+        slots = (int(name.removesuffix(_SUFFIX)) for name in names if _numbered(name, "", _SUFFIX))
+        return [slot for slot in slots if slot >= floor], floor
+
+    def _newest_record(self, slots: list[int]) -> LedgerRecord | None:
+        records = (self._record_at(slot) for slot in sorted(slots, reverse=True))
+        return next((record for record in records if record is not None), None)
+
+    def _record_at(self, slot: int) -> LedgerRecord | None:
+        """None where the entry is a takeover, or has been removed meanwhile."""
+        path = self._path(slot)
+        with self._reached():
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                return None
+        if _is_takeover(data):
+            return None
+        return decode(data, where=str(path))
+
+    def _remove_old(self) -> None:
+        """What lies far behind. Never raises: it can be done later."""
+        floor = self._next - _KEPT
+        try:
+            # Never lowered, whoever makes one late: the highest counts. Before any name becomes free.
+            (self._folder / f"{_FLOOR}{floor}").touch()
+            _sync(self._folder)
+            for name in os.listdir(self._folder):
+                old_entry = _numbered(name, "", _SUFFIX) and int(name.removesuffix(_SUFFIX)) < floor
+                old_floor = _numbered(name, _FLOOR, "") and int(name.removeprefix(_FLOOR)) < floor
+                if old_entry or old_floor:
+                    (self._folder / name).unlink()
+        except OSError as error:
+            log.warning("old entries of %s are not removed: %s", self._folder, error)
+
+    def _path(self, slot: int) -> Path:
+        return self._folder / f"{slot:0{_DIGITS}}{_SUFFIX}"
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LedgerUnreachable(
+                f"the ledger folder {self._folder} cannot be used: {error}",
+                next_step="make the folder readable and writable for the driver, and see that its disk has room",
+            ) from error
+
+
+def _numbered(name: str, prefix: str, suffix: str) -> bool:
+    return name.startswith(prefix) and name.endswith(suffix) and name[len(prefix) : -len(suffix) or None].isdecimal()
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """So that the names in it outlast a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_takeover(data: bytes) -> bool:
+    try:
+        return "takeover" in json.loads(data)
+    except (ValueError, TypeError):
+        return False  # decode() says what is wrong with it
+
+
+def _refuse_other_file_systems(folder: Path) -> None:
+    """:raises ConfigurationError: ``folder`` lies on one of which it is not known that ``link`` does what it must."""
+    kind = file_system_of(folder)
+    if kind is not None and kind not in _LOCAL:
+        raise ConfigurationError(
+            f"the ledger folder {folder} lies on a file system of type {kind}, of which it is not known whether one of "
+            "two drivers wins",
+            next_step="keep the ledger on a local disk, or use KafkaLedger",
+        )
+
+
+def file_system_of(folder: Path) -> str | None:
+    """Its type, as Linux names it (``proc(5)``, ``/proc/[pid]/mountinfo``); None where that is not told."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return None
+    device = os.stat(folder).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in lines:
+        mount, _, kind = line.partition(" - ")
+        if mount.split()[2] == wanted:
+            return kind.split()[0]
+    return None
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

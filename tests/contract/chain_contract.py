@@ -1,0 +1,176 @@
+"""What every store of the ledger owes: see ``onceward.ledger.chain``. Run over each of them by ``test_ledgers.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from onceward.errors import CommitInDoubt, Fenced
+from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
+from onceward.ledger.chain import Chain
+from onceward.ledger.record import LedgerRecord, Output, State
+
+P = PipelineId("p")
+
+
+class Store:
+    """One ledger; ``chain()`` is the pipeline's as a new process would open it."""
+
+    def __init__(
+        self,
+        chain: Callable[[], Chain],
+        unanswered: Callable[[Chain, bool], AbstractContextManager[None]],
+    ) -> None:
+        self.chain = chain
+        self.unanswered = unanswered
+
+
+def record(sequence: int, attempt: AttemptId, state: State = State.FINISHED, data: Any = None) -> LedgerRecord:
+    return LedgerRecord(
+        P,
+        sequence,
+        BatchId("q", sequence),
+        (SourceRange(sequence, sequence + 1, {"topic": "id"}),),
+        attempt,
+        {"files": Output("two_phase", 1, 3, {"version": 1, "committables": data or []})},
+        1_700_000_000_000,
+        state,
+    )
+
+
+def append(chain: Chain, newest: LedgerRecord | None, state: State = State.FINISHED) -> LedgerRecord:
+    sequence = 0 if newest is None else newest.sequence + 1
+    made = record(sequence, chain.begin(newest), state)
+    chain.append(made)
+    return made
+
+
+class ChainContract:
+    def test_nothing_is_there_before_the_first_record(self, store: Store) -> None:
+        assert store.chain().peek() is None
+        chain = store.chain()
+        assert chain.take() is None
+        assert chain.newest() is None
+        assert list(chain.history()) == []
+
+    def test_what_is_appended_is_the_newest_for_everybody(self, store: Store) -> None:
+        chain = store.chain()
+        newest = chain.take()
+        for _ in range(3):
+            newest = append(chain, newest)
+            assert store.chain().peek() == newest
+            assert chain.newest() == newest
+        assert store.chain().take() == newest
+        assert next(store.chain().history()) == newest
+
+    def test_a_new_owner_goes_on(self, store: Store) -> None:
+        newest = None
+        for number in range(4):
+            chain = store.chain()
+            assert chain.take() == newest
+            newest = append(chain, newest)
+            assert newest.sequence == number
+
+    def test_no_two_attempts_have_one_name(self, store: Store) -> None:
+        names: list[AttemptId] = []
+        for _ in range(3):
+            chain = store.chain()
+            newest = chain.take()
+            for _ in range(3):
+                names.append(chain.begin(newest))
+                chain.abort()
+        assert len(set(names)) == len(names)
+
+    @pytest.mark.parametrize("heir", ["has appended", "has appended nothing"])
+    @pytest.mark.parametrize("does", ["begin and append", "append", "progress"])
+    def test_an_owner_that_was_replaced_appends_nothing(self, store: Store, does: str, heir: str) -> None:
+        old = store.chain()
+        first = append(old, old.take())
+        begun = record(1, old.begin(first) if does == "append" else AttemptId(-1, -1))
+        new = store.chain()
+        newest = new.take()
+        assert newest == first
+        if heir == "has appended":
+            newest = append(new, newest)
+        doing = {
+            "begin and append": lambda: append(old, first),
+            "append": lambda: old.append(begun),
+            "progress": lambda: old.progress(replace(first, state=State.FINISHED)),
+        }
+        with pytest.raises(Fenced):
+            doing[does]()
+        assert new.newest() == newest
+        append(new, newest)
+
+    def test_progress_replaces_the_newest(self, store: Store) -> None:
+        chain = store.chain()
+        decided = append(chain, chain.take(), State.DECIDED)
+        assert store.chain().peek() == decided
+        finished = chain.progress(replace(decided, state=State.FINISHED))
+        assert (finished.sequence, finished.state) == (0, State.FINISHED)
+        assert store.chain().peek() == finished
+        following = append(chain, finished)
+        assert store.chain().take() == following
+
+    def test_a_new_owner_finishes_what_the_old_one_decided(self, store: Store) -> None:
+        old = store.chain()
+        decided = append(old, old.take(), State.DECIDED)
+        new = store.chain()
+        assert new.take() == decided
+        finished = new.progress(replace(decided, state=State.FINISHED))
+        append(new, finished)
+        with pytest.raises(Fenced):
+            old.progress(replace(decided, state=State.FINISHED))
+
+    @pytest.mark.parametrize("carried_out", [True, False])
+    def test_a_doubt_is_settled_for_good(self, store: Store, carried_out: bool) -> None:
+        chain = store.chain()
+        first = append(chain, chain.take())
+        second = record(1, chain.begin(first))
+        with store.unanswered(chain, carried_out), pytest.raises(CommitInDoubt):
+            chain.append(second)
+        newest = second if carried_out else first
+        assert chain.settle() == newest
+        following = append(chain, newest)
+        assert store.chain().take() == following
+
+    def test_settling_takes_nothing_from_a_new_owner(self, store: Store) -> None:
+        old = store.chain()
+        first = append(old, old.take())
+        with store.unanswered(old, False), pytest.raises(CommitInDoubt):
+            old.append(record(1, old.begin(first)))
+        new = store.chain()
+        newest = new.take()
+        with pytest.raises(Fenced):
+            old.settle()
+        append(new, newest)
+
+    def test_a_peek_takes_nothing(self, store: Store) -> None:
+        chain = store.chain()
+        newest = chain.take()
+        for _ in range(3):
+            begun = record(0 if newest is None else newest.sequence + 1, chain.begin(newest))
+            store.chain().peek()
+            chain.append(begun)
+            newest = begun
+
+    def test_a_large_record(self, store: Store) -> None:
+        """Thousands of committables."""
+        chain = store.chain()
+        newest = chain.take()
+        names = [f"part-{number:06}-{'x' * 60}" for number in range(10_000)]
+        large = record(0, chain.begin(newest), State.DECIDED, names)
+        chain.append(large)
+        assert store.chain().take() == large
+
+    def test_closing_may_be_repeated(self, store: Store) -> None:
+        chain = store.chain()
+        chain.close()
+        taken = store.chain()
+        taken.take()
+        taken.close()
+        taken.close()
