@@ -186,7 +186,7 @@ def _snapshot(base: Path) -> None:
     """The tree as it is now, so that whoever goes on working on it does not disturb."""
     unfinished = base.with_name("unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    for name in ("src", "tests"):
+    for name in ("src", "examples", "tests"):
         shutil.copytree(ROOT / name, unfinished / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", unfinished)
     unfinished.rename(base)
