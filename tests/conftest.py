@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 import tiers
 from onceward import spark_conf
-from onceward.testing import LocalKafka
+from onceward.testing import LocalKafka, LocalPostgres
 
 pytest_plugins = ["fault_table", "no_java"]
 
@@ -53,6 +53,13 @@ def kafka() -> Iterator[LocalKafka]:
     """
     with LocalKafka(proxied=True, properties=IMPATIENT) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[LocalPostgres]:
+    """One server for all tests of a worker; each takes a table, or a pipeline, of its own."""
+    with LocalPostgres() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

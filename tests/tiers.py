@@ -35,7 +35,7 @@ PURE = ("unit", "tidy")
 OWN_DRIVERS = ("chaos", "bench")
 """Folders whose tests run whole pipelines in processes of their own. In ``spark`` those do that ask for no session."""
 
-SHARED_BROKER, SHARED_SPARK = "kafka", "spark"
+SHARED_BROKER, SHARED_SPARK, SHARED_DATABASE = "kafka", "spark", "postgres"
 """The fixtures of ``tests/conftest.py`` that each worker has once."""
 
 _EARLY = {"contract": 2}
@@ -85,7 +85,7 @@ def facts_of(item: pytest.Function) -> Facts:
     shared = {function.__name__ for function in functions if _is_shared(function)}
     own_cluster = folder not in PURE and any(_starts_a_cluster(function) for function in functions)
     faults = {fault for mark in item.iter_markers("fault") for fault in mark.args}
-    broker = folder in ("broker", "chaos") or own_cluster or SHARED_BROKER in shared
+    broker = folder in ("broker", "chaos") or own_cluster or bool({SHARED_BROKER, SHARED_DATABASE} & shared)
     spark = SHARED_SPARK in shared or (broker and folder in ("spark", *OWN_DRIVERS))
     return Facts(
         broker=broker,
@@ -207,5 +207,5 @@ def _is_ours(file: str) -> bool:
 
 
 def _is_shared(function: FunctionType) -> bool:
-    named = function.__name__ in (SHARED_BROKER, SHARED_SPARK)
+    named = function.__name__ in (SHARED_BROKER, SHARED_SPARK, SHARED_DATABASE)
     return named and function.__code__.co_filename == str(TESTS / "conftest.py")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from onceward.errors import OncewardError as OncewardError
     from onceward.ledger.folder import FolderLedger as FolderLedger
     from onceward.ledger.kafka_chain import KafkaLedger as KafkaLedger
+    from onceward.ledger.table import DatabaseLedger as DatabaseLedger
     from onceward.operate.restart import ExponentialDelay as ExponentialDelay
     from onceward.operate.restart import FailureRate as FailureRate
     from onceward.operate.restart import FixedDelay as FixedDelay
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "CommitResult": "onceward.engine.two_phase",
+    "DatabaseLedger": "onceward.ledger.table",
     "ExponentialDelay": "onceward.operate.restart",
     "FailureRate": "onceward.operate.restart",
     "FixedDelay": "onceward.operate.restart",
@@ -54,6 +56,7 @@ _HOME = {
 
 __all__ = [
     "CommitResult",
+    "DatabaseLedger",
     "ExponentialDelay",
     "FailureRate",
     "FixedDelay",

@@ -46,7 +46,7 @@ class AttemptId(NamedTuple):
     """One attempt at a batch: whose it is, and which of its owner's. No two attempts of a pipeline have the same.
 
     ``owner`` is what the ledger's store fences by, ``number`` counts: in Kafka the producer id and its epoch, elsewhere
-    the takeover's number and the attempts since.
+    a takeover and the attempts since.
     """
 
     owner: int

@@ -5,12 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import threading
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from chain_contract import ChainContract, P, Store, append, record
 
@@ -23,11 +26,12 @@ from onceward.errors import (
     LedgerUnreachable,
     LedgerUnreadable,
 )
-from onceward.ledger import folder
+from onceward.ledger import folder, table
 from onceward.ledger.chain import Chain
 from onceward.ledger.folder import FolderChain
 from onceward.ledger.kafka_chain import KafkaChain
-from onceward.testing import LocalKafka
+from onceward.ledger.table import TableChain
+from onceward.testing import LocalKafka, LocalPostgres
 from onceward.wire.connections import ConnectionLost
 
 
@@ -149,6 +153,133 @@ def _take_and_append(path: str, count: int) -> None:
                 appended += 1
         except Fenced:
             continue
+
+
+class TestDatabase(ChainContract):
+    """PostgreSQL 17.5."""
+
+    @pytest.fixture
+    def ledger(self, postgres: LocalPostgres) -> ow.DatabaseLedger:
+        return ow.DatabaseLedger(postgres.url, table=f"ledger_{uuid.uuid4().hex[:12]}")
+
+    @pytest.fixture
+    def store(self, ledger: ow.DatabaseLedger) -> Iterator[Store]:
+        chains: list[Chain] = []
+
+        def chain() -> Chain:
+            chains.append(ledger.chain(P))
+            return chains[-1]
+
+        yield Store(chain, _lost_commit)
+        for each in chains:
+            each.close()
+
+    def test_a_commit_that_arrives_late_is_waited_for(self, store: Store) -> None:
+        """A plain look said "no" here, and then it was carried out."""
+        chain = store.chain()
+        first = append(chain, chain.take())
+        second = record(1, chain.begin(first))
+        under_way: list[psycopg.Connection[Any]] = []
+        with _lost_commit(chain, False, under_way), pytest.raises(CommitInDoubt):
+            chain.append(second)
+        late = threading.Timer(1.0, under_way[0].commit)
+        late.start()
+        assert chain.settle() == second
+        late.join()
+        under_way[0].close()
+
+    def test_a_session_that_hangs_in_its_transaction_is_ended_by_the_server(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its machine is gone, and the row is locked."""
+        monkeypatch.setattr(table, "_IDLE_MS", 2_000)
+        gone = store.chain()
+        first = append(gone, gone.take())
+        under_way: list[psycopg.Connection[Any]] = []
+        with _lost_commit(gone, False, under_way), pytest.raises(CommitInDoubt):
+            gone.append(record(1, gone.begin(first)))
+        assert store.chain().take() == first
+        under_way[0].close()
+
+    def test_a_decision_outlasts_a_crash_where_commits_are_not_waited_for(
+        self, ledger: ow.DatabaseLedger, postgres: LocalPostgres
+    ) -> None:
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            connection.execute("ALTER ROLE postgres SET synchronous_commit = off")
+        try:
+            chain = ledger.chain(P)
+            newest = append(chain, chain.take())
+            postgres.kill()
+            postgres.start()
+            assert ledger.chain(P).take() == newest
+        finally:
+            with psycopg.connect(postgres.url, autocommit=True) as connection:
+                connection.execute("ALTER ROLE postgres RESET synchronous_commit")
+
+    def test_a_row_that_was_deleted_does_not_bring_its_owner_back(
+        self, ledger: ow.DatabaseLedger, postgres: LocalPostgres
+    ) -> None:
+        old = ledger.chain(P)
+        begun = record(0, old.begin(old.take()))
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            connection.execute(f"DELETE FROM {ledger.table}")  # noqa: S608 — a name of ours
+        new = ledger.chain(P)
+        new.take()
+        with pytest.raises(Fenced):
+            old.append(begun)
+
+    def test_a_database_that_is_away_is_named_without_the_password(self) -> None:
+        ledger = ow.DatabaseLedger("postgresql://me:a-secret@127.0.0.1:1/none?connect_timeout=2")
+        with pytest.raises(LedgerUnreachable, match=r"127\.0\.0\.1") as refused:
+            ledger.chain(P).take()
+        assert "a-secret" not in f"{refused.value} {refused.value!r} {ledger!r}"
+
+    @pytest.mark.parametrize("url", ["", "mysql://x/y", "jdbc:postgresql://x/y", None])
+    def test_what_is_no_address_is_refused(self, url: Any) -> None:
+        with pytest.raises(ConfigurationError, match="postgresql://"):
+            ow.DatabaseLedger(url)
+
+    @pytest.mark.parametrize("name", ["", "Ledger", "a b", "a;drop", "a.b.c"])
+    def test_what_is_no_table_is_refused(self, name: str) -> None:
+        with pytest.raises(ConfigurationError, match="table="):
+            ow.DatabaseLedger("postgresql://x/y", table=name)
+
+
+@contextmanager
+def _lost_commit(
+    chain: Chain, carried_out: bool, under_way: list[psycopg.Connection[Any]] | None = None
+) -> Iterator[None]:
+    """The COMMIT gets no answer: it was carried out, or waits somewhere, or never left."""
+    assert isinstance(chain, TableChain)
+    connection = chain._connected()
+
+    class Losing:
+        """The connection, but for its commit."""
+
+        closed = False
+        appending = False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(connection, name)
+
+        def execute(self, statement: str, *parameters: Any) -> Any:
+            self.appending = "SET sequence" in statement
+            return connection.execute(statement, *parameters)
+
+        def commit(self) -> None:
+            if carried_out or not self.appending:
+                connection.commit()
+            if self.appending:
+                raise psycopg.OperationalError("lost on purpose")
+
+        def close(self) -> None:
+            if under_way is None:
+                connection.close()
+            else:
+                under_way.append(connection)
+
+    chain._connection = Losing()  # type: ignore[assignment]
+    yield
 
 
 class TestKafka(ChainContract):

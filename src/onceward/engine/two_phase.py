@@ -69,7 +69,7 @@ class Task(NamedTuple):
     @property
     def name(self) -> str:
         """Unique for all time, of characters that file and transaction names may have; begins with the pipeline."""
-        batch, (owner, number) = self.batch.batch_id, self.attempt
+        batch, (owner, number) = f"{self.batch.query_id[:8]}-{self.batch.batch_id}", self.attempt
         return f"{self.pipeline}-{batch}-{owner}.{number}-{self.frame}-{self.partition_id}.{self.task_attempt_id}"
 
 

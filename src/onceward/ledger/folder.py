@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import socket
 import time
 import uuid
@@ -83,7 +84,7 @@ class FolderChain(Chain):
         self._folder = path / pipeline
         self._pipeline = pipeline
         self._next = 0  # the slot behind the newest entry, as far as known
-        self._owner = _NOBODY  # the slot of our takeover
+        self._owner = _NOBODY
         self._attempts = 0
 
     def peek(self) -> LedgerRecord | None:
@@ -106,7 +107,8 @@ class FolderChain(Chain):
         entry = {"takeover": self._next, "host": socket.gethostname(), "pid": os.getpid(), "at_ms": _now_ms()}
         if not self._won(json.dumps(entry).encode()):
             return False
-        self._owner, self._attempts = self._next, 0
+        # Named by the time of day and by lot: names of a folder that was deleted must not come back.
+        self._owner, self._attempts = _now_ms() << 16 | secrets.randbits(16), 0
         self._next += 1
         return True
 

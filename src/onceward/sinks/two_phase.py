@@ -40,7 +40,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
 
     :param pipeline_id: the stable name of this query: its key in the ledger. One running query per id; a second one
         takes over.
-    :param ledger: where decisions are kept: ``ow.KafkaLedger``, ``ow.FolderLedger``.
+    :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``, ``ow.KafkaLedger``.
     :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without what :meth:`commit` calls lost.
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
@@ -64,7 +64,8 @@ class TwoPhaseCommitSink(ForeachBatchSink):
     ) -> None:
         if not isinstance(ledger, Ledger):
             raise ConfigurationError(
-                f"ledger={ledger!r} is no ledger", next_step="pass ow.FolderLedger(…) or ow.KafkaLedger(…)"
+                f"ledger={ledger!r} is no ledger",
+                next_step="pass ow.FolderLedger(…), ow.DatabaseLedger(…) or ow.KafkaLedger(…)",
             )
         if not commit_timeout_s >= 0:
             raise ConfigurationError(

@@ -10,6 +10,7 @@ outcome.
 from onceward.testing.faults import arm_from_environment, fired_faults
 from onceward.testing.kafka_node import KafkaNode
 from onceward.testing.local_kafka import LocalKafka
+from onceward.testing.local_postgres import LocalPostgres
 from onceward.testing.proxy import KafkaProxy, ProxyFault
 from onceward.testing.topic_reader import ReadRecord, read_topic
 from onceward.testing.verdict import Verdict, exactly_once
@@ -18,6 +19,7 @@ __all__ = [
     "KafkaNode",
     "KafkaProxy",
     "LocalKafka",
+    "LocalPostgres",
     "ProxyFault",
     "ReadRecord",
     "Verdict",

@@ -191,7 +191,7 @@ def assert_holds(kit: SinkKit, values: Sequence[str], newest: int | None) -> Non
 
 
 @contextmanager
-def fault(step: str, phase: str, what: BaseException | Callable[[], None]) -> Iterator[None]:
+def fault(step: str, phase: str, what: BaseException | Callable[[], object]) -> Iterator[None]:
     """Once, when ``step`` of a batch is ``phase``: raise ``what``, or call it."""
     waiting = [what]
 

@@ -1,0 +1,283 @@
+"""Chains in a table of a PostgreSQL database: one row a pipeline, changed by its owner only. Driver only.
+
+``owner`` counts takeovers. Taking the chain is one ``UPDATE`` that raises it; an append is one ``UPDATE`` that asks for
+the owner and the sequence that it knows, and changes no row if somebody else has been there. Three things are not
+obvious:
+
+* a ``COMMIT`` without an answer may still be carried out *after* somebody has looked. So a doubt is settled by an
+  ``UPDATE`` of the same row: it waits for the row's lock, sees what became of the commit, and fences it for good. A
+  plain ``SELECT`` does neither.
+* a client that is gone without a word (its machine, its network) holds that lock for as long as the server takes it for
+  alive: ``idle_in_transaction_session_timeout`` ends that.
+* ``synchronous_commit`` may be off for a database or a role: a decision asks for it.
+
+What the row says lasts as long as the database's own promise: a standby that is promoted and had not all of it has lost
+decisions, which shows at the next batch as ``LedgerBehind``.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerBehind, LedgerUnreachable
+from onceward.ids import AttemptId, PipelineId
+from onceward.ledger.chain import Chain, Ledger
+from onceward.ledger.record import LedgerRecord, State, decode, encode
+
+if TYPE_CHECKING:
+    import psycopg
+
+log = logging.getLogger(__name__)
+
+DEFAULT_TABLE = "onceward_ledger"
+_TABLE = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
+_IDLE_MS = 30_000
+_STATEMENT_MS = 60_000
+_CONNECT_SECONDS = 30
+_NOBODY = -1
+
+_CREATE = """
+CREATE TABLE IF NOT EXISTS {table} (
+    pipeline text PRIMARY KEY,
+    owner bigint NOT NULL,
+    sequence bigint NOT NULL,
+    state text NOT NULL,
+    record text,
+    changed_at timestamptz NOT NULL DEFAULT now()
+)"""
+# Owners are counted from the time of day, so that those of a row that was deleted do not come back.
+_BE_THERE = (
+    "INSERT INTO {table} (pipeline, owner, sequence, state) "
+    "VALUES (%s, (1000 * extract(epoch FROM clock_timestamp()))::bigint, -1, '') ON CONFLICT DO NOTHING"
+)
+_TAKE = "UPDATE {table} SET owner = owner + 1, changed_at = now() WHERE pipeline = %s RETURNING owner, record"
+_TAKE_AGAIN = _TAKE.replace(" RETURNING", " AND owner = %s RETURNING")
+_APPEND = (
+    "UPDATE {table} SET sequence = %s, state = %s, record = %s, changed_at = now() "
+    "WHERE pipeline = %s AND owner = %s AND sequence = %s AND state = %s"
+)
+_READ = "SELECT owner, sequence, record FROM {table} WHERE pipeline = %s"
+
+
+@dataclass(frozen=True)
+class DatabaseLedger(Ledger):
+    """Chains in a table of a PostgreSQL database (12 or later), which is created when it is missing.
+
+    Needs the extra ``onceward[postgresql]``, and for the login the rights to SELECT, INSERT and UPDATE; CREATE in the
+    schema where the table is missing.
+
+    :param url: ``postgresql://user:password@host:port/database?sslmode=…``, as libpq takes it. What is not in it comes
+        from libpq's own variables and files (``PGPASSWORD``, ``~/.pgpass``).
+    :param table: its name, also ``schema.table``: lower case letters, digits and ``_``.
+    :raises ConfigurationError: no such URL or name, or the extra is not installed.
+    """
+
+    url: str = field(repr=False)
+    table: str = DEFAULT_TABLE
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.url, str) or not self.url.startswith(("postgresql://", "postgres://")):
+            raise ConfigurationError(
+                "DatabaseLedger(url=…) is no address of a PostgreSQL database",
+                next_step="pass postgresql://user@host:port/database",
+            )
+        if not _TABLE.fullmatch(self.table):
+            raise ConfigurationError(
+                f"table={self.table!r} is not a usable name",
+                next_step="use lower case letters, digits and '_', and a schema and '.' before it if need be",
+            )
+        _driver()
+
+    def chain(self, pipeline: PipelineId) -> Chain:
+        return TableChain(self.url, self.table, pipeline)
+
+    @property
+    def where(self) -> Hashable:
+        address = urlsplit(self.url)
+        return ("postgresql", address.hostname, address.port, address.path, self.table)
+
+
+class TableChain(Chain):
+    """See the module."""
+
+    def __init__(self, url: str, table: str, pipeline: PipelineId) -> None:
+        self._url = url
+        self._table = table
+        self._pipeline = pipeline
+        self._place = f"table {table} of {urlsplit(url).hostname or 'the database'}"
+        self._connection: psycopg.Connection[Any] | None = None
+        self._owner = _NOBODY
+        self._known: tuple[int, str] = (-1, "")  # sequence and state of the row, as far as known
+        self._attempts = 0
+
+    def peek(self) -> LedgerRecord | None:
+        if self._row_of(_READ_IF_THERE, (self._table,)) in (None, (None,)):
+            return None
+        found = self._row_of(_READ, (self._pipeline,))
+        return None if found is None else self._decoded(found[2])
+
+    def take(self) -> LedgerRecord | None:
+        if self._row_of(_READ_IF_THERE, (self._table,)) in (None, (None,)):
+            with self._talking() as connection:  # of two who create it at once one may be told that it is there
+                try:
+                    connection.execute(self._sql(_CREATE))
+                    connection.commit()
+                except _driver().errors.UniqueViolation:
+                    connection.rollback()
+        with self._talking() as connection:
+            connection.execute(self._sql(_BE_THERE), (self._pipeline,))
+            found = connection.execute(self._sql(_TAKE), (self._pipeline,)).fetchone()
+            connection.commit()
+        return self._now_ours(found)
+
+    def _now_ours(self, found: Any) -> LedgerRecord | None:
+        if found is None:
+            raise self._overtaken()
+        self._owner, self._attempts = int(found[0]), 0
+        newest = self._decoded(found[1])
+        self._known = (-1, "") if newest is None else (newest.sequence, newest.state.value)
+        return newest
+
+    def newest(self) -> LedgerRecord | None:
+        return self._decoded(self._ours()[2])
+
+    def begin(self, newest: LedgerRecord | None) -> AttemptId:
+        found = self._ours()
+        if int(found[1]) < self._known[0]:
+            raise LedgerBehind(
+                f"the chain of pipeline {self._pipeline} in {self._place} ended with sequence {self._known[0]} and now "
+                f"ends with {found[1]}: the database was restored from an older copy, or a standby was promoted that "
+                "had not all of it",
+                next_step="restore the table; or find out from the output how far it goes, and begin anew under a new "
+                "pipeline_id",
+            )
+        self._attempts += 1
+        return AttemptId(self._owner, self._attempts)
+
+    def append(self, record: LedgerRecord) -> None:
+        known = self._known
+        text = encode(record).decode()
+        with self._talking() as connection:
+            connection.execute("SET LOCAL synchronous_commit = on")
+            sequence, state = known
+            parameters = (record.sequence, record.state.value, text, self._pipeline, self._owner, sequence, state)
+            if connection.execute(self._sql(_APPEND), parameters).rowcount != 1:
+                connection.rollback()
+                raise self._overtaken()
+            try:
+                connection.commit()
+            except _driver().Error as error:
+                self._forget_connection()
+                raise CommitInDoubt(
+                    f"whether {record.batch} was written to {self._place} is not known: {error}",
+                    next_step="see that the database answers; the next start of the query asks it",
+                ) from error
+        self._known = (record.sequence, record.state.value)
+
+    def progress(self, record: LedgerRecord) -> LedgerRecord:
+        written = replace(record, state=State(record.state))
+        self.append(written)
+        return written
+
+    def abort(self) -> None:
+        """Nothing was begun but a name."""
+
+    def settle(self) -> LedgerRecord | None:
+        self._forget_connection()  # its own transaction may still be under way: the update below waits for it
+        with self._talking() as connection:
+            found = connection.execute(self._sql(_TAKE_AGAIN), (self._pipeline, self._owner)).fetchone()
+            connection.commit()
+        return self._now_ours(found)
+
+    def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
+        """The newest alone."""
+        newest = self.peek()
+        return iter([newest][:limit] if newest else ())
+
+    def close(self) -> None:
+        self._forget_connection()
+
+    # the database
+
+    def _ours(self) -> Any:
+        found = self._row_of(_READ, (self._pipeline,))
+        if found is None:
+            raise LedgerBehind(
+                f"pipeline {self._pipeline} is gone from {self._place} while this query was running",
+                next_step="restore the table; or begin anew under a new pipeline_id",
+            )
+        if int(found[0]) != self._owner:
+            raise self._overtaken()
+        return found
+
+    def _row_of(self, statement: str, parameters: tuple[object, ...]) -> Any:
+        with self._talking() as connection:
+            found = connection.execute(self._sql(statement), parameters).fetchone()
+            connection.commit()
+        return found
+
+    def _sql(self, statement: str) -> Any:
+        return statement.replace("{table}", self._table)  # a name that was checked
+
+    def _decoded(self, text: str | None) -> LedgerRecord | None:
+        return None if text is None else decode(text.encode(), where=f"{self._place}, row {self._pipeline!r}")
+
+    def _overtaken(self) -> Fenced:
+        return Fenced(
+            f"a newer copy of pipeline {self._pipeline} has taken its chain in {self._place}",
+            next_step="leave this copy stopped; if two are running by mistake, give one another pipeline_id",
+        )
+
+    @contextmanager
+    def _talking(self) -> Iterator[psycopg.Connection[Any]]:
+        """With a connection; what goes wrong before a COMMIT was sent has not happened."""
+        psycopg = _driver()
+        try:
+            connection = self._connected()
+            yield connection
+        except psycopg.Error as error:
+            self._forget_connection()
+            raise LedgerUnreachable(
+                f"the ledger in {self._place} cannot be used: {error}",
+                next_step="see that the database answers and that this login may SELECT, INSERT and UPDATE there (and "
+                "CREATE, where the table is missing); then start the query again",
+            ) from error
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            began = time.monotonic()
+            self._connection = _driver().connect(
+                self._url,
+                connect_timeout=_CONNECT_SECONDS,
+                keepalives_idle=10,
+                application_name=f"onceward-{self._pipeline}"[:63],
+                options=f"-c idle_in_transaction_session_timeout={_IDLE_MS} -c statement_timeout={_STATEMENT_MS}",
+            )
+            log.debug("connected to %s in %.0f ms", self._place, 1000 * (time.monotonic() - began))
+        return self._connection
+
+    def _forget_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):  # it is being given up
+                connection.close()
+
+
+_READ_IF_THERE = "SELECT to_regclass(%s)::text"
+
+
+def _driver() -> Any:
+    try:
+        import psycopg
+    except ImportError as error:
+        raise ConfigurationError(
+            f"a ledger in PostgreSQL needs psycopg: {error}", next_step='pip install "onceward[postgresql]"'
+        ) from error
+    return psycopg
