@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import onceward as ow
-from job_process import News
+from job_news import News
 from onceward import events
 from onceward.spark.connector import spark_connector_coordinates
 from onceward.testing import faults

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from pipeline_job import FAILED_OTHERWISE, STOPPED_BY_US, JobSettings
 
 from fault_table import invalid
-from job_process import spark_home
+from job_news import spark_home
+from onceward.operate.job_process import JobProcess
 from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, FiredFault, fired_faults
 
 PATIENCE_SECONDS = 400  # for one life of a job, on a machine with other things to do
@@ -36,49 +33,30 @@ class Step:
     error: str | None = None
 
 
-class JobLife:
-    """The job's driver, its JVM, executors and Python workers: a session of their own, from start to burial."""
+class JobLife(JobProcess):
+    """The job, armed with faults; what of it outlives its driver goes on, as it does in life."""
 
     def __init__(self, settings: JobSettings, faults: str, folder: Path) -> None:
         self.settings = settings
         self.armed = [fault for fault in faults.split(";") if fault]
         self._fired = folder / "fired.jsonl"
-        self._log = folder / "stderr.log"
-        environment = {**os.environ, "SPARK_HOME": str(spark_home(folder))}
-        environment.pop(FAULTS_VARIABLE, None)
+        environment: dict[str, str | None] = {"SPARK_HOME": str(spark_home(folder)), FAULTS_VARIABLE: None}
         if faults:
             environment |= {FAULTS_VARIABLE: faults, FIRED_VARIABLE: str(self._fired)}
         self.started_at = time.time()
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("pipeline_job.py")), settings.to_json()],
-                stdin=subprocess.PIPE,  # the job's lifeline
-                stdout=log,
-                stderr=log,
-                env=environment,
-                cwd=folder,
-                start_new_session=True,
-            )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def status(self) -> int | None:
-        """None while it runs, else its exit status; minus the signal's number if one ended it."""
-        return self._process.poll()
+        command = [sys.executable, str(Path(__file__).with_name("pipeline_job.py")), settings.to_json()]
+        super().__init__(command, folder=folder, log=folder / "stderr.log", environment=environment)
 
     @property
     def fired(self) -> list[FiredFault]:
         return fired_faults(self._fired)
 
-    def wait(self) -> int:
+    def wait(self, timeout_s: float | None = PATIENCE_SECONDS) -> int:
         """Its exit status. Fails when it does not end in time."""
         try:
-            return self._process.wait(PATIENCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"the job did not end within {PATIENCE_SECONDS} s; {self._last_steps()}\n{self.log_tail()}")
+            return super().wait(timeout_s)
+        except TimeoutError:
+            pytest.fail(f"the job did not end within {timeout_s} s; {self._last_steps()}\n{self.log_tail()}")
 
     def must_have_fired(self) -> None:
         """A fault that was armed and never happened proves nothing: the test is invalid then."""
@@ -142,68 +120,8 @@ class JobLife:
         """Let the job go on that ``hold`` has stopped."""
         (Path(self.settings.folder) / "go").touch()
 
-    def kill(self) -> None:
-        """SIGKILL to driver, JVM and whatever shares their process group, in the same instant."""
-        os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def suspend(self) -> None:
-        os.killpg(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.killpg(self.pid, signal.SIGCONT)
-
-    def executors(self) -> list[psutil.Process]:
-        """The executors' JVMs of a local-cluster."""
-        return [p for p in _session_members(self.pid) if "CoarseGrainedExecutorBackend" in " ".join(_command(p))]
-
-    def python_workers(self) -> list[psutil.Process]:
-        """Python worker daemons and the workers they forked."""
-        return [p for p in _session_members(self.pid) if "worker_daemon" in " ".join(_command(p))]
-
-    def bury(self) -> None:
-        """Kill what is left, and wait until nothing is."""
-        if self.status is None:
-            self.kill()
-        deadline = time.monotonic() + 20
-        while left := _session_members(self.pid):
-            if time.monotonic() > deadline - 15:  # workers end by themselves when the JVM is gone
-                for process in left:
-                    send(process, signal.SIGKILL)
-            assert time.monotonic() < deadline, f"left over: {left}"
-            time.sleep(0.05)
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-
     def log_tail(self, characters: int = 6_000) -> str:
-        """The end of the job's log, without the JVM's stack frames."""
-        lines = self._log.read_text(errors="replace").splitlines()
-        told = "\n".join(line for line in lines if not line.lstrip().startswith(("at ", "\tat ")))
-        return f"--- the end of the job's log ---\n{told[-characters:]}"
+        return f"--- the end of the job's log ---\n{super().log_tail(characters)}"
 
     def _last_steps(self) -> str:
         return f"last news: {self.news[-8:]}"
-
-
-def _session_members(session: int) -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if _is_member(process, session)]
-
-
-def _is_member(process: psutil.Process, session: int) -> bool:
-    try:
-        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
-    except (ProcessLookupError, PermissionError, psutil.Error):
-        return False
-
-
-def _command(process: psutil.Process) -> Sequence[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return ()
-
-
-def send(process: psutil.Process, number: signal.Signals) -> None:
-    """``number`` to ``process``, if it is still there."""
-    with suppress(psutil.NoSuchProcess):
-        process.send_signal(number)

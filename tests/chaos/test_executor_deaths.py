@@ -8,10 +8,11 @@ from collections.abc import Callable
 import psutil
 import pytest
 from pipeline_audit import audit
-from pipeline_lives import JobLife, send
+from pipeline_lives import JobLife
 from pipeline_runs import Pipeline
 
 from fault_table import fired
+from onceward.operate.job_process import signal_all, with_children
 from onceward.testing import LocalKafka
 from onceward.testing.proxy import HeldRequest
 
@@ -44,7 +45,7 @@ def test_an_executor_killed_while_it_sends_costs_one_attempt(
     with pipeline.job(BOTH_MID_SEND) as life:
         life.until_fired()
         for process in container_of_an_executor(life):
-            send(process, signal.SIGKILL)
+            signal_all([process], signal.SIGKILL)
         assert life.wait() == 0, life.log_tail()
     must_have_run_twice(pipeline, life)
 
@@ -95,14 +96,14 @@ def test_what_an_executor_still_sends_after_it_was_frozen_is_refused(
             life.until(lambda: late.fired, "the second Produce")
             frozen = container_of_the_sender(life, late.held[0].client_port)
             for process in frozen:
-                send(process, signal.SIGSTOP)
+                signal_all([process], signal.SIGSTOP)
             life.until(lambda: pipeline.lag() == 0, "lag 0")
             before = audit(pipeline)
 
             late.release()
             assert set(produce_codes(late.held[0])) <= {INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE}
             for process in frozen:
-                send(process, signal.SIGCONT)
+                signal_all([process], signal.SIGCONT)
             after = audit(pipeline)
             written = (after.committed, after.aborted_records)
             assert written == (before.committed, before.aborted_records), "not even as an aborted record"
@@ -132,7 +133,7 @@ def produce_codes(held: HeldRequest) -> list[int]:
 
 def container_of_the_sender(life: JobLife, port: int) -> list[psutil.Process]:
     """The executor, with its Python processes, of which one has a socket with that port."""
-    containers = [[executor, *executor.children(recursive=True)] for executor in life.executors()]
+    containers = [with_children(executor) for executor in life.executors()]
     senders = [
         members
         for members in containers

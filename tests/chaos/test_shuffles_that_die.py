@@ -9,11 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 from pipeline_audit import ask_the_checker, audit, output_rows
-from pipeline_lives import JobLife, send
+from pipeline_lives import JobLife
 from pipeline_models import copies
 from pipeline_runs import Pipeline
 
 from fault_table import fired
+from onceward.operate.job_process import signal_all
 from onceward.testing import LocalKafka
 from onceward.testing.topic_reader import read_topic
 from onceward.testing.verdict import exactly_once
@@ -101,4 +102,4 @@ def kill_and_wait(life: JobLife) -> None:
 
 def kill(executor: psutil.Process) -> None:
     for process in [executor, *executor.children(recursive=True)]:
-        send(process, signal.SIGKILL)
+        signal_all([process], signal.SIGKILL)

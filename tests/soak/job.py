@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.streaming import StreamingQuery
 
 import onceward as ow
-from job_process import News
+from job_news import News
 from onceward import events
 from onceward.testing import faults
 

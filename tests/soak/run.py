@@ -13,11 +13,11 @@ from typing import TypeVar
 from confluent_kafka import KafkaException
 
 from onceward.errors import OncewardError
+from onceward.operate.job_process import JobProcess, signal_all, with_children
 
 from .cluster import Cluster
 from .feeder import FeederSettings
 from .plan import Fault, plan
-from .processes import GuardedProcess, signal_all
 from .state import SoakFolder, State
 from .supervisor import StoppedForGood, Supervisor
 from .verdict import lag_of, open_transactions
@@ -75,19 +75,25 @@ class Soak:
             return f"the driver ends again and again: {end}"
         finally:
             self._settle()
-            feeder.end(30)
+            feeder.stop(30)
             supervisor.stop()
             self._folder.save(state)
 
-    def _start_feeder(self, cluster: Cluster) -> GuardedProcess:
+    def _start_feeder(self, cluster: Cluster) -> JobProcess:
         settings = FeederSettings(cluster.servers, self._settings.records_per_second, str(self._folder.account))
         environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
         command = [sys.executable, "-m", "soak.feeder", settings.to_json()]
-        return GuardedProcess(command, self._folder.path / "feeder.log", self._folder.path, environment)
+        return JobProcess(
+            command,
+            folder=self._folder.path,
+            log=self._folder.path / "feeder.log",
+            environment=environment,
+            guarded=True,
+        )
 
     # ── while things are broken ──
 
-    def _under_faults(self, cluster: Cluster, supervisor: Supervisor, feeder: GuardedProcess) -> str | None:
+    def _under_faults(self, cluster: Cluster, supervisor: Supervisor, feeder: JobProcess) -> str | None:
         state = self._state
         faults = plan(self._settings.seed, state.position)
         fault = next(faults)
@@ -136,13 +142,14 @@ class Soak:
                         return False
                     time.sleep(fault.lasts_s)
                     began = time.time()
-                executors = driver.executors()
+                executors = [with_children(jvm) for jvm in driver.executors()]
                 if not executors:
                     return False
                 processes = executors[fault.victim % len(executors)]
                 victim = f"executor {processes[0].pid} of {len(executors)}"
             else:
-                processes = driver.driver()
+                containers = {process for jvm in driver.executors() for process in with_children(jvm)}
+                processes = [process for process in driver.members() if process not in containers]
                 victim = f"driver {driver.pid}"
             if fault.kind == "kill-driver":
                 driver.kill()
@@ -168,12 +175,12 @@ class Soak:
 
     # ── afterwards ──
 
-    def _catch_up(self, cluster: Cluster, supervisor: Supervisor, feeder: GuardedProcess) -> str | None:
+    def _catch_up(self, cluster: Cluster, supervisor: Supervisor, feeder: JobProcess) -> str | None:
         self._settle()
         supervisor.calm()
         if not cluster.heals():
             return "the brokers did not heal"
-        status = feeder.end(120)
+        status = feeder.stop(120)
         if status != 0:
             return f"the feeder ended with status {status}: {feeder.log_tail()}"
         deadline = time.monotonic() + _CATCH_UP_SECONDS

@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from job_process import spark_home
+from job_news import spark_home
+from onceward.operate.job_process import JobProcess
 from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE
 
 from .job import JobSettings
 from .plan import step_errors
-from .processes import Driver
 from .scatter import FUNCTIONS
 from .state import SoakFolder, State
 
@@ -38,7 +38,7 @@ class Supervisor:
         self._state = state
         self._servers = bootstrap_servers
         self._max_offsets = max_offsets
-        self._driver: Driver | None = None
+        self._driver: JobProcess | None = None
         self._life: Path | None = None
         self._told = 0
         self._ends_in_vain = 0
@@ -46,7 +46,7 @@ class Supervisor:
         self.last_commit = time.monotonic()
 
     @property
-    def driver(self) -> Driver | None:
+    def driver(self) -> JobProcess | None:
         """The life that runs, if one does."""
         return self._driver if self._driver is not None and self._driver.status is None else None
 
@@ -78,7 +78,7 @@ class Supervisor:
 
     def stop(self) -> int | None:
         """Ask the driver to end, as a deployment would; its status."""
-        status = self._driver.end(_STOP_SECONDS) if self._driver is not None else None
+        status = self._driver.stop(_STOP_SECONDS) if self._driver is not None else None
         self._listen()
         self._driver = None
         self._tidy()
@@ -112,13 +112,13 @@ class Supervisor:
         }
         (life / "tmp").mkdir()
         command = [sys.executable, "-m", "soak.job", settings.to_json()]
-        self._driver = Driver(command, life / "driver.log", life, environment)
+        self._driver = JobProcess(command, folder=life, log=life / "driver.log", environment=environment, guarded=True)
 
     def _bury(self) -> None:
         if self._driver is None:
             return
         status = self._driver.status
-        if status == 128 + 9:
+        if status == -signal.SIGKILL:
             self._ends_in_vain = 0
         else:
             end = self._news_of("ended")[-1:]

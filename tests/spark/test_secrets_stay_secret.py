@@ -17,7 +17,7 @@ from secured_cluster import KEY_PASSWORD, PASSWORD, SecuredKafka
 from test_logins import encoded
 
 import fault_table
-from job_process import spark_home
+from job_news import spark_home
 from onceward.wire.acls import minimal_acls
 
 JOB = Path(__file__).with_name("secret_job.py")

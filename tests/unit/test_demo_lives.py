@@ -22,6 +22,7 @@ from onceward.demo.kill_plan import Kill
 from onceward.demo.screen import Screen
 from onceward.demo.settings import DemoSettings, JobSettings
 from onceward.demo.supervisor import Supervisor
+from onceward.operate import job_process as processes
 from onceward.testing.faults import FAULTS_VARIABLE
 
 FAULT = "commit:finished:1:kill"
@@ -72,7 +73,7 @@ class _Job:
     def kill(self) -> None:
         self.status = -signal.SIGKILL
 
-    def stop(self) -> int:
+    def stop(self, patience_s: float) -> int:
         self.status = 0
         return 0
 
@@ -100,7 +101,7 @@ class _Stage:
         self.jobs: list[_Job] = []
         self.armed: list[str] = []
         self._scripts: list[dict[str, Any]] = []
-        monkeypatch.setattr(supervising, "JobProcess", self._start)
+        monkeypatch.setattr(supervising, "DemoJob", self._start)
 
     def life(self, *news: News, status: int | None = None, fires: bool = False, finishes: bool = False) -> None:
         self._scripts.append({"news": list(news), "status": status, "fires": fires, "finishes": finishes})
@@ -199,7 +200,7 @@ def test_output_that_grows_is_due_only_after_the_interrupted_batch_is_finished(t
 
 def test_burying_a_job_ends_a_worker_that_left_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PySpark's worker daemon makes a process group of its own, so a signal to the job's group does not reach it."""
-    monkeypatch.setattr(job_process, "_ORPHAN_SECONDS", 0)
+    monkeypatch.setattr(processes, "_ORPHAN_SECONDS", 0)
     script = tmp_path / "job.py"
     script.write_text(
         "import os, sys, time\n"
@@ -217,9 +218,9 @@ def test_burying_a_job_ends_a_worker_that_left_its_group(tmp_path: Path, monkeyp
     interpreter.chmod(0o755)
     monkeypatch.setattr(job_process.sys, "executable", str(interpreter))
     settings = JobSettings("a:1", str(tmp_path), str(tmp_path), "exactly_once", "local[1]", 20)
-    job = job_process.JobProcess(settings, {}, tmp_path / "log")
+    job = job_process.DemoJob(settings, {}, tmp_path / "log")
     assert job.next_news(60) == News("running")
-    assert len(job._left_over()) == 2
+    assert len(job.members()) == 2
     job.bury()
     assert job.status == -signal.SIGKILL
-    assert job._left_over() == []
+    assert job.members() == []

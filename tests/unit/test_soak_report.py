@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from soak import guard
+from onceward.operate import session_guard
 from soak.chains import check_batches, check_chain
 from soak.findings import Findings
 from soak.log_dump import LoggedTransaction, parsed
@@ -190,7 +190,7 @@ def test_the_guard_leaves_nothing_of_the_session_also_what_is_stopped():
     script = "import os, signal, subprocess; subprocess.Popen(['sleep', '300'], process_group=0); "
     script += "print('up', flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
     with subprocess.Popen(
-        [sys.executable, guard.__file__, sys.executable, "-c", script],
+        [sys.executable, session_guard.__file__, sys.executable, "-c", script],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     ) as watching:  # fmt: skip
         assert watching.stdout is not None
@@ -202,7 +202,7 @@ def test_the_guard_leaves_nothing_of_the_session_also_what_is_stopped():
         while psutil.Process(session).status() != psutil.STATUS_STOPPED:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        assert len(guard.members(session)) == 2
+        assert len(session_guard.members(session)) == 2
         watching.stdin.close()
         assert watching.wait(30) == 128 + 9
-    assert guard.members(session) == []
+    assert session_guard.members(session) == []

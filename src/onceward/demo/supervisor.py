@@ -18,7 +18,7 @@ from onceward.demo.checkpoint import newest_batch, query_progress
 from onceward.demo.input_stream import InputStream
 from onceward.demo.invalid import DemoInvalid
 from onceward.demo.job_news import News
-from onceward.demo.job_process import JobProcess
+from onceward.demo.job_process import DemoJob
 from onceward.demo.kill_plan import Kill
 from onceward.demo.output_tail import OutputTail
 from onceward.demo.screen import Screen
@@ -26,6 +26,7 @@ from onceward.demo.settings import WATERMARK_DELAY_SECONDS, DemoSettings, JobSet
 from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, fired_faults
 
 _LISTEN_SECONDS = 0.02
+_STOP_SECONDS = 60
 _LAST_WORDS_SECONDS = 0.3
 _OUTPUT_SETTLES_SECONDS = 0.5
 
@@ -58,7 +59,7 @@ class Supervisor:
         self._checkpoint = Path(job.checkpoint)
         self._fired = Path(job.folder) / "faults-fired"
         self._log = Path(job.folder) / "job.log"
-        self._lives: list[JobProcess] = []
+        self._lives: list[DemoJob] = []
         self._killed: list[Killed] = []
         self._down_since: float | None = None
 
@@ -104,15 +105,15 @@ class Supervisor:
             if job.status is not None:
                 raise self._ended_by_itself(job)
         self._screen.say("everything is written; stopping the job")
-        if job.stop() != 0:
+        if job.stop(_STOP_SECONDS) != 0:
             raise self._ended_by_itself(job)
         self._show_progress()
 
-    def _start(self, kill: Kill | None) -> JobProcess:
+    def _start(self, kill: Kill | None) -> DemoJob:
         environment = {FAULTS_VARIABLE: kill.fault if kill else "", FIRED_VARIABLE: str(self._fired)}
         what = "starting the job" if not self._lives else "starting the job again"
         self._screen.say(f"{what}{f', to be killed {kill.where}' if kill else ', for good'}")
-        job = JobProcess(self._job_settings, environment, self._log)
+        job = DemoJob(self._job_settings, environment, self._log)
         self._lives.append(job)
         return job
 
@@ -125,7 +126,7 @@ class Supervisor:
             return _OutputGrows(self._checkpoint, self._tail, -1 if begun is None else begun)
         return lambda _news: False  # the job does it itself
 
-    def _listen(self, job: JobProcess, timeout_s: float = _LISTEN_SECONDS) -> News | None:
+    def _listen(self, job: DemoJob, timeout_s: float = _LISTEN_SECONDS) -> News | None:
         news = job.next_news(timeout_s)
         if news is not None:
             self._hear(news)
@@ -158,7 +159,7 @@ class Supervisor:
             self._down_since = None
             self._screen.say(f"back after {down:.1f} s: {how}", "green")
 
-    def _record(self, number: int, kill: Kill, job: JobProcess) -> None:
+    def _record(self, number: int, kill: Kill, job: DemoJob) -> None:
         while (news := job.next_news(_LAST_WORDS_SECONDS)) is not None:
             self._hear(news)
         if job.status != -signal.SIGKILL:
@@ -186,7 +187,7 @@ class Supervisor:
             return False
         return progress.watermark_ms >= closing_ms - WATERMARK_DELAY_SECONDS * 1_000
 
-    def _ended_by_itself(self, job: JobProcess) -> DemoInvalid:
+    def _ended_by_itself(self, job: DemoJob) -> DemoInvalid:
         return DemoInvalid(
             f"the job ended by itself with status {job.status}\n--- the end of its log ---\n{job.log_tail()}",
             next_step="read the error above",

@@ -1,4 +1,4 @@
-"""What streaming jobs in processes of their own share: where Spark may write, and how they tell what they do."""
+"""What the jobs of chaos and soak share: where Spark may write, and how they tell what they do."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """Runs one command in a session of its own, and sees to it that nothing of the session outlives whoever asked for it.
 
-``python guard.py <command …>``. Prints the command's pid. When the command ends, or when stdin does (its other end is
-held by the soak, which may be killed), every process of the session is killed: also one that is stopped, and Python
-workers, which have process groups of their own. Exits as the command did, 128 + n if signal n ended it.
+A script, for Linux (``/proc``): it imports nothing of ours. Started by :mod:`onceward.operate.job_process` with
+``python -I -S session_guard.py <command …>``. Prints the command's pid. When the command ends, or when stdin does (its
+other end is held by whoever asked, who may be killed), every process of the session is killed: also one that is
+stopped, and Python workers, which have process groups of their own. Exits as the command did, 128 + n if signal n ended
+it.
 """
 
 from __future__ import annotations
