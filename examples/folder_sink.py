@@ -20,19 +20,18 @@ class FolderSink(ow.TwoPhaseCommitSink):
 
     def commit(self, committable):  # in the driver, once the batch is decided; again, if the answer was lost
         prepared, final = self.prepared / committable, self.folder / committable
-        if not prepared.exists():
-            return ow.CommitResult.ALREADY_DONE if final.exists() else ow.CommitResult.LOST
-        prepared.rename(final)
-        sync(self.folder)
+        if prepared.exists():
+            prepared.rename(final)
+        elif not final.exists():
+            return ow.CommitResult.LOST
+        sync(self.folder)  # also what an earlier call has renamed
         return ow.CommitResult.DONE
 
     def abort(self, committable):  # instead of it, if the batch was not decided
         (self.prepared / committable).unlink(missing_ok=True)
 
-    def recover(self, decided):  # at every start: drop what a crash has left, but not what is decided
-        for left in self.prepared.glob("*.csv"):
-            if left.name not in decided:
-                left.unlink()
+    def recover(self):  # at every start: what is prepared, for the engine to abort what of it is not decided
+        return [file.name for file in self.prepared.glob("*.csv")]
 
 
 class FileWriter(ow.TaskWriter):

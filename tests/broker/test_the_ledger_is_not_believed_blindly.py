@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
+import onceward as ow
 from deposed_leader import deposed
 from ledger_driver import Driver
 from onceward.errors import CommitInDoubt, LedgerOutdated, LedgerUnreadable
@@ -116,6 +118,34 @@ def test_a_doubt_settled_by_an_outdated_ledger(driver: Driver, monkeypatch: pyte
         stage(driver, again, 1)
     again.abort()
     assert driver.committed_sequences() == [0, 1]
+
+
+def test_a_chain_that_is_taken_is_read_to_its_end_before_anything_is_dropped(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A two-phase sink aborts at its start what it does not find decided."""
+    first = driver.new()
+    first.open(elsewhere(driver, 0))
+    commit(driver, first, 0)
+    end = end_of_ledger(driver, first)
+    commit(driver, first, 1)
+    chain: Any = ow.KafkaLedger(driver.bootstrap, driver.ledger_topic).chain(driver.name)
+    with ExitStack() as deposition:
+        cut = deposition.enter_context(deposed(chain._client, driver.ledger_topic, end))
+        producer = chain.producer
+
+        def and_the_client_hears_of_the_new_leader() -> Any:
+            deposition.close()
+            return producer()
+
+        monkeypatch.setattr(chain, "producer", and_the_client_hears_of_the_new_leader)
+        with pytest.raises(LedgerOutdated):
+            chain.take()
+    assert cut
+    newest = chain.take()
+    chain.close()
+    assert newest.sequence == 1
+    assert driver.committed_sequences() == [0, 1], "what it appended to see that was aborted"
 
 
 def test_the_ledger_is_looked_at_once_a_run(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,6 @@ def _example() -> ModuleType:
     assert spec.loader is not None
     module = sys.modules["folder_sink"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    cloudpickle.register_pickle_by_value(module)  # workers cannot import it; a job's own file goes the same way
     return module
 
 
@@ -89,8 +88,10 @@ class InThisProcess(TwoPhaseKit):
     def failing(self, values: Sequence[str]) -> Rows:
         return Rows(values, ValueError("this plan hurts"))
 
-    def _run(self, frame: Any, open_writer: OpenWriter, computation: object, limit: object) -> list[TaskResult]:
-        return [self._task(number, frame, open_writer) for number in range(2)]
+    def _run(
+        self, frame: Any, open_writer: OpenWriter, computation: object, limit: object, prepared: list[TaskResult]
+    ) -> None:
+        prepared += [self._task(number, frame, open_writer) for number in range(2)]
 
     def _task(self, number: int, frame: Any, open_writer: OpenWriter) -> TaskResult:
         task = TaskAttempt(number, 0, next(self._tasks))

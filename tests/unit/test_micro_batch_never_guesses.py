@@ -17,7 +17,7 @@ from onceward import events
 from onceward.engine import micro_batch
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import Attempt, Prepared, Target, Write
+from onceward.engine.target import Attempt, NoWitness, Prepared, Target, Write
 from onceward.errors import (
     BatchChanged,
     BatchFailed,
@@ -27,10 +27,12 @@ from onceward.errors import (
     CommitInDoubt,
     Fenced,
     LedgerBehind,
+    LedgerUnreadable,
     OncewardError,
     RecordTooLarge,
     SendFailed,
     SourceDataLost,
+    SourceTopicReplaced,
     TransactionTimedOut,
     Unfinished,
     UnsupportedQuery,
@@ -450,13 +452,48 @@ def test_a_decision_in_doubt_is_published_if_it_was_made(carried_out: bool):
     assert_once(target, 0)
 
 
+def test_what_another_sink_has_decided_and_not_published_stops_this_one():
+    """The sink was changed from one that publishes to one that commits by itself, on the same ledger."""
+    target = two_phase(finish=[Unfinished("later")])
+    with pytest.raises(Unfinished):
+        process(target)
+
+    class Atomic(MemoryTarget):
+        finish = Target.finish
+
+    changed = Atomic()
+    changed.ledger = target.ledger
+    for number in (0, 1):
+        with pytest.raises(LedgerUnreadable, match="another sink"):
+            process(changed, number)
+    assert changed.output == []
+    process(target)  # the advice: once more with the sink that wrote it
+    process(changed, 1)
+    assert changed.output == [1]
+
+
+def test_a_batch_is_published_even_if_its_source_is_no_longer_the_same():
+    class Replaced(NoWitness):
+        def begin(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
+            raise SourceTopicReplaced("it was created again")
+
+    target = two_phase(finish=[Unfinished("later")])
+    with pytest.raises(Unfinished):
+        process(target)
+    target.witness = Replaced()
+    with pytest.raises(SourceTopicReplaced):
+        process(target)
+    assert target.published == [0]
+
+
 def test_a_query_that_is_refused_leaves_the_publishing_to_who_is_not():
     """A look at the ledger shows that the batch is another checkpoint's: nobody is fenced, nothing is published."""
     target = two_phase(finish=[Unfinished("later")])
     with pytest.raises(Unfinished):
         process(target)
-    with pytest.raises(CheckpointReplaced):
+    with pytest.raises(CheckpointReplaced) as refused:
         batches(target).process(write(Frame()), running(0, "another-query"))
+    assert "not published yet" in refused.value.next_step
     assert target.published == []
 
 

@@ -31,7 +31,15 @@ from collections.abc import Sequence
 from onceward import events
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Prepared, Target, Write
-from onceward.errors import CommitInDoubt, Fenced, OncewardError, Recovery, SourceDataLost, TransactionTimedOut
+from onceward.errors import (
+    AdmissionRefused,
+    CommitInDoubt,
+    Fenced,
+    OncewardError,
+    Recovery,
+    SourceDataLost,
+    TransactionTimedOut,
+)
 from onceward.ids import BatchId
 from onceward.ledger.admission import Admission, Skipped, admit, hopeless, refusal, second_call
 from onceward.ledger.record import FrameWritten, LedgerRecord, State
@@ -58,7 +66,7 @@ class MicroBatches:
         self._target = target
         self._policy = policy
         self._failed = failed
-        self._opened = False
+        self._opened = self._witnessed = False
         self._newest: LedgerRecord | None = None
         self._finished: BatchId | None = None
         self._at_checkpoint: HandedOver | None = None
@@ -89,9 +97,11 @@ class MicroBatches:
             self._refuse_the_hopeless(running)
             with events.step(events.OPEN, **ids):
                 self._newest = self._target.open(running)
-                self._target.witness.begin(running, self._newest)
             self._opened = True
         self._finish_what_is_decided(running)
+        if not self._witnessed:
+            self._target.witness.begin(running, self._newest)
+            self._witnessed = True
         with events.step(events.ADMIT, **ids):
             outcome = self._decide(running, self._newest)
         if outcome in (Admission.ADOPT, Admission.RESUME):
@@ -109,7 +119,15 @@ class MicroBatches:
         """Before anybody is fenced: a query with the wrong checkpoint or pipeline id must not stop a healthy one."""
         peeked = self._target.peek()
         if hopeless(running.batch, running.sources, peeked, self._policy.resume, stateful=running.stateful):
-            self._decide(running, peeked)
+            try:
+                self._decide(running, peeked)
+            except AdmissionRefused as refused:
+                if peeked is not None and peeked.state is State.DECIDED:
+                    refused.next_step += (
+                        f"; first of all start the query that wrote {peeked.batch} once more: it is decided, and not "
+                        "published yet"
+                    )
+                raise
 
     def _decide(self, running: RunningBatch, newest: LedgerRecord | None) -> Admission:
         skipped = self._skipped(running, newest)
@@ -312,7 +330,7 @@ class MicroBatches:
         except Fenced:
             raise
         except BaseException as error:  # noqa: BLE001 — whatever it is, the ledger is the judge, and it is raised again
-            return self._ask_the_ledger(record, error)
+            return self._ask_the_ledger(record, attempt, error)
         log.info(  # one line a batch, for whoever runs it with logging at INFO
             "%s: batch %d committed: %d records, %s, %.0f ms (commit %.0f ms)",
             record.pipeline,
@@ -362,7 +380,7 @@ class MicroBatches:
                 log.warning("%s: abort failed (%s); settling", self._policy.pipeline, also)
                 self._target.settle()
 
-    def _ask_the_ledger(self, record: LedgerRecord, error: BaseException) -> LedgerRecord:
+    def _ask_the_ledger(self, record: LedgerRecord, attempt: Attempt, error: BaseException) -> LedgerRecord:
         """After a commit without a good answer: was it carried out? Raises ``error`` if not.
 
         :raises CommitInDoubt: the ledger cannot be asked either; the next start of the query will.
@@ -384,6 +402,10 @@ class MicroBatches:
             record.attempt,
         ):
             return newest
+        try:
+            attempt.abort()  # now it is certain that it was not decided, and never will be
+        except OncewardError as also:
+            log.warning("%s: %s could not be dropped: %s", record.pipeline, attempt.id, also)
         if isinstance(error, CommitInDoubt):
             raise TransactionTimedOut(
                 f"{record.batch} was not committed: the request was never carried out",

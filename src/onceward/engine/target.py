@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame
 
+from onceward.errors import LedgerUnreadable
 from onceward.ids import AttemptId
 from onceward.ledger.record import LedgerRecord, Output, State
 from onceward.spark.query import RunningBatch
@@ -102,6 +103,18 @@ class NoWitness:
         return (None,) * len(running.sources)
 
 
+def of_another_sink(record: LedgerRecord) -> LedgerUnreadable:
+    """The refusal to go on behind a batch that only the sink which decided it can publish."""
+    kinds = ", ".join(sorted(output.kind for output in record.outputs.values())) or "nothing"
+    return LedgerUnreadable(
+        f"{record.batch} of pipeline {record.pipeline} is decided and not published yet, and was prepared by another "
+        f"sink ({kinds}); going on would leave it out",
+        next_step="start the query once more with the sink that wrote it, until its batch is published; then change "
+        "the sink, or give the new one a pipeline_id of its own",
+        details={"pipeline": record.pipeline, "batch_id": record.batch.batch_id},
+    )
+
+
 class Target(ABC):
     """A place to write to, of one pipeline.
 
@@ -142,12 +155,13 @@ class Target(ABC):
         """After the decision: publish what ``record`` names; the record as it is then. Repeated until it succeeds, at
         every start if need be, so it does again what may be done already; it never aborts anything.
 
-        Atomic targets have nothing left to do.
+        Asked for decided records only, which atomic targets do not write.
 
         :raises Unfinished: not yet; the query may be started again, and tries again.
         :raises TargetLost: never; a person decides.
+        :raises LedgerUnreadable: the record is another sink's.
         """
-        return record
+        raise of_another_sink(record)
 
     @abstractmethod
     def settle(self) -> LedgerRecord | None:

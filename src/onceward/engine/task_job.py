@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from onceward.engine.task_writer import RESULT_DDL, OpenWriter, TaskResult, in_tasks, results
+from onceward.engine.task_writer import RESULT_DDL, OpenWriter, TaskResult, each_task_once, in_tasks, reported
 from onceward.engine.time_limit import TimeLimit
 from onceward.errors import OncewardError
 from onceward.secrecy import unlogged_calls
@@ -23,9 +23,13 @@ def planned(
         return frame.mapInArrow(in_tasks(open_writer, brought_back), RESULT_DDL)
 
 
-def run(frame: DataFrame, open_writer: OpenWriter, computation: Computation, limit: TimeLimit) -> list[TaskResult]:
-    """Write ``frame`` by one job; what its tasks have prepared, by partitions.
+def run(
+    frame: DataFrame, open_writer: OpenWriter, computation: Computation, limit: TimeLimit, prepared: list[TaskResult]
+) -> None:
+    """Write ``frame`` by one job.
 
+    :param prepared: gets what its tasks have prepared, by partitions; also where an error is raised, as far as the
+        tasks have reported it.
     :raises OncewardError: what a task brought back.
     :raises BatchTimedOut, ComputationsMixed, ReportMismatch: …
     :raises Exception: Spark's own, when the job fails.
@@ -40,5 +44,8 @@ def run(frame: DataFrame, open_writer: OpenWriter, computation: Computation, lim
             if (late := limit.passed()) is not None:
                 raise late from error
             raise
+        errors = reported(rows, prepared)
         computation.counts(written)
-    return results(rows, task_count)
+    if errors:
+        raise errors[0]
+    each_task_once([result.partition_id for result in prepared], task_count)

@@ -115,14 +115,23 @@ def results(rows: Iterable[Any], task_count: int) -> list[TaskResult]:
     :raises OncewardError: what a task brought back.
     :raises ReportMismatch: not every task once.
     """
-    found = []
-    for row in rows:
-        if row.error is not None:
-            raise from_json(row.error)
-        found.append(TaskResult(row.partition_id, row.task_attempt_id, row.rows, json.loads(row.committable)))
-    found.sort(key=lambda result: result.partition_id)
+    found: list[TaskResult] = []
+    errors = reported(rows, found)
+    if errors:
+        raise errors[0]
     each_task_once([result.partition_id for result in found], task_count)
     return found
+
+
+def reported(rows: Iterable[Any], found: list[TaskResult]) -> list[OncewardError]:
+    """Add what tasks have prepared to ``found``, in the order of their partitions; the errors that others brought."""
+    errors = []
+    for row in sorted(rows, key=lambda row: int(row.partition_id)):
+        if row.error is not None:
+            errors.append(from_json(row.error))
+        else:
+            found.append(TaskResult(row.partition_id, row.task_attempt_id, row.rows, json.loads(row.committable)))
+    return errors
 
 
 def each_task_once(partition_ids: Sequence[int], task_count: int) -> None:

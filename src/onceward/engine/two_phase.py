@@ -3,8 +3,9 @@
 Called by ``engine.micro_batch``. What is written is the matter of a :class:`Committer`, which a user's sink is; here is
 the order, and who may do what when:
 
-1. At the start the chain is taken, and with that no older copy can decide anything. Then the committer settles what it
-   finds prepared: what the newest record names stays, all else was never decided.
+1. At the start the committer lists what it finds prepared. *Then* the chain is taken, and with that no older copy can
+   decide anything: of what was listed, what the newest record names stays, and all else was never decided and is
+   aborted. What a newer copy prepares meanwhile is on nobody's list.
 2. Tasks prepare, each task attempt under a name of its own. What no report names never becomes true.
 3. The ledger record, with every committable in it, is appended: the decision.
 4. Each committable is committed, again and again until all are done, here or at the next start; then the record says
@@ -13,9 +14,10 @@ the order, and who may do what when:
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -23,10 +25,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from onceward import events
 from onceward.engine import task_job
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import Attempt, Prepared, Target, Witness, Write
+from onceward.engine.target import Attempt, Prepared, Target, Witness, Write, of_another_sink
 from onceward.engine.task_writer import TaskResult, TaskWriter
 from onceward.engine.time_limit import TimeLimit
-from onceward.errors import LedgerUnreadable, OncewardError, Recovery, TargetLost, Unfinished
+from onceward.errors import ConfigurationError, LedgerUnreadable, OncewardError, Recovery, TargetLost, Unfinished
 from onceward.ids import AttemptId, BatchId, PipelineId, TaskAttempt
 from onceward.ledger.chain import Chain
 from onceward.ledger.record import LedgerRecord, Output, State
@@ -68,9 +70,10 @@ class Task(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Unique for all time, of characters that file and transaction names may have; begins with the pipeline."""
+        """Unique for all time, of characters that file and transaction names may have. Begins with the pipeline's id
+        and ``@``, which no id has."""
         batch, (owner, number) = f"{self.batch.query_id[:8]}-{self.batch.batch_id}", self.attempt
-        return f"{self.pipeline}-{batch}-{owner}.{number}-{self.frame}-{self.partition_id}.{self.task_attempt_id}"
+        return f"{self.pipeline}@{batch}-{owner}.{number}-{self.frame}-{self.partition_id}.{self.task_attempt_id}"
 
 
 class Committer(Protocol):
@@ -87,8 +90,8 @@ class Committer(Protocol):
     def abort(self, committable: Any) -> None:
         """In the driver, instead of it."""
 
-    def recover(self, decided: list[Any]) -> None:
-        """In the driver, at the start."""
+    def recover(self) -> Iterable[Any]:
+        """In the driver, at the start, before anything else."""
 
     def upgrade(self, committable: Any, version: int) -> Any:
         """In the driver, for one of an older version."""
@@ -107,37 +110,41 @@ class TwoPhaseTarget(Target):
         policy: SinkPolicy,
         witness: Witness,
         *,
-        name: str,
         commit_timeout_s: float,
     ) -> None:
         self.witness = witness
         self._committer = committer
         self.chain = chain
         self._policy = policy
-        self._name = name
         self.commit_timeout_s = commit_timeout_s
         self._shuffles = Shuffles()
+        self._inherited: int | None = None  # the sequence of what an earlier run has decided and not finished
 
     def peek(self) -> LedgerRecord | None:
         return self.chain.peek()
 
     def open(self, running: RunningBatch) -> LedgerRecord | None:
+        listed = json.loads(json.dumps(list(self._committer.recover())))  # before the chain is taken: see above
         newest = self.chain.take()
         undone = newest is not None and newest.state is State.DECIDED
-        self._committer.recover(self._committables(newest) if newest is not None and undone else [])
+        earlier = newest is not None and undone and newest.run_id != running.run_id
+        self._inherited = newest.sequence if newest is not None and earlier else None
+        decided = self._committables(newest) if newest is not None and undone else []
+        for committable in listed:
+            if committable not in decided:
+                drop(self._committer, committable, self._policy.pipeline)
         return newest
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> TwoPhaseAttempt:
         attempt_id = self.chain.begin(newest)
-        return TwoPhaseAttempt(
-            self._committer, self.chain, self._policy, attempt_id, Computation(self._shuffles), self._name
-        )
+        return TwoPhaseAttempt(self._committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
         waiting = self._committables(record)
         patience = _Patience(self.commit_timeout_s)
         while waiting:
             results = [(committable, self._commit(committable, record)) for committable in waiting]
+            self._must_not_be_lost([one for one, result in results if result is CommitResult.LOST], record)
             if any(result is not CommitResult.RETRY_LATER for _, result in results):
                 patience = _Patience(self.commit_timeout_s)
             waiting = [
@@ -166,27 +173,32 @@ class TwoPhaseTarget(Target):
         except Exception as error:  # noqa: BLE001 — the decision stands: whatever it is, it is tried again
             log.warning("%s: committing a part of %s failed: %r", record.pipeline, record.batch, error)
             return CommitResult.RETRY_LATER
-        result = CommitResult.DONE if result is None else CommitResult(result)
-        if result is CommitResult.LOST:
-            if self._policy.resume != "keep":
-                raise TargetLost(
-                    f"a part of {record.batch} was prepared and decided, and is gone from the target: {committable}",
-                    next_step="find out what removed it, and restore it if that is possible; to go on without it, "
-                    'start once with resume="keep"',
-                    details={"pipeline": record.pipeline, "batch_id": record.batch.batch_id},
-                )
-            log.warning("%s: left out, as it is lost: a part of %s: %s", record.pipeline, record.batch, committable)
-        return result
+        if result is not None and not isinstance(result, CommitResult):
+            raise ConfigurationError(
+                f"commit() has answered {result!r}", next_step="let it return an ow.CommitResult, or None for DONE"
+            )
+        return CommitResult.DONE if result is None else result
+
+    def _must_not_be_lost(self, lost: Sequence[Any], record: LedgerRecord) -> None:
+        if not lost:
+            return
+        # Only what was decided before this start: of what is lost later, nobody has said that it may be.
+        if self._policy.resume == "keep" and record.sequence == self._inherited:
+            log.warning("%s: left out, as it is lost: of %s: %s", record.pipeline, record.batch, lost)
+            return
+        raise TargetLost(
+            f"a part of {record.batch} was prepared and decided, and is gone from the target: {lost[0]}"
+            + (f" and {len(lost) - 1} more" if len(lost) > 1 else ""),
+            next_step="find out what removed it, and restore it if that is possible; to go on without it, start once "
+            'with resume="keep"',
+            details={"pipeline": record.pipeline, "batch_id": record.batch.batch_id, "lost": len(lost)},
+        )
 
     def _committables(self, record: LedgerRecord) -> list[Any]:
         """:raises LedgerUnreadable: they are not this sink's, or of a newer version of it."""
-        output = record.outputs.get(self._name)
+        output = record.outputs.get(KIND)
         if output is None or (output.kind, output.version) != (KIND, _FORMAT):
-            raise LedgerUnreadable(
-                f"the newest ledger record of pipeline {record.pipeline} tells of {sorted(record.outputs)}, and not of "
-                f"what this sink ({self._name}) has prepared",
-                next_step="give each sink a pipeline_id of its own",
-            )
+            raise of_another_sink(record)
         version, known = int(output.data["version"]), self._committer.committable_version
         if version > known:
             raise LedgerUnreadable(
@@ -216,7 +228,6 @@ class TwoPhaseAttempt(Attempt):
         policy: SinkPolicy,
         attempt_id: AttemptId,
         computation: Computation,
-        name: str,
     ) -> None:
         self.id = attempt_id
         self._committer = committer
@@ -224,7 +235,6 @@ class TwoPhaseAttempt(Attempt):
         self._policy = policy
         self._computation = computation
         self._limit = TimeLimit(policy)
-        self._name = name
         self._results: list[list[TaskResult]] = []
 
     def write(self, write: Write, running: RunningBatch) -> int:
@@ -233,8 +243,9 @@ class TwoPhaseAttempt(Attempt):
             opening = OpenTaskWriter(
                 self._committer, self._policy.pipeline, running.batch, self.id, frame=len(self._results)
             )
-            results = task_job.run(write.frame, opening, self._computation, self._limit)
-        self._results.append(results)
+            results: list[TaskResult] = []
+            self._results.append(results)  # before they are looked at: what is prepared can be dropped then
+            task_job.run(write.frame, opening, self._computation, self._limit, results)
         return sum(result.rows for result in results)
 
     def prepared(self) -> Prepared:
@@ -243,7 +254,7 @@ class TwoPhaseAttempt(Attempt):
         rows = sum(result.rows for results in self._results for result in results)
         data = {"version": self._committer.committable_version, "committables": committables}
         return Prepared(
-            {self._name: Output(KIND, _FORMAT, rows, data)},
+            {KIND: Output(KIND, _FORMAT, rows, data)},
             f"{len(committables)} committables of {self.id}",
             State.DECIDED if committables else State.FINISHED,
         )
@@ -260,14 +271,16 @@ class TwoPhaseAttempt(Attempt):
         """What a report has named is dropped; what none has, a task that died has not reported: ``recover``."""
         committables, self._results = self._committables(), []
         for committable in committables:
-            self._drop(committable)
+            drop(self._committer, committable, self._policy.pipeline)
         self._chain.abort()
 
-    def _drop(self, committable: Any) -> None:
-        try:
-            self._committer.abort(committable)
-        except Exception as error:  # noqa: BLE001 — it was not decided, and never becomes true
-            log.warning("%s: %s could not be dropped: %r", self._policy.pipeline, committable, error)
+
+def drop(committer: Committer, committable: Any, pipeline: PipelineId) -> None:
+    """What was not decided, and never will be. If it cannot be dropped, the next start lists it again."""
+    try:
+        committer.abort(committable)
+    except Exception as error:  # noqa: BLE001 — see above
+        log.warning("%s: %s could not be dropped: %r", pipeline, committable, error)
 
 
 @dataclass(frozen=True)
@@ -303,8 +316,9 @@ class _Patience:
 
     def wait(self) -> bool:
         """Wait a little; False when the time is over."""
-        if time.monotonic() + self._pause > self._ends:
+        left = self._ends - time.monotonic()
+        if left <= 0:
             return False
-        time.sleep(self._pause)
+        time.sleep(min(self._pause, left))
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
         return True

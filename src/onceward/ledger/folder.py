@@ -53,7 +53,8 @@ _LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "ov
 class FolderLedger(Ledger):
     """Chains in a folder of a local disk, which is made when it is missing; one for all pipelines.
 
-    For a query whose driver always starts on the same machine, or on one that is given the same disk.
+    For a query whose driver always starts on the same machine, or on one that is given the same disk. On Linux other
+    file systems are refused by name; elsewhere nobody tells what a folder lies on.
 
     :param path: the folder. :raises ConfigurationError: it is empty, or an address of something else.
     """
@@ -92,9 +93,7 @@ class FolderChain(Chain):
 
     def take(self) -> LedgerRecord | None:
         with self._reached():
-            if not self._folder.is_dir():
-                self._folder.mkdir(parents=True, exist_ok=True)
-                _sync(self._folder.parent)
+            _make(self._folder)
             _refuse_other_file_systems(self._folder)
         while True:
             slots, floor = self._listed()
@@ -241,7 +240,8 @@ class FolderChain(Chain):
             _sync(self._folder)
             for name in os.listdir(self._folder):
                 old_entry = _numbered(name, "", _SUFFIX) and int(name.removesuffix(_SUFFIX)) < floor
-                old_floor = _numbered(name, _FLOOR, "") and int(name.removeprefix(_FLOOR)) < floor
+                # The one before stays: whoever lists the folder just now may see neither the old nor the new one.
+                old_floor = _numbered(name, _FLOOR, "") and int(name.removeprefix(_FLOOR)) < floor - _KEPT
                 if old_entry or old_floor:
                     (self._folder / name).unlink()
         except OSError as error:
@@ -263,6 +263,14 @@ class FolderChain(Chain):
 
 def _numbered(name: str, prefix: str, suffix: str) -> bool:
     return name.startswith(prefix) and name.endswith(suffix) and name[len(prefix) : -len(suffix) or None].isdecimal()
+
+
+def _make(folder: Path) -> None:
+    """With its parents, so that all of them outlast a power failure."""
+    if not folder.is_dir():
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
 
 
 def _write(path: Path, data: bytes) -> None:

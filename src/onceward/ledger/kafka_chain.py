@@ -47,12 +47,16 @@ class KafkaChain(Chain):
     def peek(self) -> LedgerRecord | None:
         return self._topic.peek()
 
-    def take(self) -> LedgerRecord | None:
+    def take(self, *, confirm: bool = True) -> LedgerRecord | None:
+        """:param confirm: make sure that what is read is the newest. Whoever confirms it before a commit anyway, and
+        does nothing on the strength of it before, need not."""
         self._topic.ensure_topic()
         # The order matters: after take_over no earlier owner can commit, so what the ledger says then is final.
         self._producer_id = self.transaction.take_over().producer_id
         newest = self.newest()
         self._doubt_a_strange_writer(newest)
+        if confirm:
+            self._confirm_now()
         return newest
 
     def _doubt_a_strange_writer(self, newest: LedgerRecord | None) -> None:
@@ -85,6 +89,8 @@ class KafkaChain(Chain):
         if self.transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
             # An abort without an answer. Never a commit: while that is in doubt, the engine ends the query.
             self.transaction.recover()
+        elif self.transaction.state is State.OPEN:  # of an attempt that nobody has ended
+            self.transaction.abort()
         identity = self.transaction.begin()
         if identity.producer_id != self._producer_id:
             log.info("%s: goes on as %s", self._pipeline, identity)
@@ -149,10 +155,24 @@ class KafkaChain(Chain):
         except Fenced as refusal:  # a takeover, or the transaction timeout: only the coordinator knows
             raise self.transaction.explain(refusal) from refusal
         if not self._confirmed:
-            self._confirm(record, appended.base_offset, record.sequence - 1 if behind is None else behind)
+            self._confirm(appended.base_offset, record.sequence - 1 if behind is None else behind)
 
-    def _confirm(self, record: LedgerRecord, offset: int, known: int) -> None:
-        """Was the batch admitted by the newest record that there is? Asked once after each read of the ledger.
+    def _confirm_now(self) -> None:
+        """:meth:`_confirm` what was just read, by a transaction of its own, which is aborted."""
+        self.transaction.begin()
+        partition = self._topic.partition()
+        try:
+            self.transaction.add_partitions([partition])
+            (appended,) = self.producer().send([Append(partition, self._topic.trial_to_append(), 0)])
+            self._confirm(appended.base_offset, self._committed)
+        except Fenced as refusal:
+            raise self.transaction.explain(refusal) from refusal
+        finally:
+            if self.transaction.state is State.OPEN:
+                self.transaction.abort()
+
+    def _confirm(self, offset: int, known: int) -> None:
+        """Is what was read the newest record that there is? Asked once after each read of the ledger.
 
         Brokers do not ask each other before they answer a read. One that is cut off from the controllers but not from
         us goes on as the ledger's leader, with an end that does not move: a batch that was committed meanwhile would be
@@ -165,8 +185,9 @@ class KafkaChain(Chain):
         found = _sequence(self._topic.newest_before(offset, self.transaction.identity))
         if found != known:
             raise LedgerOutdated(
-                f"the ledger topic {self._topic.topic} was read from a broker that no longer led it: {record.batch} "
-                f"was taken for the one after sequence {known}, and the newest committed record has sequence {found}",
+                f"the ledger topic {self._topic.topic} was read from a broker that no longer led it: pipeline "
+                f"{self._pipeline} was taken to end with sequence {known}, and its newest committed record has "
+                f"sequence {found}",
                 next_step="start the query again: it reads the ledger anew; nothing of this attempt is visible. If it "
                 "repeats, look for a broker that is cut off from the controllers",
                 details={"pipeline": self._pipeline, "admitted_after": known, "newest": found},
@@ -191,12 +212,16 @@ class KafkaChain(Chain):
     def abort(self) -> None:
         self.transaction.abort()
 
-    def settle(self) -> LedgerRecord | None:
+    def settle(self, *, confirm: bool = True) -> LedgerRecord | None:
+        """:param confirm: as for :meth:`take`."""
         if self.transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
             self.transaction.recover()
         else:
             self.transaction.abort()  # EndTxn was never sent, or it was answered: then nothing is open
-        return self.newest()
+        newest = self.newest()
+        if confirm:
+            self._confirm_now()
+        return newest
 
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
         """The newest alone: compaction may have removed any other."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -206,6 +207,14 @@ class LedgerTopic:
 
     def _home_of(self, partitions: int) -> int:
         return int(partition_of_keys(_one(self.pipeline.encode()), partitions)[0])
+
+    def trial_to_append(self) -> Fragment:
+        """A record that is appended to be aborted: what lies before it is known to whoever has it."""
+        columns = RecordColumns.of(_one(b"{}"), key=_one(self.pipeline.encode()))
+        (fragment,) = encode_fragments(
+            columns, codec=Codec.NONE, batch_bytes=_LARGEST_RECORD_BYTES, now_ms=time.time_ns() // 1_000_000
+        )
+        return fragment
 
     def record_to_append(self, record: LedgerRecord) -> Fragment:
         """``record`` as one fragment for :meth:`partition`; compressed when it is large (thousands of partitions)."""

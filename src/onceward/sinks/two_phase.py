@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from pyspark import cloudpickle
@@ -34,14 +35,16 @@ class TwoPhaseCommitSink(ForeachBatchSink):
     done, before any later batch is decided; no committable of any other attempt ever is. Readers see a batch task by
     task while it is committed, unless the target makes all of it visible at once.
 
-    What a subclass owes: :meth:`begin`, :meth:`commit` and :meth:`abort`; that nothing is visible before
-    :meth:`commit`, and that what :meth:`TaskWriter.pre_commit` has returned for outlives every process. Attributes of
-    the subclass are pickled for the tasks: open connections in :meth:`begin`, and not before.
+    What a subclass owes: :meth:`begin`, :meth:`commit`, :meth:`abort` and :meth:`recover`; that nothing is visible
+    before :meth:`commit`, and that what :meth:`TaskWriter.pre_commit` has returned for outlives every process. The
+    class and its attributes are pickled for the tasks: keep it in the job's own file or in a module that executors can
+    import, and open connections in :meth:`begin`, not before.
 
     :param pipeline_id: the stable name of this query: its key in the ledger. One running query per id; a second one
         takes over.
     :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``, ``ow.KafkaLedger``.
-    :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without what :meth:`commit` calls lost.
+    :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without what :meth:`commit` calls lost of
+        the batch that an earlier run has decided.
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
     :param commit_timeout_s: how long committables are tried again without progress before the query fails with
@@ -110,9 +113,14 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         """In the driver: drop what a task has prepared, for it will never be committed. May be called twice, or not at
         all: what a crash leaves is for :meth:`recover`."""
 
-    def recover(self, decided: list[Any]) -> None:
-        """In the driver, at every start, when no older copy of the pipeline can decide anything any more: drop what is
-        prepared under this pipeline's names, but for ``decided``, which are committed next."""
+    @abstractmethod
+    def recover(self) -> Iterable[Any]:
+        """In the driver, at every start, before anything else: the committables of all that is prepared under this
+        pipeline's names, as they were returned. What of it is not decided is aborted, once no older copy of the
+        pipeline can decide anything any more; what is decided is committed.
+
+        It only looks: what it dropped itself could be a newer copy's. An empty list where a target forgets by itself
+        what was never committed."""
 
     def upgrade(self, committable: Any, version: int) -> Any:
         """``committable``, of an older :attr:`committable_version`, in the form of today."""
@@ -132,7 +140,6 @@ class TwoPhaseCommitSink(ForeachBatchSink):
             self._ledger.chain(chosen.pipeline),
             chosen,
             KafkaWitness(client_of),
-            name=type(self).__name__,
             commit_timeout_s=self._commit_timeout_s,
         )
 

@@ -13,11 +13,13 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.ids import PipelineId, topic_name
 from onceward.ids import pipeline_id as checked_pipeline_id
-from onceward.ids import topic_name
-from onceward.ledger.kafka_topic import DEFAULT_TOPIC
+from onceward.ledger.chain import Ledger
+from onceward.ledger.kafka_topic import DEFAULT_TOPIC, LedgerTopic
+from onceward.ledger.record import LedgerRecord
 from onceward.sources.kafka_clusters import remember
-from onceward.sources.positions import Otherwise, committed_positions, ledger_positions, starting_json
+from onceward.sources.positions import Otherwise, committed_positions, positions_of, starting_json
 from onceward.spark.hidden_options import is_secret, with_hidden_options
 from onceward.spark.kafka_reader import load
 from onceward.spark.session import use_the_drivers_python
@@ -54,6 +56,7 @@ def kafka_source(
     spark_options: Mapping[str, Any] | None = None,
     oauth_token_provider: TokenProvider | None = None,
     ledger_topic: str = DEFAULT_TOPIC,
+    ledger: Ledger | None = None,
 ) -> DataFrame:
     """A streaming DataFrame with Spark's Kafka columns: key, value, topic, partition, offset, timestamp, headers.
 
@@ -77,6 +80,8 @@ def kafka_source(
         holds an answer of up to 8 MiB, and its records, outside Spark's memory accounts.
     :param oauth_token_provider: as for the sink; only for looking up positions, Spark's own reader takes its login
         from ``sasl.jaas.config``.
+    :param ledger_topic: for ``starting="ledger"``: the ledger topic of a ``KafkaSink``, on this cluster.
+    :param ledger: the same for any other sink: its ledger.
     :raises ConfigurationError: a position or option that cannot be.
     :raises ConnectorMissing: this session has no Kafka source, or one of another Spark.
     :raises TopicMissing, BrokerUnreachable: when a position has to be looked up (group, ledger).
@@ -112,7 +117,7 @@ def kafka_source(
         client = KafkaClient(client_settings)
         try:
             settings["startingOffsets"] = _looked_up(
-                client, topics, starting, str(pipeline_id), otherwise, ledger_topic
+                client, topics, starting, str(pipeline_id), otherwise, ledger_topic, ledger
             )
         finally:
             client.close()
@@ -122,16 +127,31 @@ def kafka_source(
 
 
 def _looked_up(
-    client: KafkaClient, topics: list[str], starting: str, pipeline: str, otherwise: Otherwise, ledger_topic: str
+    client: KafkaClient,
+    topics: list[str],
+    starting: str,
+    pipeline: str,
+    otherwise: Otherwise,
+    ledger_topic: str,
+    ledger: Ledger | None = None,
 ) -> str:
     partitions = {name: sorted(parts) for name, parts in client.topic_partitions(topics).items()}
     if starting == "group":
         known = committed_positions(client, pipeline, partitions)
         return starting_json(partitions, known, otherwise, where=f"consumer group {pipeline}")
-    known = ledger_positions(client, ledger_topic, checked_pipeline_id(pipeline), topics)
-    return starting_json(
-        partitions, known, otherwise, where=f"ledger {ledger_topic}, key {pipeline}", new_partitions="earliest"
-    )
+    name = checked_pipeline_id(pipeline)
+    newest = LedgerTopic(client, ledger_topic, name).newest() if ledger is None else _newest_in(ledger, name)
+    where = f"ledger {ledger_topic if ledger is None else ledger.where}, key {pipeline}"
+    known = positions_of(newest, name, topics)
+    return starting_json(partitions, known, otherwise, where=where, new_partitions="earliest")
+
+
+def _newest_in(ledger: Ledger, pipeline: PipelineId) -> LedgerRecord | None:
+    chain = ledger.chain(pipeline)
+    try:
+        return next(chain.history(1), None)
+    finally:
+        chain.close()
 
 
 def _check(starting: object, otherwise: object, pipeline: str | None) -> None:

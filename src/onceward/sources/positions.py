@@ -13,7 +13,7 @@ from typing import Literal
 from onceward.errors import ConfigurationError
 from onceward.ids import PipelineId, TopicPartition
 from onceward.ledger.admission import is_kafka_offset
-from onceward.ledger.kafka_topic import LedgerTopic
+from onceward.ledger.record import LedgerRecord
 from onceward.wire.client import KafkaClient
 from onceward.wire.reads.offsets import committed_offsets
 
@@ -30,14 +30,11 @@ def committed_positions(
     return {partition: offset for partition, offset in committed_offsets(client, group).items() if partition in wanted}
 
 
-def ledger_positions(
-    client: KafkaClient, ledger_topic: str, pipeline: PipelineId, topics: Sequence[str]
-) -> dict[TopicPartition, int]:
-    """Where the newest ledger record of ``pipeline`` ends in ``topics``; empty when there is no record.
+def positions_of(record: LedgerRecord | None, pipeline: PipelineId, topics: Sequence[str]) -> dict[TopicPartition, int]:
+    """Where ``record``, the newest of ``pipeline``, ends in ``topics``; empty when there is none.
 
     :raises ConfigurationError: the record is of other topics, or several of its sources read one of them.
     """
-    record = LedgerTopic(client, ledger_topic, pipeline).newest()
     if record is None:
         return {}
     ends = [source.end for source in record.sources if is_kafka_offset(source.end) and set(source.end) & set(topics)]

@@ -30,7 +30,8 @@ class KafkaTarget(Target):
         settings = self.run.settings
         preflight.check_topic(self.run.client, settings, settings.topic)
         # The order matters: once the chain is taken no earlier owner can commit, so what is read then is final.
-        newest = self.run.chain.take()
+        # It is confirmed before the first commit; nothing is done on the strength of it before.
+        newest = self.run.chain.take(confirm=False)
         self.run.group.refuse_a_ledger_that_forgot(running, newest, settings.policy.resume)
         return newest
 
@@ -38,7 +39,7 @@ class KafkaTarget(Target):
         return KafkaAttempt(self.run, self.run.chain.begin(newest))
 
     def settle(self) -> LedgerRecord | None:
-        return self.run.chain.settle()
+        return self.run.chain.settle(confirm=False)
 
     def close(self) -> None:
         self.run.close()
