@@ -22,9 +22,9 @@ from onceward.engine import task_writer
 from onceward.errors import EpochPoisoned, Fenced
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 from onceward.ledger.record import Output
-from onceward.sinks.kafka.report import TaskReport, check, output_of
 from onceward.sinks.kafka.sequencer import Sequencer
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
+from onceward.sinks.kafka.task_reports import TaskReport, check, output_of
 from onceward.sinks.kafka.tasks import OpenKafkaWriter, TaskSpec
 from onceward.testing import LocalKafka
 from onceward.verify.checksum import RunningChecksum

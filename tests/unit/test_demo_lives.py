@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 from onceward import events
-from onceward.demo import job_process
-from onceward.demo import supervisor as supervising
+from onceward.demo import job_lives, job_process
 from onceward.demo.invalid import DemoInvalid
+from onceward.demo.job_lives import JobLives
 from onceward.demo.job_news import News
 from onceward.demo.kill_plan import Kill
 from onceward.demo.screen import Screen
 from onceward.demo.settings import DemoSettings, JobSettings
-from onceward.demo.supervisor import Supervisor
 from onceward.operate import job_process as processes
 from onceward.testing.faults import FAULTS_VARIABLE
 
@@ -101,16 +100,16 @@ class _Stage:
         self.jobs: list[_Job] = []
         self.armed: list[str] = []
         self._scripts: list[dict[str, Any]] = []
-        monkeypatch.setattr(supervising, "DemoJob", self._start)
+        monkeypatch.setattr(job_lives, "DemoJob", self._start)
 
     def life(self, *news: News, status: int | None = None, fires: bool = False, finishes: bool = False) -> None:
         self._scripts.append({"news": list(news), "status": status, "fires": fires, "finishes": finishes})
 
-    def run(self, *plan: Kill) -> list[supervising.Killed]:
+    def run(self, *plan: Kill) -> list[job_lives.Killed]:
         job = JobSettings("a:1", str(self.folder / "checkpoint"), str(self.folder), "exactly_once", "local[1]", 20)
         settings = DemoSettings(limit_seconds=30)
         with Screen(quiet=True) as screen:
-            supervisor = Supervisor(settings, job, screen, self.stream, _Tail())  # type: ignore[arg-type]
+            supervisor = JobLives(settings, job, screen, self.stream, _Tail())  # type: ignore[arg-type]
             return supervisor.run(plan)
 
     def _start(self, _settings: JobSettings, environment: dict[str, str], _log: Path) -> _Job:
@@ -187,7 +186,7 @@ def test_a_job_dies_with_the_demo_that_started_it(end: Callable[[Any], None]) ->
 def test_output_that_grows_is_due_only_after_the_interrupted_batch_is_finished(tmp_path: Path) -> None:
     tail = _Tail()
     tail.visible = 10
-    due = supervising._OutputGrows(tmp_path, tail, begun=0)  # type: ignore[arg-type]
+    due = job_lives._OutputGrows(tmp_path, tail, begun=0)  # type: ignore[arg-type]
     tail.visible = 20  # the interrupted batch is written again
     assert not due(None)
     _finish_batch(tmp_path, watermark_ms=0)

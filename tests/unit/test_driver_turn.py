@@ -10,7 +10,7 @@ from onceward.records.batch import Fragment, encode_fragments
 from onceward.records.columns import RecordColumns
 from onceward.records.compression import Codec
 from onceward.sinks.kafka.driver_task import Bound, DriverTurn, send, within
-from onceward.sinks.kafka.report import check
+from onceward.sinks.kafka.task_reports import check
 from onceward.spark.query import RunningBatch
 from onceward.wire.appends.producer import Append, Appended
 

@@ -1,4 +1,4 @@
-"""Every row of the error table: each code of Kafka gets a verdict for each request, and the grave ones are right."""
+"""Every row of the error table: each code of Kafka gets a meaning for each request, and the grave ones are right."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onceward.errors import (
     SendFailed,
     TransactionTimeoutTooLarge,
 )
-from onceward.wire.error_table import Api, Verdict, name_of, rows, rule_of
+from onceward.wire.error_table import Api, Meaning, name_of, rows, rule_of
 
 KNOWN_CODES = sorted(
     error.errno
@@ -34,7 +34,7 @@ TRANSACTIONAL = [
 def test_every_code_of_kafka_has_a_verdict_a_reason_and_an_error_of_ours(api: Api) -> None:
     for code in KNOWN_CODES:
         rule = rule_of(api, code)
-        assert isinstance(rule.verdict, Verdict)
+        assert isinstance(rule.meaning, Meaning)
         assert rule.reason
         assert issubclass(rule.error, OncewardError)
 
@@ -42,13 +42,13 @@ def test_every_code_of_kafka_has_a_verdict_a_reason_and_an_error_of_ours(api: Ap
 @pytest.mark.parametrize("api", Api)
 def test_a_code_that_nobody_foresaw_stops_and_names_itself(api: Api) -> None:
     rule = rule_of(api, 31_000)
-    assert rule.verdict is Verdict.STOP
+    assert rule.meaning is Meaning.STOP
     assert "31000" in rule.reason
 
 
 @pytest.mark.parametrize("api", Api)
 def test_only_success_is_done(api: Api) -> None:
-    done = {code for code in KNOWN_CODES if rule_of(api, code).verdict is Verdict.DONE}
+    done = {code for code in KNOWN_CODES if rule_of(api, code).meaning is Meaning.DONE}
     allowed = {Api.CREATE_TOPICS: {0, 36}, Api.OFFSET_FETCH: {0, 69}}.get(api, {0})
     assert done == allowed
 
@@ -56,30 +56,30 @@ def test_only_success_is_done(api: Api) -> None:
 @pytest.mark.parametrize("api", [*TRANSACTIONAL, Api.PRODUCE])
 def test_an_epoch_that_is_not_current_is_never_repeated(api: Api) -> None:
     for code in (47, 90):
-        assert rule_of(api, code).verdict is Verdict.FENCED
+        assert rule_of(api, code).meaning is Meaning.FENCED
         assert rule_of(api, code).error is Fenced
 
 
 @pytest.mark.parametrize("api", [*TRANSACTIONAL, Api.PRODUCE])
 def test_concurrent_transactions_is_waited_out(api: Api) -> None:
-    assert rule_of(api, 51).verdict is Verdict.RETRY
+    assert rule_of(api, 51).meaning is Meaning.RETRY
 
 
 @pytest.mark.parametrize("api", TRANSACTIONAL)
 def test_a_coordinator_that_moves_or_loads_is_patiently_found_again(api: Api) -> None:
-    assert rule_of(api, 14).verdict is Verdict.RETRY
-    assert rule_of(api, 15).verdict is Verdict.REFRESH
-    assert rule_of(api, 16).verdict is Verdict.REFRESH
+    assert rule_of(api, 14).meaning is Meaning.RETRY
+    assert rule_of(api, 15).meaning is Meaning.REFRESH
+    assert rule_of(api, 16).meaning is Meaning.REFRESH
 
 
 @pytest.mark.parametrize("code", [2, 5, 6, 7, 19, 20, 56, 74])
 def test_a_produce_that_can_succeed_later_is_sent_again_with_its_sequence(code: int) -> None:
-    assert rule_of(Api.PRODUCE, code).verdict in (Verdict.RETRY, Verdict.REFRESH)
+    assert rule_of(Api.PRODUCE, code).meaning in (Meaning.RETRY, Meaning.REFRESH)
 
 
 @pytest.mark.parametrize("code", [45, 46, 48, 59, 120])
 def test_a_produce_whose_sequence_or_transaction_is_lost_gives_the_batch_up(code: int) -> None:
-    assert rule_of(Api.PRODUCE, code).verdict is Verdict.ABORT
+    assert rule_of(Api.PRODUCE, code).meaning is Meaning.ABORT
     assert rule_of(Api.PRODUCE, code).error.recovery is Recovery.RUN_AGAIN
 
 

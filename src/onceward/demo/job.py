@@ -1,5 +1,5 @@
 """The job's process: ``python -m onceward.demo.job '<JobSettings as JSON>'``. Started, killed and started again by
-:mod:`onceward.demo.supervisor`.
+:mod:`onceward.demo.job_lives`.
 
 It starts Spark, arms the fault points that its environment names, starts the ETL, tells its supervisor on stdout what
 the engine does, and stops on SIGTERM.

@@ -11,6 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from onceward.demo.audit import ask_the_checker, read_output
 from onceward.demo.input_stream import InputStream
+from onceward.demo.job_lives import JobLives, Killed
 from onceward.demo.kill_plan import kill_plan
 from onceward.demo.output_tail import OutputTail
 from onceward.demo.pace import Pace
@@ -25,7 +26,6 @@ from onceward.demo.settings import (
     DemoSettings,
     JobSettings,
 )
-from onceward.demo.supervisor import Killed, Supervisor
 from onceward.spark.connector import spark_connector
 from onceward.testing.local_kafka import LocalKafka
 
@@ -64,7 +64,7 @@ def _with_kafka(settings: DemoSettings, screen: Screen, kafka: LocalKafka, folde
         master=settings.master,
         window_seconds=settings.window_seconds,
     )
-    supervisor = Supervisor(settings, job, screen, stream, tail)
+    supervisor = JobLives(settings, job, screen, stream, tail)
     tail.start()
     try:
         killed = supervisor.run(kill_plan(settings))

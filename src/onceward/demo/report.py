@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from onceward.demo.audit import CheckerFacts, OutputFacts
+from onceward.demo.job_lives import Killed
 from onceward.demo.settings import DemoSettings
-from onceward.demo.supervisor import Killed
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,4 @@
-"""What can be written to: one folder a sink. Each offers ``engine.target`` to the engine, and a class to the user."""
+"""What can be written to: one module or folder a sink, and none imports another.
+
+Each offers ``engine.target`` to the engine, and a class to the user.
+"""

@@ -1,7 +1,8 @@
 """What users test their own pipelines with: a real broker, fault points and verdicts.
 
 :class:`LocalKafka` starts an Apache Kafka for the length of a test; with pytest the fixture ``local_kafka`` is there
-as soon as Onceward is installed (:mod:`onceward.testing.pytest_plugin`). :func:`arm_from_environment` lets a test kill
+as soon as Onceward is installed (:mod:`onceward.testing.pytest_plugin`). :class:`LocalPostgres` is a real PostgreSQL.
+:mod:`onceward.testing.sink_contract` is the suite for a sink of your own. :func:`arm_from_environment` lets a test kill
 a job at an exact step (:mod:`onceward.testing.faults`); :class:`KafkaProxy` (``LocalKafka(proxied=True)``) loses,
 delays and holds single requests between clients and brokers. :func:`read_topic` and :func:`exactly_once` tell the
 outcome.

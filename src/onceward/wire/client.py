@@ -27,7 +27,7 @@ from onceward.wire.acls import Kind
 from onceward.wire.connections import ConnectionLost, Connections
 from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
 from onceward.wire.deadline import Deadline, ShouldStop
-from onceward.wire.error_table import Api, Verdict, rule_of
+from onceward.wire.error_table import Api, Meaning, rule_of
 from onceward.wire.options.settings import ClientSettings
 
 CoordinatorKind = Literal["group", "transaction"]
@@ -146,7 +146,7 @@ class KafkaClient:
             for topic, code in found:
                 rule = rule_of(Api.METADATA, code)
                 unknown = rule.error is TopicMissing and missing_until.passed
-                if unknown or rule.verdict is Verdict.STOP:
+                if unknown or rule.meaning is Meaning.STOP:
                     raise Refused(Api.METADATA, code, rule, f"topic {topic}", resources={Kind.TOPIC: topic})
             return [code for _, code in found]
 

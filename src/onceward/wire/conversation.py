@@ -14,7 +14,7 @@ from onceward.errors import AccessDenied, BrokerUnreachable, OncewardError
 from onceward.wire.acls import Kind, denied
 from onceward.wire.connections import ConnectionLost
 from onceward.wire.deadline import Backoff, Deadline, ShouldStop
-from onceward.wire.error_table import Api, Rule, Verdict, name_of, rule_of
+from onceward.wire.error_table import Api, Meaning, Rule, name_of, rule_of
 
 SHORTEST_WAIT_MS = 1_000.0
 """A request that times out takes its connection with it, and everybody else's requests on it: so none gets less."""
@@ -133,12 +133,12 @@ def converse(
             refresh()
         else:
             code, topic, rule = _gravest(api, codes(answer))
-            if rule.verdict is Verdict.DONE:
+            if rule.meaning is Meaning.DONE:
                 return answer
             last = name_of(code)
-            if rule.verdict is Verdict.REFRESH:
+            if rule.meaning is Meaning.REFRESH:
                 refresh()
-            elif rule.verdict is not Verdict.RETRY:
+            elif rule.meaning is not Meaning.RETRY:
                 named = {**(resources or {}), **({Kind.TOPIC: topic} if topic else {})}
                 raise Refused(api, code, rule, subject, attempts=attempts, resources=named)
         backoff.wait(deadline)
@@ -147,14 +147,14 @@ def converse(
     raise Unanswered(api, subject, deadline, last, rule)
 
 
-_GRAVITY = {v: i for i, v in enumerate((Verdict.DONE, Verdict.RETRY, Verdict.REFRESH, Verdict.ABORT))}
+_GRAVITY = {v: i for i, v in enumerate((Meaning.DONE, Meaning.RETRY, Meaning.REFRESH, Meaning.ABORT))}
 
 
 def _gravest(api: Api, codes: Iterable[Code]) -> tuple[int, str, Rule]:
     """The code that decides about an answer with several: fencing and refusals before patience."""
     named = [(code, "") if isinstance(code, int) else code for code in {0, *codes}]
     judged = [(code, topic, rule_of(api, code)) for code, topic in named]
-    return max(judged, key=lambda found: _GRAVITY.get(found[2].verdict, len(_GRAVITY)))
+    return max(judged, key=lambda found: _GRAVITY.get(found[2].meaning, len(_GRAVITY)))
 
 
 def raise_as_error(outcome: Refused | Unanswered, next_step: str = "") -> NoReturn:

@@ -48,7 +48,7 @@ class Api(Enum):
     DESCRIBE_CONFIGS = "DescribeConfigs"
 
 
-class Verdict(Enum):
+class Meaning(Enum):
     """What to do with an answer."""
 
     DONE = "done"
@@ -61,14 +61,14 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row. ``error`` is what is raised when the verdict is final, or when time runs out on a repeated one."""
+    """One row. ``error`` is what is raised when the meaning is final, or when time runs out on a repeated one."""
 
-    verdict: Verdict
+    meaning: Meaning
     reason: str
     error: type[OncewardError] = ResourceError
 
 
-_V = Verdict
+_V = Meaning
 _TRANSACTIONAL = (
     Api.INIT_PRODUCER_ID,
     Api.ADD_PARTITIONS_TO_TXN,

@@ -21,12 +21,12 @@ from onceward.ids import AttemptId, ProducerIdentity, TopicPartition
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.kafka.columns import prepare
 from onceward.sinks.kafka.driver_task import bounded, send, within
-from onceward.sinks.kafka.report import KIND, TaskReport, Written, check, joined, output_of, payload_bytes
 from onceward.sinks.kafka.rows import HeldRows
 from onceward.sinks.kafka.run import KafkaRun
 from onceward.sinks.kafka.sequencer.book import EpochBook
 from onceward.sinks.kafka.sequencer.server import Sequencer
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
+from onceward.sinks.kafka.task_reports import KIND, TaskReport, Written, check, joined, output_of, payload_bytes
 from onceward.sinks.kafka.tasks import OpenKafkaWriter, TaskSpec
 from onceward.spark import job
 from onceward.spark.computation import Computation

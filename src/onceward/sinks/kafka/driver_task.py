@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from onceward.ids import TaskAttempt, TopicPartition
-from onceward.sinks.kafka.report import Segment, TaskReport
 from onceward.sinks.kafka.rows import HeldRows
 from onceward.sinks.kafka.sequencer.book import LeaseTurn
+from onceward.sinks.kafka.task_reports import Segment, TaskReport
 from onceward.sinks.kafka.tasks import number, segment
 from onceward.spark.query import RunningBatch
 from onceward.wire.appends.producer import PartitionProducer

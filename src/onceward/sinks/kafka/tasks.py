@@ -26,10 +26,10 @@ from onceward.engine.task_writer import TaskWriter
 from onceward.errors import AttemptSuperseded, EpochPoisoned, OncewardError
 from onceward.ids import TaskAttempt, TopicPartition
 from onceward.records.batch import Fragment, next_sequence
-from onceward.sinks.kafka.report import Segment, TaskReport
 from onceward.sinks.kafka.rows import HeldRows, partition_counts, pieces
 from onceward.sinks.kafka.sequencer.lease import SequencerConnection
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
+from onceward.sinks.kafka.task_reports import Segment, TaskReport
 from onceward.wire.appends.producer import Append, Appended, PartitionProducer
 from onceward.wire.client import KafkaClient
 from onceward.wire.options.settings import ClientSettings, ProducerSettings

@@ -33,7 +33,7 @@ from onceward.wire.client import NO_LEADER, KafkaClient
 from onceward.wire.connections import ConnectionLost
 from onceward.wire.conversation import SHORTEST_WAIT_MS, Refused, Unanswered, converse, raise_as_error
 from onceward.wire.deadline import Backoff, Deadline, ShouldStop
-from onceward.wire.error_table import Api, Rule, Verdict, rule_of
+from onceward.wire.error_table import Api, Meaning, Rule, rule_of
 from onceward.wire.options.settings import ProducerSettings
 
 _POLL_S = 0.05  # how late a poisoned epoch or a passed deadline may be noticed
@@ -251,10 +251,10 @@ class _Send:
             self._again(lane, position, "the broker's answer leaves this partition out", refresh=True)
             return
         rule = rule_of(Api.PRODUCE, answer.error_code)
-        if rule.verdict is Verdict.DONE:
+        if rule.meaning is Meaning.DONE:
             self._acknowledge(lane, position, answer.base_offset)
-        elif rule.verdict in (Verdict.RETRY, Verdict.REFRESH):
-            self._again(lane, position, rule.reason, refresh=rule.verdict is Verdict.REFRESH)
+        elif rule.meaning in (Meaning.RETRY, Meaning.REFRESH):
+            self._again(lane, position, rule.reason, refresh=rule.meaning is Meaning.REFRESH)
         elif answer.error_code == _OUT_OF_ORDER and not lane.queue.is_first_open(position):
             self._again(lane, position, "a batch before this one has to be sent again", refresh=False)
         else:
@@ -320,7 +320,7 @@ class _Send:
     def _refusal(self, append: Append, answer: Any, rule: Rule) -> OncewardError:
         topic = append.partition.topic
         details = {"partition": str(append.partition), "code": answer.error_code, "identity": list(self._identity)}
-        if rule.verdict is Verdict.FENCED:
+        if rule.meaning is Meaning.FENCED:
             return Fenced(
                 f"{self._identity} was refused by {append.partition}: {rule.reason}",
                 next_step="the driver finds out whether a newer copy took over or the transaction timed out",

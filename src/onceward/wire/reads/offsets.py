@@ -18,7 +18,7 @@ from onceward.wire.client import NO_LEADER, KafkaClient
 from onceward.wire.connections import ConnectionLost
 from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
 from onceward.wire.deadline import Backoff, Deadline
-from onceward.wire.error_table import Api, Verdict, name_of, rule_of
+from onceward.wire.error_table import Api, Meaning, name_of, rule_of
 
 EARLIEST = -2
 LATEST = -1
@@ -50,10 +50,10 @@ def list_offsets(
         reasons = []
         for partition, code, offset in _ask_leaders(client, open_ones, time_ms, read_committed, deadline):
             rule = rule_of(Api.LIST_OFFSETS, code)
-            if rule.verdict is Verdict.DONE:
+            if rule.meaning is Meaning.DONE:
                 offsets[partition] = offset
                 open_ones.discard(partition)
-            elif rule.verdict in (Verdict.RETRY, Verdict.REFRESH):
+            elif rule.meaning in (Meaning.RETRY, Meaning.REFRESH):
                 reasons.append(f"{partition}: {name_of(code)}")
             else:
                 topic = {Kind.TOPIC: partition.topic}

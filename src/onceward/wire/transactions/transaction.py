@@ -31,7 +31,7 @@ from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.wire.client import KafkaClient
 from onceward.wire.conversation import Refused, Unanswered, raise_as_error
 from onceward.wire.deadline import Deadline, Instant
-from onceward.wire.error_table import Verdict
+from onceward.wire.error_table import Meaning
 from onceward.wire.options.settings import LONGEST_TRANSACTION_MS
 from onceward.wire.transactions.coordinator import NOBODY, TransactionCoordinator
 from onceward.wire.transactions.fencing import Fencing
@@ -293,13 +293,13 @@ class Transaction:
                 self.identity, commit=False, deadline=self._deadline(), version=self.version
             )
         except Refused as refused:
-            if refused.rule.verdict is Verdict.FENCED:
+            if refused.rule.meaning is Meaning.FENCED:
                 error = self._fenced_or_timed_out(refused.as_error())
                 if isinstance(error, Fenced):
                     raise error from refused
                 self._recover()
                 return
-            if refused.rule.verdict is Verdict.ABORT:
+            if refused.rule.meaning is Meaning.ABORT:
                 # Nothing is open under this epoch (INVALID_TXN_STATE), or the coordinator has forgotten the id:
                 # what was asked for holds. The next begin() takes a fresh epoch.
                 self.state = State.READY
@@ -317,7 +317,7 @@ class Transaction:
     def _raise_commit_refusal(self, refused: Refused) -> NoReturn:
         # INVALID_TXN_STATE is how 4.x answers a commit after it has aborted the transaction for its age; so both
         # that and fencing are looked into.
-        suspicious = refused.rule.verdict is Verdict.FENCED or refused.code == _INVALID_TXN_STATE
+        suspicious = refused.rule.meaning is Meaning.FENCED or refused.code == _INVALID_TXN_STATE
         error = self._fenced_or_timed_out(refused.as_error()) if suspicious else None
         if isinstance(error, Fenced):
             raise error from refused
@@ -353,7 +353,7 @@ class Transaction:
         try:
             self._go_on_as(self._coordinator.init_producer_id(ours, self.timeout_ms, self._deadline()))
         except Refused as refused:
-            if refused.rule.verdict is Verdict.FENCED:
+            if refused.rule.meaning is Meaning.FENCED:
                 raise self._fenced(refused) from refused
             _raise_init_refusal(refused, self._client, self.timeout_ms)
         except Unanswered as unanswered:
@@ -448,7 +448,7 @@ class Transaction:
         try:
             yield
         except Refused as refused:
-            if refused.rule.verdict is Verdict.FENCED or refused.code == _INVALID_TXN_STATE:
+            if refused.rule.meaning is Meaning.FENCED or refused.code == _INVALID_TXN_STATE:
                 raise self._fenced_or_timed_out(refused.as_error()) from refused
             raise_as_error(refused)
         except Unanswered as unanswered:

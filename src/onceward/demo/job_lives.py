@@ -40,7 +40,7 @@ class Killed:
     unfinished_batch: int | None
 
 
-class Supervisor:
+class JobLives:
     """One demo run's lives of the job."""
 
     def __init__(
