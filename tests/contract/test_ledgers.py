@@ -8,7 +8,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from onceward.errors import (
     LedgerUnreachable,
     LedgerUnreadable,
 )
+from onceward.ids import PipelineId
 from onceward.ledger import folder, table
 from onceward.ledger.chain import Chain
 from onceward.ledger.folder import FolderChain
@@ -234,10 +235,70 @@ class TestDatabase(ChainContract):
             ledger.chain(P).take()
         assert "a-secret" not in f"{refused.value} {refused.value!r} {ledger!r}"
 
-    @pytest.mark.parametrize("url", ["", "mysql://x/y", "jdbc:postgresql://x/y", None])
-    def test_what_is_no_address_is_refused(self, url: Any) -> None:
-        with pytest.raises(ConfigurationError, match="postgresql://"):
-            ow.DatabaseLedger(url)
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "",
+            "mysql://x/y",
+            "jdbc:postgresql://x/y",
+            None,
+            "postgresql://u:100%a-secret@h/db",
+            "postgresql://u:a-secret@h:x/db?",
+        ],
+    )
+    def test_what_is_no_address_is_refused_and_not_repeated(self, url: Any) -> None:
+        with pytest.raises((ConfigurationError, LedgerUnreachable)) as refused:
+            ow.DatabaseLedger(url).chain(P).take()
+        assert "a-secret" not in f"{refused.value!r} {refused.value.__cause__!r}"
+
+    def test_several_hosts_and_options_are_libpqs(self, postgres: LocalPostgres) -> None:
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            connection.execute("CREATE SCHEMA IF NOT EXISTS elsewhere")
+        url = postgres.url.replace("127.0.0.1", "127.0.0.1:1,127.0.0.1") + "?options=-csearch_path%3Delsewhere"
+        name = f"ledger_{uuid.uuid4().hex[:12]}"
+        chain = ow.DatabaseLedger(url, table=name).chain(P)
+        append(chain, chain.take())
+        chain.close()
+        assert ow.DatabaseLedger(url, table=name).where != ow.DatabaseLedger(postgres.url, table=name).where
+        assert ow.DatabaseLedger(postgres.url, table=f"elsewhere.{name}").chain(P).peek() is not None
+        assert ow.DatabaseLedger(postgres.url, table=name).chain(P).peek() is None
+
+    def test_many_create_the_table_at_once(self, ledger: ow.DatabaseLedger) -> None:
+        def one(number: int) -> None:
+            chain = ledger.chain(PipelineId(f"p{number}"))
+            append(chain, chain.take())
+            chain.close()
+
+        with ThreadPoolExecutor(8) as many:
+            list(many.map(one, range(8)))
+
+    def test_a_takeover_outlasts_a_crash_where_commits_are_not_waited_for(
+        self, ledger: ow.DatabaseLedger, postgres: LocalPostgres
+    ) -> None:
+        """Else the chain would be an older owner's again."""
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            connection.execute("ALTER ROLE postgres SET synchronous_commit = off")
+        try:
+            old, new = ledger.chain(P), ledger.chain(P)
+            newest = append(old, old.take())
+            new.take()
+            postgres.kill()
+            postgres.start()
+            with pytest.raises(Fenced):
+                old.begin(newest)
+            new.begin(newest)
+        finally:
+            with psycopg.connect(postgres.url, autocommit=True) as connection:
+                connection.execute("ALTER ROLE postgres RESET synchronous_commit")
+
+    def test_a_connection_that_broke_between_batches_is_replaced(self, store: Store, postgres: LocalPostgres) -> None:
+        chain = store.chain()
+        newest = append(chain, chain.take())
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'onceward-%'"
+            )
+        append(chain, newest)
 
     @pytest.mark.parametrize("name", ["", "Ledger", "a b", "a;drop", "a.b.c"])
     def test_what_is_no_table_is_refused(self, name: str) -> None:

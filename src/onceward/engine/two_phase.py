@@ -4,8 +4,9 @@ Called by ``engine.micro_batch``. What is written is the matter of a :class:`Com
 the order, and who may do what when:
 
 1. At the start the committer lists what it finds prepared. *Then* the chain is taken, and with that no older copy can
-   decide anything: of what was listed, what the newest record names stays, and all else was never decided and is
-   aborted. What a newer copy prepares meanwhile is on nobody's list.
+   decide anything; and it is listed once more. What is on both lists was prepared before and has not been published;
+   of that, what the newest record names stays, and all else was never decided and is aborted. What a newer copy
+   prepares meanwhile is not on the first list, what an older one has still published is not on the second.
 2. Tasks prepare, each task attempt under a name of its own. What no report names never becomes true.
 3. The ledger record, with every committable in it, is appended: the decision.
 4. Each committable is committed, again and again until all are done, here or at the next start; then the record says
@@ -124,15 +125,16 @@ class TwoPhaseTarget(Target):
         return self.chain.peek()
 
     def open(self, running: RunningBatch) -> LedgerRecord | None:
-        listed = json.loads(json.dumps(list(self._committer.recover())))  # before the chain is taken: see above
+        before = as_json(list(self._committer.recover()))
         newest = self.chain.take()
         undone = newest is not None and newest.state is State.DECIDED
         earlier = newest is not None and undone and newest.run_id != running.run_id
         self._inherited = newest.sequence if newest is not None and earlier else None
         decided = self._committables(newest) if newest is not None and undone else []
-        for committable in listed:
-            if committable not in decided:
-                drop(self._committer, committable, self._policy.pipeline)
+        if before:
+            for committable in as_json(list(self._committer.recover())):
+                if committable in before and committable not in decided:
+                    drop(self._committer, committable, self._policy.pipeline)
         return newest
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> TwoPhaseAttempt:
@@ -209,7 +211,7 @@ class TwoPhaseTarget(Target):
         committables: Sequence[Any] = output.data["committables"]
         if version == known:
             return list(committables)
-        return [self._committer.upgrade(committable, version) for committable in committables]
+        return as_json([self._committer.upgrade(committable, version) for committable in committables])
 
     def settle(self) -> LedgerRecord | None:
         return self.chain.settle()
@@ -273,6 +275,12 @@ class TwoPhaseAttempt(Attempt):
         for committable in committables:
             drop(self._committer, committable, self._policy.pipeline)
         self._chain.abort()
+
+
+def as_json(committables: list[Any]) -> list[Any]:
+    """As they are after a way through the ledger, so that they can be compared."""
+    found: list[Any] = json.loads(json.dumps(committables))
+    return found
 
 
 def drop(committer: Committer, committable: Any, pipeline: PipelineId) -> None:

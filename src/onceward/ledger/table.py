@@ -9,22 +9,27 @@ obvious:
   plain ``SELECT`` does neither.
 * a client that is gone without a word (its machine, its network) holds that lock for as long as the server takes it for
   alive: ``idle_in_transaction_session_timeout`` ends that.
-* ``synchronous_commit`` may be off for a database or a role: a decision asks for it.
+* ``synchronous_commit`` may be off for a database or a role: whatever changes the row asks for it. A takeover that a
+  crash undoes would give the chain back to an older owner.
 
-What the row says lasts as long as the database's own promise: a standby that is promoted and had not all of it has lost
-decisions, which shows at the next batch as ``LedgerBehind``.
+What the row says lasts as long as the database's own promise. A standby that is promoted and had not all of it has lost
+decisions and takeovers. A query that is running then finds out (``LedgerBehind``, or ``Fenced``); one that starts just
+then may write its last batch again.
+
+Sessions are used for one transaction at a time and hold nothing in between, but they ask for their own timeouts and for
+READ COMMITTED when they begin: a pooler between us and the server has to be one for sessions, not for transactions.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import secrets
 import time
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerBehind, LedgerUnreachable
 from onceward.ids import AttemptId, PipelineId
@@ -40,8 +45,17 @@ DEFAULT_TABLE = "onceward_ledger"
 _TABLE = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
 _IDLE_MS = 30_000
 _STATEMENT_MS = 60_000
-_CONNECT_SECONDS = 30
 _NOBODY = -1
+_DEFAULTS = {
+    "connect_timeout": "30",
+    # A server that is gone without a word is noticed in half a minute, not in the quarter of an hour of TCP.
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "30000",
+    "target_session_attrs": "read-write",
+}
+"""Of the connection, where the URL says nothing else."""
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS {table} (
@@ -52,18 +66,18 @@ CREATE TABLE IF NOT EXISTS {table} (
     record text,
     changed_at timestamptz NOT NULL DEFAULT now()
 )"""
-# Owners are counted from the time of day, so that those of a row that was deleted do not come back.
-_BE_THERE = (
-    "INSERT INTO {table} (pipeline, owner, sequence, state) "
-    "VALUES (%s, (1000 * extract(epoch FROM clock_timestamp()))::bigint, -1, '') ON CONFLICT DO NOTHING"
+_BE_THERE = "INSERT INTO {table} (pipeline, owner, sequence, state) VALUES (%s, 0, -1, '') ON CONFLICT DO NOTHING"
+# An owner is named by the time of day and by lot: those of a row that was deleted, or restored from an older copy, must
+# not come back.
+_TAKE = (
+    "UPDATE {table} SET owner = greatest(owner + 1, %s), changed_at = now() WHERE pipeline = %s RETURNING owner, record"
 )
-_TAKE = "UPDATE {table} SET owner = owner + 1, changed_at = now() WHERE pipeline = %s RETURNING owner, record"
 _TAKE_AGAIN = _TAKE.replace(" RETURNING", " AND owner = %s RETURNING")
 _APPEND = (
     "UPDATE {table} SET sequence = %s, state = %s, record = %s, changed_at = now() "
     "WHERE pipeline = %s AND owner = %s AND sequence = %s AND state = %s"
 )
-_READ = "SELECT owner, sequence, record FROM {table} WHERE pipeline = %s"
+_READ = "SELECT owner, sequence, record, state FROM {table} WHERE pipeline = %s"
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,7 @@ class DatabaseLedger(Ledger):
     :param url: ``postgresql://user:password@host:port/database?sslmode=…``, as libpq takes it. What is not in it comes
         from libpq's own variables and files (``PGPASSWORD``, ``~/.pgpass``).
     :param table: its name, also ``schema.table``: lower case letters, digits and ``_``.
+        ``target_session_attrs`` is ``read-write`` unless it says otherwise, so that several hosts may be named.
     :raises ConfigurationError: no such URL or name, or the extra is not installed.
     """
 
@@ -83,35 +98,46 @@ class DatabaseLedger(Ledger):
     table: str = DEFAULT_TABLE
 
     def __post_init__(self) -> None:
-        if not isinstance(self.url, str) or not self.url.startswith(("postgresql://", "postgres://")):
-            raise ConfigurationError(
-                "DatabaseLedger(url=…) is no address of a PostgreSQL database",
-                next_step="pass postgresql://user@host:port/database",
-            )
+        _connection_of(self.url)
         if not _TABLE.fullmatch(self.table):
             raise ConfigurationError(
                 f"table={self.table!r} is not a usable name",
                 next_step="use lower case letters, digits and '_', and a schema and '.' before it if need be",
             )
-        _driver()
 
     def chain(self, pipeline: PipelineId) -> Chain:
-        return TableChain(self.url, self.table, pipeline)
+        return TableChain(_connection_of(self.url), self.table, pipeline)
 
     @property
     def where(self) -> Hashable:
-        address = urlsplit(self.url)
-        return ("postgresql", address.hostname, address.port, address.path, self.table)
+        said = _connection_of(self.url)
+        return ("postgresql", *(said.get(name) for name in ("host", "port", "dbname", "options")), self.table)
+
+
+def _connection_of(url: object) -> dict[str, str]:
+    """The parts of ``url``, as libpq takes it apart, and our defaults. No error repeats it: it may hold a password."""
+    if isinstance(url, str) and url.startswith(("postgresql://", "postgres://")):
+        try:
+            found: dict[str, str] = _driver().conninfo.conninfo_to_dict(url)
+        except _driver().Error:
+            found = {}
+        if found:
+            return {**_DEFAULTS, **found}
+    raise ConfigurationError(
+        "DatabaseLedger(url=…) is no address of a PostgreSQL database",
+        next_step="pass postgresql://user@host:port/database; in a password write % as %25, and other special "
+        "characters in the same way",
+    )
 
 
 class TableChain(Chain):
     """See the module."""
 
-    def __init__(self, url: str, table: str, pipeline: PipelineId) -> None:
-        self._url = url
-        self._table = table
+    def __init__(self, connection: dict[str, str], table: str, pipeline: PipelineId) -> None:
+        self._said = connection
+        self._table = ".".join(f'"{name}"' for name in table.split("."))
         self._pipeline = pipeline
-        self._place = f"table {table} of {urlsplit(url).hostname or 'the database'}"
+        self._place = f"table {table} of {connection.get('host') or 'the database'}"
         self._connection: psycopg.Connection[Any] | None = None
         self._owner = _NOBODY
         self._known: tuple[int, str] = (-1, "")  # sequence and state of the row, as far as known
@@ -125,15 +151,17 @@ class TableChain(Chain):
 
     def take(self) -> LedgerRecord | None:
         if self._row_of(_READ_IF_THERE, (self._table,)) in (None, (None,)):
+            there = _driver().errors
             with self._talking() as connection:  # of two who create it at once one may be told that it is there
                 try:
                     connection.execute(self._sql(_CREATE))
                     connection.commit()
-                except _driver().errors.UniqueViolation:
+                except (there.UniqueViolation, there.DuplicateObject, there.DuplicateTable):
                     connection.rollback()
         with self._talking() as connection:
+            connection.execute(_DURABLY)
             connection.execute(self._sql(_BE_THERE), (self._pipeline,))
-            found = connection.execute(self._sql(_TAKE), (self._pipeline,)).fetchone()
+            found = connection.execute(self._sql(_TAKE), (_new_owner(), self._pipeline)).fetchone()
             connection.commit()
         return self._now_ours(found)
 
@@ -150,11 +178,11 @@ class TableChain(Chain):
 
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
         found = self._ours()
-        if int(found[1]) < self._known[0]:
+        if (int(found[1]), found[3]) != self._known:
             raise LedgerBehind(
-                f"the chain of pipeline {self._pipeline} in {self._place} ended with sequence {self._known[0]} and now "
-                f"ends with {found[1]}: the database was restored from an older copy, or a standby was promoted that "
-                "had not all of it",
+                f"the chain of pipeline {self._pipeline} in {self._place} ended with sequence {self._known[0]} "
+                f"({self._known[1] or 'empty'}) and now ends with {found[1]} ({found[3] or 'empty'}): the database was "
+                "restored from an older copy, or a standby was promoted that had not all of it",
                 next_step="restore the table; or find out from the output how far it goes, and begin anew under a new "
                 "pipeline_id",
             )
@@ -165,7 +193,7 @@ class TableChain(Chain):
         known = self._known
         text = encode(record).decode()
         with self._talking() as connection:
-            connection.execute("SET LOCAL synchronous_commit = on")
+            connection.execute(_DURABLY)
             sequence, state = known
             parameters = (record.sequence, record.state.value, text, self._pipeline, self._owner, sequence, state)
             if connection.execute(self._sql(_APPEND), parameters).rowcount != 1:
@@ -192,7 +220,8 @@ class TableChain(Chain):
     def settle(self) -> LedgerRecord | None:
         self._forget_connection()  # its own transaction may still be under way: the update below waits for it
         with self._talking() as connection:
-            found = connection.execute(self._sql(_TAKE_AGAIN), (self._pipeline, self._owner)).fetchone()
+            connection.execute(_DURABLY)
+            found = connection.execute(self._sql(_TAKE_AGAIN), (_new_owner(), self._pipeline, self._owner)).fetchone()
             connection.commit()
         return self._now_ours(found)
 
@@ -218,6 +247,16 @@ class TableChain(Chain):
         return found
 
     def _row_of(self, statement: str, parameters: tuple[object, ...]) -> Any:
+        """What is read. A connection that broke since the last batch is replaced once."""
+        kept = self._connection is not None
+        try:
+            return self._read(statement, parameters)
+        except LedgerUnreachable:
+            if not kept:
+                raise
+        return self._read(statement, parameters)
+
+    def _read(self, statement: str, parameters: tuple[object, ...]) -> Any:
         with self._talking() as connection:
             found = connection.execute(self._sql(statement), parameters).fetchone()
             connection.commit()
@@ -253,13 +292,13 @@ class TableChain(Chain):
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
             began = time.monotonic()
-            self._connection = _driver().connect(
-                self._url,
-                connect_timeout=_CONNECT_SECONDS,
-                keepalives_idle=10,
-                application_name=f"onceward-{self._pipeline}"[:63],
-                options=f"-c idle_in_transaction_session_timeout={_IDLE_MS} -c statement_timeout={_STATEMENT_MS}",
-            )
+            said = {"application_name": f"onceward-{self._pipeline}"[:63], **self._said}
+            connection = _driver().connect(**said, prepare_threshold=None)
+            connection.isolation_level = _driver().IsolationLevel.READ_COMMITTED
+            connection.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_MS}")
+            connection.execute(f"SET statement_timeout = {_STATEMENT_MS}")
+            connection.commit()
+            self._connection = connection
             log.debug("connected to %s in %.0f ms", self._place, 1000 * (time.monotonic() - began))
         return self._connection
 
@@ -271,11 +310,18 @@ class TableChain(Chain):
 
 
 _READ_IF_THERE = "SELECT to_regclass(%s)::text"
+_DURABLY = "SET LOCAL synchronous_commit = on"
+
+
+def _new_owner() -> int:
+    """Larger than those before, and nobody else's."""
+    return time.time_ns() // 1_000_000 << 16 | secrets.randbits(16)
 
 
 def _driver() -> Any:
     try:
         import psycopg
+        import psycopg.conninfo
     except ImportError as error:
         raise ConfigurationError(
             f"a ledger in PostgreSQL needs psycopg: {error}", next_step='pip install "onceward[postgresql]"'

@@ -23,7 +23,6 @@ from onceward.operate import session_guard
 
 _ORPHAN_SECONDS = 5.0
 _BURIAL_SECONDS = 30.0
-_CLOCK_SLACK_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 
 
@@ -52,7 +51,8 @@ class JobProcess:
         variables = {**os.environ, **(environment or {})}
         guard = [sys.executable, "-I", "-S", session_guard.__file__] if guarded else []
         self.log = log
-        self._guarded = guarded
+        assert not (piped and guarded), "a guard has the pipe for itself"  # noqa: S101 — a mistake of ours
+        self._guarded, self._piped = guarded, piped
         self._ended_at: float | None = None
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -142,14 +142,18 @@ class JobProcess:
             self._close()
 
     def _close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
+        for pipe in (self._process.stdin, None if self._piped else self._process.stdout):
+            if pipe is not None:  # what is piped is closed by who reads it, to its end
                 pipe.close()
 
     def members(self) -> list[psutil.Process]:
-        """Living processes of the job's session. Ones younger than the job's end are strangers: numbers are reused."""
-        born_before = (self._ended_at or time.time()) + _CLOCK_SLACK_SECONDS
-        return [process for process in psutil.process_iter() if _belongs(process, self.pid, born_before)]
+        """Living processes of the job's session. A number is not given away while it has any; when the job is gone and
+        its number is a younger process's, they are strangers."""
+        try:
+            stranger = self._ended_at is not None and psutil.Process(self.pid).create_time() > self._ended_at
+        except psutil.Error:
+            stranger = False
+        return [] if stranger else [process for process in psutil.process_iter() if _belongs(process, self.pid)]
 
     def executors(self) -> list[psutil.Process]:
         """The executors' JVMs of a local cluster, by their pids."""
@@ -180,11 +184,9 @@ def signal_all(processes: Sequence[psutil.Process], number: signal.Signals) -> N
             process.send_signal(number)
 
 
-def _belongs(process: psutil.Process, session: int, born_before: float) -> bool:
+def _belongs(process: psutil.Process, session: int) -> bool:
     try:
-        if os.getsid(process.pid) != session or process.create_time() > born_before:
-            return False
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return os.getsid(process.pid) == session and bool(process.status() != psutil.STATUS_ZOMBIE)
     except (ProcessLookupError, PermissionError, psutil.Error):
         return False  # gone meanwhile, or not ours
 

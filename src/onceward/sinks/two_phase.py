@@ -115,9 +115,10 @@ class TwoPhaseCommitSink(ForeachBatchSink):
 
     @abstractmethod
     def recover(self) -> Iterable[Any]:
-        """In the driver, at every start, before anything else: the committables of all that is prepared under this
-        pipeline's names, as they were returned. What of it is not decided is aborted, once no older copy of the
-        pipeline can decide anything any more; what is decided is committed.
+        """In the driver, at every start, before anything else, and once more after older copies of the pipeline are
+        fenced: the committables of all that is prepared under this pipeline's names and not published, as they were
+        returned (or as :meth:`upgrade` gives them). What was there both times and is not decided is aborted; what is
+        decided is committed.
 
         It only looks: what it dropped itself could be a newer copy's. An empty list where a target forgets by itself
         what was never committed."""

@@ -6,16 +6,25 @@ same (:mod:`onceward.sources.kafka_witness`). Of a source that was defined witho
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from onceward.spark.query import KafkaSource
 from onceward.wire.client import KafkaClient
 from onceward.wire.options.settings import ClientSettings
 
-_known: dict[frozenset[str], ClientSettings] = {}
+_known: dict[frozenset[str], ClientSettings | None] = {}
 
 
 def remember(settings: ClientSettings) -> None:
-    """``settings`` are good for the cluster that they name; the newest count."""
-    _known[frozenset(settings.bootstrap_servers)] = settings
+    """``settings`` are good for the cluster that they name. Where there are two logins nobody can tell whose source it
+    is, and nothing is known of it."""
+    servers, plain = frozenset(settings.bootstrap_servers), replace(settings, client_id="")
+    _known[servers] = settings if _known.get(servers, settings) is not None and _same(servers, plain) else None
+
+
+def _same(servers: frozenset[str], plain: ClientSettings) -> bool:
+    known = _known.get(servers)
+    return known is None or replace(known, client_id="") == plain
 
 
 def client_of(source: KafkaSource) -> KafkaClient | None:

@@ -17,6 +17,7 @@ import lzma
 import os
 import platform
 import pwd
+import secrets
 import shutil
 import signal
 import subprocess
@@ -65,6 +66,7 @@ class LocalPostgres:
 
     def __init__(self, settings: dict[str, str] | None = None) -> None:
         self._settings = settings or {}
+        self._password = secrets.token_hex(16)
         self._folder: Path | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._pid = 0
@@ -72,13 +74,16 @@ class LocalPostgres:
 
     @property
     def url(self) -> str:
-        """``postgresql://…`` of the database ``postgres``, for its owner; nobody else can reach 127.0.0.1."""
-        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+        """``postgresql://…`` of the database ``postgres``, for its owner, with a password made for this server."""
+        return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/postgres"
 
     def __enter__(self) -> LocalPostgres:
         # Not below the caller's own temporary folder: another user may have to see it.
-        self._folder = Path(tempfile.mkdtemp(prefix="onceward-postgres-", dir=_folder_for_all()))
+        root = Path(tempfile.mkdtemp(prefix="onceward-postgres-", dir=_folder_for_all()))
+        self._folder = root / "postgres"  # the guard removes it, and its parent when that is empty then
         try:
+            root.chmod(0o755)
+            self._folder.mkdir()
             self._make()
             self.port = free_ports(1)[0]
             self.start()
@@ -92,7 +97,7 @@ class LocalPostgres:
     ) -> None:
         self.stop()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self._folder.parent, ignore_errors=True)
 
     def start(self) -> None:
         """Start the server, on the same port and data as before; returns when it answers."""
@@ -148,17 +153,21 @@ class LocalPostgres:
         guard, self._guard = self._guard, None
         if guard is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, how)
+        self._signal(guard, how)
         try:
             guard.wait(30)
         except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+            self._signal(guard, signal.SIGKILL)
             guard.wait(30)
         for pipe in (guard.stdin, guard.stdout):
             if pipe is not None:
                 pipe.close()
+
+    def _signal(self, guard: subprocess.Popen[bytes], number: signal.Signals) -> None:
+        """To the server, as long as its guard stands: later its pid may be anybody's."""
+        if self._pid and guard.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, number)
 
     @property
     def _data(self) -> Path:
@@ -184,12 +193,17 @@ class LocalPostgres:
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
             os.chown(self._data, nobody.pw_uid, nobody.pw_gid)
-        command = [str(self._program("initdb")), "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8"]
+        password = self._folder / "password"
+        password.write_text(self._password)
+        password.chmod(0o644 if os.geteuid() == 0 else 0o600)
+        command = [str(self._program("initdb")), "-D", str(self._data), "-U", "postgres", "-E", "UTF8"]
+        command += ["-A", "scram-sha-256", "--pwfile", str(password)]
         done = subprocess.run(
             _as_user([*command, "--no-sync", "--no-instructions", "--locale=C.UTF-8"]),
             capture_output=True, text=True, check=False, timeout=_START_SECONDS, cwd="/",
             env={**os.environ, "LC_ALL": "C.UTF-8", "TZ": "UTC", "HOME": "/"},
         )  # fmt: skip
+        password.unlink()
         if done.returncode != 0:
             raise ResourceError(
                 f"initdb of PostgreSQL {VERSION} ended with status {done.returncode}:\n{done.stderr[-2000:]}",
