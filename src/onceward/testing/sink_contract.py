@@ -683,7 +683,7 @@ class TwoPhaseContract(SinkContract):
 
         aborted: list[Any] = []
         sink.recover = and_then_it_is_published  # type: ignore[method-assign]
-        sink.abort = aborted.append  # type: ignore[method-assign]
+        sink.abort = aborted.append  # type: ignore[method-assign, assignment]
         assert kit.target_of(sink).open(batch(1)) is not None
         assert listed
         assert aborted == [], "it was asked to drop what is published"

@@ -1,0 +1,146 @@
+"""The class to subclass: what it refuses, what goes along to the tasks, and committables of another version."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+
+import onceward as ow
+from onceward.engine.two_phase import KIND, TwoPhaseTarget
+from onceward.errors import ConfigurationError, LedgerUnreadable, UnsupportedQuery
+from onceward.ids import AttemptId, BatchId, PipelineId
+from onceward.ledger.record import LedgerRecord, Output, State
+
+
+class Sink(ow.TwoPhaseCommitSink):
+    def __init__(self, place: object = "here", **settings: Any) -> None:
+        super().__init__(**settings)
+        self.place = place
+        self.committed: list[Any] = []
+
+    def begin(self, task: ow.Task) -> ow.TaskWriter:
+        raise NotImplementedError
+
+    def commit(self, committable: Any) -> ow.CommitResult | None:
+        self.committed.append(committable)
+        return None
+
+    def abort(self, committable: Any) -> None:
+        raise NotImplementedError
+
+    def recover(self) -> list[Any]:
+        return []
+
+
+class Newer(Sink):
+    committable_version = 2
+
+    def upgrade(self, committable: Any, version: int) -> Any:
+        return {"name": committable, "was": version}
+
+
+def settings(folder: Path, **more: Any) -> dict[str, Any]:
+    return {"pipeline_id": "p", "ledger": ow.FolderLedger(folder), **more}
+
+
+def decided(version: int) -> LedgerRecord:
+    outputs = {KIND: Output(KIND, 1, 3, {"version": version, "committables": ["a", "b"]})}
+    return LedgerRecord(PipelineId("p"), 0, BatchId("q", 0), (), AttemptId(1, 1), outputs, 0, State.DECIDED)
+
+
+def finished_by(sink: ow.TwoPhaseCommitSink, version: int) -> None:
+    target = sink.new_target()
+    assert isinstance(target, TwoPhaseTarget)
+    assert target.chain.take() is None
+    target.chain.begin(None)
+    target.chain.append(decided(version))
+    assert target.finish(decided(version)).state is State.FINISHED
+
+
+def test_what_is_of_this_version_is_committed_as_it_is(tmp_path: Path):
+    sink = Sink(**settings(tmp_path))
+    finished_by(sink, 1)
+    assert sink.committed == ["a", "b"]
+
+
+def test_what_is_of_an_older_version_is_upgraded(tmp_path: Path):
+    sink = Newer(**settings(tmp_path))
+    finished_by(sink, 1)
+    assert sink.committed == [{"name": "a", "was": 1}, {"name": "b", "was": 1}]
+
+
+def test_what_is_of_a_newer_version_waits_for_newer_code(tmp_path: Path):
+    sink = Sink(**settings(tmp_path))
+    with pytest.raises(LedgerUnreadable, match="version 2"):
+        finished_by(sink, 2)
+    assert sink.committed == []
+
+
+def test_an_older_version_without_an_upgrade_is_named(tmp_path: Path):
+    class Forgetful(Sink):
+        committable_version = 2
+
+    with pytest.raises(LedgerUnreadable, match=r"upgrade\(\)"):
+        finished_by(Forgetful(**settings(tmp_path)), 1)
+
+
+def test_an_answer_that_is_none_is_named(tmp_path: Path):
+    sink = Sink(**settings(tmp_path))
+    sink.commit = lambda committable: True  # type: ignore[assignment, return-value, method-assign]
+    with pytest.raises(ConfigurationError, match="CommitResult"):
+        finished_by(sink, 1)
+
+
+def test_tasks_get_what_the_subclass_has_set_and_no_settings():
+    ledger = ow.KafkaLedger(
+        "b:9092",
+        options={
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" '
+            'password="a-secret";',
+        },
+    )
+    sink = Sink("there", pipeline_id="p", ledger=ledger)
+    packed = cloudpickle.dumps(sink)
+    assert b"a-secret" not in packed
+    assert "a-secret" not in f"{sink!r} {ledger!r}"
+    assert cloudpickle.loads(packed).place == "there"
+
+
+def test_what_cannot_be_sent_to_tasks_is_named(tmp_path: Path):
+    sink = Sink(threading.Lock(), **settings(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"begin\(\)"):
+        sink._new_target(sink._policy)
+
+
+def test_two_that_are_built_alike_are_one_and_others_are_not(tmp_path: Path):
+    first, alike, other = (Sink(place, **settings(tmp_path)) for place in ("here", "here", "there"))
+    assert first._built_with == alike._built_with
+    assert first._built_with != other._built_with
+    assert first._built_with != Newer(**settings(tmp_path))._built_with
+    assert first._built_with != Sink(**settings(tmp_path, resume="keep"))._built_with
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"ledger": "/a/folder"}, "ledger="),
+        ({"commit_timeout_s": -1}, "commit_timeout_s"),
+        ({"pipeline_id": "a b"}, "pipeline_id"),
+        ({"resume": "never"}, "resume"),
+        ({"batch_attempts": 0}, "batch_attempts"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path: Path, wrong: dict[str, Any], named: str):
+    with pytest.raises(ConfigurationError, match=named):
+        Sink(**settings(tmp_path, **wrong))
+
+
+def test_it_has_no_topics(tmp_path: Path):
+    with pytest.raises(UnsupportedQuery, match="topic"):
+        Sink(**settings(tmp_path))._checked(None, "a-topic")  # type: ignore[arg-type]
