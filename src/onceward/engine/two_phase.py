@@ -114,7 +114,7 @@ class TwoPhaseTarget(Target):
         commit_timeout_s: float,
     ) -> None:
         self.witness = witness
-        self._committer = committer
+        self.committer = committer
         self.chain = chain
         self._policy = policy
         self.commit_timeout_s = commit_timeout_s
@@ -125,21 +125,21 @@ class TwoPhaseTarget(Target):
         return self.chain.peek()
 
     def open(self, running: RunningBatch) -> LedgerRecord | None:
-        before = as_json(list(self._committer.recover()))
+        before = as_json(list(self.committer.recover()))
         newest = self.chain.take()
         undone = newest is not None and newest.state is State.DECIDED
         earlier = newest is not None and undone and newest.run_id != running.run_id
         self._inherited = newest.sequence if newest is not None and earlier else None
         decided = self._committables(newest) if newest is not None and undone else []
         if before:
-            for committable in as_json(list(self._committer.recover())):
+            for committable in as_json(list(self.committer.recover())):
                 if committable in before and committable not in decided:
-                    drop(self._committer, committable, self._policy.pipeline)
+                    drop(self.committer, committable, self._policy.pipeline)
         return newest
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> TwoPhaseAttempt:
         attempt_id = self.chain.begin(newest)
-        return TwoPhaseAttempt(self._committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))
+        return TwoPhaseAttempt(self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
         waiting = self._committables(record)
@@ -166,7 +166,7 @@ class TwoPhaseTarget(Target):
 
     def _commit(self, committable: Any, record: LedgerRecord) -> CommitResult:
         try:
-            result = self._committer.commit(committable)
+            result = self.committer.commit(committable)
         except OncewardError as error:
             if error.recovery is Recovery.STOP:
                 raise
@@ -201,7 +201,7 @@ class TwoPhaseTarget(Target):
         output = record.outputs.get(KIND)
         if output is None or (output.kind, output.version) != (KIND, _FORMAT):
             raise of_another_sink(record)
-        version, known = int(output.data["version"]), self._committer.committable_version
+        version, known = int(output.data["version"]), self.committer.committable_version
         if version > known:
             raise LedgerUnreadable(
                 f"the newest ledger record of pipeline {record.pipeline} has committables of version {version}; this "
@@ -211,7 +211,7 @@ class TwoPhaseTarget(Target):
         committables: Sequence[Any] = output.data["committables"]
         if version == known:
             return list(committables)
-        return as_json([self._committer.upgrade(committable, version) for committable in committables])
+        return as_json([self.committer.upgrade(committable, version) for committable in committables])
 
     def settle(self) -> LedgerRecord | None:
         return self.chain.settle()

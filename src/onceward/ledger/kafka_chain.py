@@ -163,7 +163,9 @@ class KafkaChain(Chain):
         partition = self._topic.partition()
         try:
             self.transaction.add_partitions([partition])
-            (appended,) = self.producer().send([Append(partition, self._topic.trial_to_append(), 0)])
+            (appended,) = self.producer().send(
+                [Append(partition, self._topic.trial_to_append(self.transaction.identity), 0)]
+            )
             self._confirm(appended.base_offset, self._committed)
         except Fenced as refusal:
             raise self.transaction.explain(refusal) from refusal

@@ -208,9 +208,11 @@ class LedgerTopic:
     def _home_of(self, partitions: int) -> int:
         return int(partition_of_keys(_one(self.pipeline.encode()), partitions)[0])
 
-    def trial_to_append(self) -> Fragment:
-        """A record that is appended to be aborted: what lies before it is known to whoever has it."""
-        columns = RecordColumns.of(_one(b"{}"), key=_one(self.pipeline.encode()))
+    def trial_to_append(self, identity: ProducerIdentity) -> Fragment:
+        """A record that is appended to be aborted: what lies before it is known to whoever has it. It names who wrote
+        it, as every record does, or it would pass for a stranger's."""
+        value = json.dumps({"attempt": list(identity), "trial": True}).encode()
+        columns = RecordColumns.of(_one(value), key=_one(self.pipeline.encode()))
         (fragment,) = encode_fragments(
             columns, codec=Codec.NONE, batch_bytes=_LARGEST_RECORD_BYTES, now_ms=time.time_ns() // 1_000_000
         )

@@ -530,25 +530,52 @@ class TwoPhaseKit(SinkKit):
             target.close()
 
 
+class _InTheDriver:
+    """A sink of which something is replaced, in the driver alone: tasks get the sink itself."""
+
+    def __init__(self, sink: TwoPhaseCommitSink) -> None:
+        self.sink = sink
+        self.committable_version = sink.committable_version
+        self.commit: Callable[[Any], CommitResult | None] = sink.commit
+        self.abort: Callable[[Any], object] = sink.abort
+        self.recover: Callable[[], Any] = sink.recover
+        self.begin, self.upgrade = sink.begin, sink.upgrade
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _itself, (self.sink,)
+
+
+def _itself(sink: TwoPhaseCommitSink) -> TwoPhaseCommitSink:
+    return sink
+
+
 Breaking = Callable[[Any, Callable[[Any], CommitResult | None]], CommitResult | None]
 
 
 class TwoPhaseContract(SinkContract):
     """What a ``TwoPhaseCommitSink`` owes besides: idempotent commits, and nothing but what was decided."""
 
-    def _broken(self, kit: TwoPhaseKit, breaking: Breaking) -> tuple[TwoPhaseTarget, list[Any]]:
-        """A target whose sink's commits go through ``breaking``, and the committables that it is called with."""
-        sink = kit.sink()
-        commit, called = sink.commit, []
+    def _broken(
+        self, kit: TwoPhaseKit, breaking: Breaking, timeout_s: float = 5.0
+    ) -> tuple[Callable[[], TwoPhaseTarget], list[Any]]:
+        """Targets whose sink's commits go through ``breaking``, and the committables that it is called with."""
+        called: list[Any] = []
 
-        def broken(committable: Any) -> CommitResult | None:
-            called.append(committable)
-            return breaking(committable, commit)
+        def new_target() -> TwoPhaseTarget:
+            committer = _InTheDriver(kit.sink())
+            commit = committer.sink.commit
 
-        sink.commit = broken  # type: ignore[method-assign]
-        target = kit.target_of(sink)
-        target.commit_timeout_s = 5.0
-        return target, called
+            def broken(committable: Any) -> CommitResult | None:
+                called.append(committable)
+                return breaking(committable, commit)
+
+            committer.commit = broken
+            target = kit.target_of(committer.sink)
+            target.committer = committer  # type: ignore[assignment]
+            target.commit_timeout_s = timeout_s
+            return target
+
+        return new_target, called
 
     def _process(self, kit: TwoPhaseKit, target: TwoPhaseTarget, number: int, values: Sequence[str]) -> None:
         MicroBatches(target, SinkPolicy(kit.pipeline)).process([Write(kit.frame(values))], batch(number))
@@ -567,8 +594,8 @@ class TwoPhaseContract(SinkContract):
                 commit(committable)
             raise OSError("lost on purpose")
 
-        target, called = self._broken(kit, failing_once)
-        self._process(kit, target, 0, FIRST)
+        new_target, called = self._broken(kit, failing_once)
+        self._process(kit, new_target(), 0, FIRST)
         assert len(called) == 2 * len(failed)
         assert_holds(kit, FIRST, 0)
 
@@ -586,10 +613,10 @@ class TwoPhaseContract(SinkContract):
             return CommitResult.DONE
 
         run_batch(kit, 0, FIRST)
-        target, called = self._broken(kit, dying)
+        new_target, called = self._broken(kit, dying)
         died = False
         try:
-            self._process(kit, target, 1, SECOND)
+            self._process(kit, new_target(), 1, SECOND)
         except Died:
             died = True
         assert died or done > len(called), "nothing was committed after the decision"
@@ -606,30 +633,29 @@ class TwoPhaseContract(SinkContract):
             committed.append(committable)
             return commit(committable)
 
-        target, _ = self._broken(kit, noting)
-        self._process(kit, target, 0, FIRST)
+        new_target, _ = self._broken(kit, noting)
+        self._process(kit, new_target(), 0, FIRST)
         sink = kit.sink()
         answers = {sink.commit(json.loads(json.dumps(committable))) for committable in committed}
         assert answers <= {None, CommitResult.DONE, CommitResult.ALREADY_DONE}
         assert_holds(kit, FIRST, 0)
 
     def test_what_is_to_be_done_later_stays_decided_until_it_is_done(self, kit: TwoPhaseKit) -> None:
-        target, called = self._broken(kit, lambda committable, commit: CommitResult.RETRY_LATER)
-        target.commit_timeout_s = 0.3
+        new_target, called = self._broken(kit, lambda committable, commit: CommitResult.RETRY_LATER, 0.3)
         with pytest.raises(Unfinished):
-            self._process(kit, target, 0, FIRST)
+            self._process(kit, new_target(), 0, FIRST)
         assert len(called) > len({json.dumps(committable) for committable in called}), "it was tried once only"
         with pytest.raises(Unfinished):  # and at the next start, before anything else
-            self._process(kit, target, 0, FIRST)
+            self._process(kit, new_target(), 0, FIRST)
         run_batch(kit, 0, FIRST)
         run_batch(kit, 1, SECOND)
         assert_holds(kit, FIRST + SECOND, 1)
 
     def test_what_is_lost_is_said_and_never_passed_over(self, kit: TwoPhaseKit) -> None:
-        target, _ = self._broken(kit, lambda committable, commit: CommitResult.LOST)
+        new_target, _ = self._broken(kit, lambda committable, commit: CommitResult.LOST)
         for _ in range(2):
             with pytest.raises(TargetLost):
-                self._process(kit, target, 0, FIRST)
+                self._process(kit, new_target(), 0, FIRST)
         run_batch(kit, 0, FIRST)  # somebody has restored it
         assert_holds(kit, FIRST, 0)
 
@@ -651,8 +677,8 @@ class TwoPhaseContract(SinkContract):
         """Else what was just dropped could be decided a moment later."""
         old = Process(kit).open()
         old.stage(kit.frame(["too late"]))
-        sink = kit.sink()
-        abort, asked = sink.abort, []
+        committer = _InTheDriver(kit.sink())
+        abort, asked = committer.sink.abort, []
 
         def too_late(committable: Any) -> None:
             asked.append(committable)
@@ -660,16 +686,18 @@ class TwoPhaseContract(SinkContract):
                 old.attempt.commit()
             abort(committable)
 
-        sink.abort = too_late  # type: ignore[method-assign]
-        self._process(kit, kit.target_of(sink), 0, FIRST)
+        committer.abort = too_late
+        target = kit.target_of(committer.sink)
+        target.committer = committer  # type: ignore[assignment]
+        self._process(kit, target, 0, FIRST)
         assert asked or kit.forgets, "nothing was dropped"
         assert_holds(kit, FIRST, 0)
 
     def test_what_an_older_copy_publishes_while_a_start_looks_through_stays(self, kit: TwoPhaseKit) -> None:
         old = Process(kit).open()
         old.stage(kit.frame(FIRST))
-        sink = kit.sink()
-        recover = sink.recover
+        committer = _InTheDriver(kit.sink())
+        recover = committer.sink.recover
         listed: list[Any] = []
 
         def and_then_it_is_published() -> list[Any]:
@@ -682,9 +710,10 @@ class TwoPhaseContract(SinkContract):
             return found
 
         aborted: list[Any] = []
-        sink.recover = and_then_it_is_published  # type: ignore[method-assign]
-        sink.abort = aborted.append  # type: ignore[method-assign, assignment]
-        assert kit.target_of(sink).open(batch(1)) is not None
+        committer.recover, committer.abort = and_then_it_is_published, aborted.append
+        target = kit.target_of(committer.sink)
+        target.committer = committer  # type: ignore[assignment]
+        assert target.open(batch(1)) is not None
         assert listed
         assert aborted == [], "it was asked to drop what is published"
         Process(kit).open()
@@ -710,8 +739,10 @@ class TwoPhaseContract(SinkContract):
         zombie.open(batch(0))
         if heir_has == "prepared":
             heir.attempt.commit()
+        late = Process(kit)
+        late.target = zombie
         with pytest.raises(Fenced):
-            zombie.begin(None, batch(0))
+            late.decide(["zombie"])
         Process(kit).open()
         assert_holds(kit, FIRST, 0)
 
@@ -731,25 +762,19 @@ class TwoPhaseContract(SinkContract):
 
     def test_what_is_lost_after_the_start_is_not_passed_over_by_keep(self, kit: TwoPhaseKit) -> None:
         """``resume="keep"`` is for what an earlier run has decided, which somebody has looked at."""
-        target, _ = self._broken(kit, lambda committable, commit: CommitResult.LOST)
-        target._policy = SinkPolicy(kit.pipeline, resume="keep")
-        with pytest.raises(TargetLost):
-            self._process(kit, target, 0, FIRST)
-        target, _ = self._broken(kit, lambda committable, commit: CommitResult.LOST)
-        target._policy = SinkPolicy(kit.pipeline, resume="keep")
-        self._process(kit, target, 0, FIRST)  # another run, of which it was asked
-        with pytest.raises(TargetLost):
-            self._process(kit, target, 1, SECOND)
+        new_target, _ = self._broken(kit, lambda committable, commit: CommitResult.LOST)
 
-    def test_attempts_at_one_batch_never_meet(self, kit: TwoPhaseKit) -> None:
-        process = Process(kit).open()
-        process.stage(kit.frame(FIRST))
-        process.begin()  # as after an attempt that could not even be aborted
-        process.attempt.write(Write(kit.frame(FIRST)), process.next_batch())
-        process.stage_what_is_written()
-        process.attempt.commit()
-        Process(kit).open()
-        assert_holds(kit, FIRST, 0)
+        def keeping() -> TwoPhaseTarget:
+            target = new_target()
+            target._policy = SinkPolicy(kit.pipeline, resume="keep")
+            return target
+
+        with pytest.raises(TargetLost):
+            self._process(kit, keeping(), 0, FIRST)
+        batches = MicroBatches(keeping(), SinkPolicy(kit.pipeline, resume="keep"))
+        batches.process([Write(kit.frame(FIRST))], batch(0))  # another run, of which it was asked
+        with pytest.raises(TargetLost):
+            batches.process([Write(kit.frame(SECOND))], batch(1))
 
     def test_an_abort_may_be_repeated(self, kit: TwoPhaseKit) -> None:
         process = Process(kit).open()
