@@ -5,7 +5,8 @@ like then choose. A test is in the cheapest tier that has what it needs, and eac
 
 * ``fast`` (``make test-fast``): no broker and no JVM. :mod:`no_java` holds it to that.
 * ``main`` (``make test`` = ``fast`` + ``main``): the worker's one broker and its one Spark session. Of a file on Spark
-  only the first test is here (of the contract the first two), and its first case: write what tells most at the top.
+  only the first test is here, and of a contract that many keep the first two, and its first case: write what tells
+  most at the top.
 * ``ci`` (``make test-ci`` = all but ``chaos``): the others, and whole pipelines in processes of their own.
 * ``chaos`` (``make chaos``): what needs a broker of the old version, or a cluster beside the shared one, or minutes.
 
@@ -63,6 +64,8 @@ class Facts:
     """Among the first of its file (:data:`_EARLY`)."""
     own_driver: bool = False
     """Stands on Spark and not on the shared session: it runs pipelines in processes, each with a Spark of its own."""
+    contract: bool = False
+    """One of a suite that is run over many targets, of which it shows little that the others do not."""
     driver_killed: bool = False
     """Shows a fault that begins with a dead driver, which there is a real ``kill -9``."""
 
@@ -75,7 +78,7 @@ def tier_of(facts: Facts) -> str:
         return "fast"
     if facts.own_driver:
         return "main" if facts.driver_killed and facts.first_case else "ci"
-    return "main" if not facts.spark or (facts.first_case and facts.early) else "ci"
+    return "main" if not (facts.spark or facts.contract) or (facts.first_case and facts.early) else "ci"
 
 
 def facts_of(item: pytest.Function) -> Facts:
@@ -95,6 +98,7 @@ def facts_of(item: pytest.Function) -> Facts:
         slow=item.get_closest_marker("slow") is not None,
         first_case=not any(_case_numbers(item)),
         early=_place_in_file(item) < _EARLY.get(folder, 1),
+        contract=folder == "contract",
         own_driver=spark and SHARED_SPARK not in shared,
         driver_killed=any(fault.startswith("driver-killed") for fault in faults),
     )

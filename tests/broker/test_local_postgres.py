@@ -18,7 +18,7 @@ OWNER = """
 import sys, time
 from onceward.testing import LocalPostgres
 with LocalPostgres() as postgres:
-    print(postgres._pid, postgres._folder, flush=True)
+    print(postgres.pid, postgres.folder, flush=True)
     time.sleep(600)
 """
 
@@ -28,15 +28,15 @@ def test_it_recovers_from_a_crash_and_is_gone_with_the_block():
         with psycopg.connect(postgres.url, autocommit=True) as connection:
             assert connection.execute("SHOW max_connections").fetchone() == ("7",)
             connection.execute("CREATE TABLE kept (n int)")
-        first = postgres._pid
+        first = postgres.pid
         postgres.kill()
         postgres.start()
         with psycopg.connect(postgres.url) as connection:
             assert connection.execute("SELECT count(*) FROM kept").fetchone() == (0,)
-        second, folder = postgres._pid, postgres._folder
+        second, folder = postgres.pid, postgres.folder
     assert first != second
     assert not psutil.pid_exists(second)
-    assert folder is not None
+    assert second is not None
     assert not folder.exists()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ledger_driver import Driver
+from lost_answers import lost_end_txn
 from onceward.errors import CommitInDoubt, Fenced
 from onceward.ids import AttemptId, ProducerIdentity
 from onceward.ledger.kafka_topic import LedgerTopic
@@ -164,21 +165,8 @@ def test_an_old_copy_does_not_abort_what_its_heir_has_open(
     if doing == "stage":
         attempt.commit()
     else:
-        send = old.run.client.send
-
-        def lose(request: Any, node_id: int | str, timeout_ms: float | None = None) -> Future[Any]:
-            if not type(request).__name__.startswith("EndTxn"):
-                return send(request, node_id, timeout_ms)
-            lost: Future[Any] = Future()
-            lost.set_exception(ConnectionLost("lost on purpose"))
-            return lost
-
-        old.run.chain.transaction.patience_ms = 1_000
-        monkeypatch.setattr(old.run.client, "send", lose)
-        with pytest.raises(CommitInDoubt):
+        with lost_end_txn(old.run.chain, carried_out=False), pytest.raises(CommitInDoubt):
             attempt.commit()
-        old.run.chain.transaction.patience_ms = 30_000
-        monkeypatch.setattr(old.run.client, "send", send)
     newest = heir.open(driver.running(0))
     number = 0 if newest is None else 1
     heirs = driver.stage(heir, number)

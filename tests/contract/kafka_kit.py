@@ -5,20 +5,19 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from confluent_kafka import Message
 from pyspark.sql import DataFrame, SparkSession
 
+from lost_answers import lost_end_txn
 from onceward.engine.target import Target
 from onceward.ids import pipeline_id
 from onceward.sinks.kafka.sink import KafkaSink
 from onceward.sinks.kafka.target import KafkaTarget
 from onceward.testing import LocalKafka
 from onceward.testing.sink_contract import SinkKit
-from onceward.wire.connections import ConnectionLost
 
 Reader = Callable[[str, str], list[Message]]
 
@@ -60,30 +59,9 @@ class KafkaKit(SinkKit):
     def visible(self) -> Counter[str]:
         return Counter(message.value().decode() for message in self._reader(self._bootstrap, self._topic))
 
-    @contextmanager
-    def unanswered(self, target: Target, *, carried_out: bool) -> Iterator[None]:
+    def unanswered(self, target: Target, *, carried_out: bool) -> AbstractContextManager[None]:
         assert isinstance(target, KafkaTarget)
-        client, transaction = target.run.client, target.run.chain.transaction
-        send, patience_ms = client.send, transaction.patience_ms
-
-        def losing(request: Any, node_id: int | str, timeout_ms: float | None = None) -> Future[Any]:
-            if not type(request).__name__.startswith("EndTxn"):
-                return send(request, node_id, timeout_ms)
-            outcome: Future[Any] = Future()
-            lost = ConnectionLost("lost on purpose")
-            if carried_out:
-                send(request, node_id, timeout_ms).add_done_callback(lambda _: outcome.set_exception(lost))
-            else:
-                outcome.set_exception(lost)
-            return outcome
-
-        client.send = losing  # type: ignore[method-assign]
-        transaction.patience_ms = 2_000
-        try:
-            yield
-        finally:
-            client.send = send  # type: ignore[method-assign]
-            transaction.patience_ms = patience_ms
+        return lost_end_txn(target.run.chain, carried_out=carried_out)
 
     def close(self) -> None:
         for target in self._targets:

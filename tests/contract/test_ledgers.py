@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from chain_contract import ChainContract, P, Store, append, record
 
 import onceward as ow
+from lost_answers import lost_end_txn
 from onceward.errors import (
     CommitInDoubt,
     ConfigurationError,
@@ -29,11 +31,31 @@ from onceward.errors import (
 from onceward.ids import PipelineId
 from onceward.ledger import folder, table
 from onceward.ledger.chain import Chain
-from onceward.ledger.folder import FolderChain
 from onceward.ledger.kafka_chain import KafkaChain
 from onceward.ledger.table import TableChain
 from onceward.testing import LocalKafka, LocalPostgres
-from onceward.wire.connections import ConnectionLost
+
+TAKE_AND_APPEND = """
+import sys
+from pathlib import Path
+from onceward.errors import Fenced
+from onceward.ids import BatchId, PipelineId
+from onceward.ledger.folder import FolderChain
+from onceward.ledger.record import LedgerRecord
+
+P, count, appended = PipelineId("p"), int(sys.argv[2]), 0
+while appended < count:
+    chain = FolderChain(Path(sys.argv[1]), P)
+    try:
+        newest = chain.take()
+        for _ in range(min(5, count - appended)):
+            sequence = 0 if newest is None else newest.sequence + 1
+            newest = LedgerRecord(P, sequence, BatchId("q", sequence), (), chain.begin(newest), {}, 0)
+            chain.append(newest)
+            appended += 1
+    except Fenced:
+        pass
+"""
 
 
 class TestFolder(ChainContract):
@@ -61,13 +83,10 @@ class TestFolder(ChainContract):
 
     def test_of_many_processes_one_wins_each_slot(self, tmp_path: Path) -> None:
         """Each takes the chain and appends as long as it may; what they all wrote is one chain without a gap."""
-        context = multiprocessing.get_context("spawn")
-        workers = [context.Process(target=_take_and_append, args=(str(tmp_path), 40)) for _ in range(4)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join(120)
-        assert [worker.exitcode for worker in workers] == [0] * 4
+        command = [sys.executable, "-c", TAKE_AND_APPEND, str(tmp_path), "40"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        workers = [subprocess.Popen(command, env=environment) for _ in range(4)]
+        assert [worker.wait(120) for worker in workers] == [0] * 4
         history = list(ow.FolderLedger(tmp_path).chain(P).history(10_000))
         assert [found.sequence for found in history] == list(range(len(history)))[::-1]
         assert len({found.attempt for found in history}) == len(history)
@@ -143,19 +162,6 @@ def _unsynced(chain: Chain, carried_out: bool) -> Iterator[None]:
         yield
 
 
-def _take_and_append(path: str, count: int) -> None:
-    appended = 0
-    while appended < count:
-        chain = FolderChain(Path(path), P)
-        try:
-            newest = chain.take()
-            for _ in range(min(5, count - appended)):
-                newest = append(chain, newest)
-                appended += 1
-        except Fenced:
-            continue
-
-
 class TestDatabase(ChainContract):
     """PostgreSQL 17.5."""
 
@@ -202,20 +208,23 @@ class TestDatabase(ChainContract):
         assert store.chain().take() == first
         under_way[0].close()
 
-    def test_a_decision_outlasts_a_crash_where_commits_are_not_waited_for(
-        self, ledger: ow.DatabaseLedger, postgres: LocalPostgres
-    ) -> None:
+    @pytest.fixture
+    def hasty(self, postgres: LocalPostgres) -> Iterator[LocalPostgres]:
+        """A server that does not wait for its disk, unless it is asked to."""
         with psycopg.connect(postgres.url, autocommit=True) as connection:
             connection.execute("ALTER ROLE postgres SET synchronous_commit = off")
-        try:
-            chain = ledger.chain(P)
-            newest = append(chain, chain.take())
-            postgres.kill()
-            postgres.start()
-            assert ledger.chain(P).take() == newest
-        finally:
-            with psycopg.connect(postgres.url, autocommit=True) as connection:
-                connection.execute("ALTER ROLE postgres RESET synchronous_commit")
+        yield postgres
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            connection.execute("ALTER ROLE postgres RESET synchronous_commit")
+
+    def test_a_decision_outlasts_a_crash_where_commits_are_not_waited_for(
+        self, ledger: ow.DatabaseLedger, hasty: LocalPostgres
+    ) -> None:
+        chain = ledger.chain(P)
+        newest = append(chain, chain.take())
+        hasty.kill()
+        hasty.start()
+        assert ledger.chain(P).take() == newest
 
     def test_a_row_that_was_deleted_does_not_bring_its_owner_back(
         self, ledger: ow.DatabaseLedger, postgres: LocalPostgres
@@ -273,23 +282,17 @@ class TestDatabase(ChainContract):
             list(many.map(one, range(8)))
 
     def test_a_takeover_outlasts_a_crash_where_commits_are_not_waited_for(
-        self, ledger: ow.DatabaseLedger, postgres: LocalPostgres
+        self, ledger: ow.DatabaseLedger, hasty: LocalPostgres
     ) -> None:
         """Else the chain would be an older owner's again."""
-        with psycopg.connect(postgres.url, autocommit=True) as connection:
-            connection.execute("ALTER ROLE postgres SET synchronous_commit = off")
-        try:
-            old, new = ledger.chain(P), ledger.chain(P)
-            newest = append(old, old.take())
-            new.take()
-            postgres.kill()
-            postgres.start()
-            with pytest.raises(Fenced):
-                old.begin(newest)
-            new.begin(newest)
-        finally:
-            with psycopg.connect(postgres.url, autocommit=True) as connection:
-                connection.execute("ALTER ROLE postgres RESET synchronous_commit")
+        old, new = ledger.chain(P), ledger.chain(P)
+        newest = append(old, old.take())
+        new.take()
+        hasty.kill()
+        hasty.start()
+        with pytest.raises(Fenced):
+            old.begin(newest)
+        new.begin(newest)
 
     def test_a_connection_that_broke_between_batches_is_replaced(self, store: Store, postgres: LocalPostgres) -> None:
         chain = store.chain()
@@ -350,39 +353,14 @@ class TestKafka(ChainContract):
         chains: list[Chain] = []
 
         def chain() -> Chain:
-            chains.append(ow.KafkaLedger(kafka.bootstrap_servers, topic).chain(ow_pipeline(topic)))
+            chains.append(ow.KafkaLedger(kafka.bootstrap_servers, topic).chain(PipelineId(f"{P}-{topic}")))
             return chains[-1]
 
-        yield Store(chain, _lost_end_txn)
+        yield Store(chain, _no_answer)
         for each in chains:
             each.close()
 
 
-def ow_pipeline(topic: str) -> Any:
-    return f"{P}-{topic}"
-
-
-@contextmanager
-def _lost_end_txn(chain: Chain, carried_out: bool) -> Iterator[None]:
+def _no_answer(chain: Chain, carried_out: bool) -> AbstractContextManager[None]:
     assert isinstance(chain, KafkaChain)
-    client, transaction = chain._client, chain.transaction
-    send, patience_ms = client.send, transaction.patience_ms
-
-    def losing(request: Any, node_id: int | str, timeout_ms: float | None = None) -> Future[Any]:
-        if not type(request).__name__.startswith("EndTxn"):
-            return send(request, node_id, timeout_ms)
-        outcome: Future[Any] = Future()
-        lost = ConnectionLost("lost on purpose")
-        if carried_out:
-            send(request, node_id, timeout_ms).add_done_callback(lambda _: outcome.set_exception(lost))
-        else:
-            outcome.set_exception(lost)
-        return outcome
-
-    client.send = losing  # type: ignore[method-assign]
-    transaction.patience_ms = 2_000
-    try:
-        yield
-    finally:
-        client.send = send  # type: ignore[method-assign]
-        transaction.patience_ms = patience_ms
+    return lost_end_txn(chain, carried_out=carried_out)

@@ -40,7 +40,7 @@ from onceward.errors import (
     SourceDataLost,
     TransactionTimedOut,
 )
-from onceward.ids import BatchId
+from onceward.ids import BatchId, SourceRange
 from onceward.ledger.admission import Admission, Skipped, admit, hopeless, refusal, second_call
 from onceward.ledger.record import FrameWritten, LedgerRecord, State
 from onceward.ledger.replayed import Replayed, batch_changed, compare, missing
@@ -82,8 +82,7 @@ class MicroBatches:
         if outcome is Admission.REPLAY:
             self._replay_and_complete(writes, running)
         else:
-            self._newest = self._until_committed(writes, running)
-            self._finish_what_is_decided(running)
+            self._write(writes, running)
         if running.history is not None:
             self._handed_over(running.history).settle(running.batch.batch_id, running.run_id, notes)
         with events.step(events.FINISH, **self._ids(running)):
@@ -207,8 +206,7 @@ class MicroBatches:
         try:
             lacking = self._replay(writes, running)
             if lacking:
-                self._newest = self._until_committed(lacking, running, self._newest)
-                self._finish_what_is_decided(running)
+                self._write(lacking, running, self._newest)
         except Fenced:
             raise
         except BaseException as error:
@@ -287,10 +285,14 @@ class MicroBatches:
 
     # 2 to 8, as often as it takes
 
-    def _until_committed(
-        self, writes: Sequence[Write], running: RunningBatch, supplemented: LedgerRecord | None = None
-    ) -> LedgerRecord:
+    def _write(self, writes: Sequence[Write], running: RunningBatch, supplemented: LedgerRecord | None = None) -> None:
         """:param supplemented: the committed record of this very batch, to which ``writes`` are added."""
+        self._newest = self._until_committed(writes, running, supplemented)
+        self._finish_what_is_decided(running)  # not among the attempts: what is decided is never tried again
+
+    def _until_committed(
+        self, writes: Sequence[Write], running: RunningBatch, supplemented: LedgerRecord | None
+    ) -> LedgerRecord:
         attempt = 1
         while True:
             try:
@@ -318,7 +320,8 @@ class MicroBatches:
         try:
             records = [attempt.write(write, running) for write in writes]  # 2 to 6
             prepared = attempt.prepared()
-            record = self._record(running, writes, records, prepared, attempt, supplemented)
+            sources = self._witnessed_sources(running)
+            record = self._record(running, sources, writes, records, prepared, attempt, supplemented)
             attempt.stage(record, running)  # 7
         except BaseException as error:
             self._undo(attempt, error, running)
@@ -342,9 +345,15 @@ class MicroBatches:
         )
         return record
 
+    def _witnessed_sources(self, running: RunningBatch) -> tuple[SourceRange, ...]:
+        """Now that they have been read, they are still the ones that the ledger speaks of."""
+        witnesses = self._target.witness.of(running)
+        return tuple(s._replace(witness=w) for s, w in zip(running.sources, witnesses, strict=True))
+
     def _record(
         self,
         running: RunningBatch,
+        sources: tuple[SourceRange, ...],
         writes: Sequence[Write],
         records: Sequence[int],
         prepared: Prepared,
@@ -353,12 +362,11 @@ class MicroBatches:
     ) -> LedgerRecord:
         frames = tuple(FrameWritten(write.where, n) for write, n in zip(writes, records, strict=True))
         before = (supplemented.frames if supplemented else None) or ()
-        witnesses = self._target.witness.of(running)
         return LedgerRecord(
             pipeline=self._policy.pipeline,
             sequence=self._newest.sequence + 1 if self._newest else 0,
             batch=running.batch,
-            sources=tuple(s._replace(witness=w) for s, w in zip(running.sources, witnesses, strict=True)),
+            sources=sources,
             attempt=attempt.id,
             outputs=prepared.outputs,
             committed_at_ms=time.time_ns() // 1_000_000,

@@ -36,14 +36,8 @@ def run(
     """
     written = planned(frame, open_writer)
     with computation.read_once(written):
-        try:
+        with job.naming_the_loss(limit.passed):
             rows, task_count = job.collect(written, limit.passed)
-        except job.JobInterrupted:
-            raise
-        except Exception as error:
-            if (late := limit.passed()) is not None:
-                raise late from error
-            raise
         errors = reported(rows, prepared)
         computation.counts(written)
     if errors:

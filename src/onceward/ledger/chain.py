@@ -11,9 +11,12 @@ own thread. One object is one owner, or would like to be. What all stores owe:
 
 from __future__ import annotations
 
+import secrets
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 
+from onceward.errors import Fenced, LedgerBehind
 from onceward.ids import AttemptId, PipelineId
 from onceward.ledger.record import LedgerRecord
 
@@ -50,15 +53,15 @@ class Chain(ABC):
         :raises OncewardError: it is not there.
         """
 
-    @abstractmethod
     def progress(self, record: LedgerRecord) -> LedgerRecord:
         """Replace the newest record by ``record``, of the same sequence, in another state; as it was written.
 
         Where it is in doubt nothing is lost: what is undone is done once more.
         """
+        self.append(record)
+        return record
 
-    @abstractmethod
-    def abort(self) -> None:
+    def abort(self) -> None:  # noqa: B027 — to most stores an attempt is but a name
         """Give up the attempt that was begun. Safe in any state but after an append in doubt."""
 
     @abstractmethod
@@ -69,8 +72,7 @@ class Chain(ABC):
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
         """The last records that are kept, newest first; of a batch that was decided and finished, both."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 — not every store holds something
         """Give back connections. Never raises."""
 
 
@@ -85,3 +87,26 @@ class Ledger(ABC):
     @abstractmethod
     def where(self) -> Hashable:
         """Names the place: two sinks with equal ones keep their chains in one ledger."""
+
+
+def new_owner() -> int:
+    """A name for who takes a chain now: larger than those before, and by lot nobody else's, so that those of a chain
+    that was deleted, or restored from an older copy, do not come back."""
+    return time.time_ns() // 1_000_000 << 16 | secrets.randbits(16)
+
+
+def overtaken(pipeline: PipelineId, where: str) -> Fenced:
+    """Somebody newer has the chain."""
+    return Fenced(
+        f"a newer copy of pipeline {pipeline} has taken its chain in {where}",
+        next_step="leave this copy stopped; if two are running by mistake, give one another pipeline_id",
+    )
+
+
+def cut_off(pipeline: PipelineId, where: str, what: str) -> LedgerBehind:
+    """The chain no longer ends where its owner left it; ``what`` says how that shows, and how it can have come."""
+    return LedgerBehind(
+        f"the chain of pipeline {pipeline} in {where} {what}, while this query was running",
+        next_step="restore the ledger; or find out from the output how far it goes, and begin anew under a new "
+        "pipeline_id",
+    )

@@ -23,18 +23,18 @@ from __future__ import annotations
 import json
 import logging
 import os
-import secrets
 import socket
 import time
 import uuid
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerBehind, LedgerUnreachable
+from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerUnreachable
 from onceward.ids import AttemptId, PipelineId
-from onceward.ledger.chain import Chain, Ledger
+from onceward.ledger.chain import Chain, Ledger, cut_off, new_owner, overtaken
 from onceward.ledger.record import LedgerRecord, decode, encode
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class FolderChain(Chain):
         self._attempts = 0
 
     def peek(self) -> LedgerRecord | None:
-        return self._newest_record(self._listed()[0])
+        return next(self.history(1), None)
 
     def take(self) -> LedgerRecord | None:
         with self._reached():
@@ -106,25 +106,17 @@ class FolderChain(Chain):
         entry = {"takeover": self._next, "host": socket.gethostname(), "pid": os.getpid(), "at_ms": _now_ms()}
         if not self._won(json.dumps(entry).encode()):
             return False
-        # Named by the time of day and by lot: names of a folder that was deleted must not come back.
-        self._owner, self._attempts = _now_ms() << 16 | secrets.randbits(16), 0
+        self._owner, self._attempts = new_owner(), 0
         self._next += 1
         return True
 
     def newest(self) -> LedgerRecord | None:
-        self._refuse_if_overtaken()
-        return self._newest_record([slot for slot in self._listed()[0] if slot < self._next])
+        return next(self._records(self._still_ours()), None)
 
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
-        self._refuse_if_overtaken()
-        if not self._path(self._next - 1).exists():
-            raise LedgerBehind(
-                f"the newest entry of pipeline {self._pipeline} in {self._folder} is gone: the folder was deleted, or "
-                "restored from an older copy, while this query was running",
-                next_step="restore the folder; or find out from the output how far it goes, and begin anew under a new "
-                "pipeline_id",
-                details={"newest": None if newest is None else newest.sequence},
-            )
+        if self._next - 1 not in self._still_ours():
+            what = "has lost its newest entry: the folder was deleted, or restored from an older copy"
+            raise cut_off(self._pipeline, str(self._folder), what)
         self._attempts += 1
         return AttemptId(self._owner, self._attempts)
 
@@ -139,32 +131,17 @@ class FolderChain(Chain):
         if self._next % _KEPT == 0:
             self._remove_old()
 
-    def progress(self, record: LedgerRecord) -> LedgerRecord:
-        self.append(record)
-        return record
-
-    def abort(self) -> None:
-        """Nothing was begun but a name."""
-
     def settle(self) -> LedgerRecord | None:
         """Takes the slot that the append in doubt was for, or the one behind it; from nobody else."""
         while not self._take_next():
-            if self._record_at(self._next) is None or not self._is_ours(self._next):
+            record = self._record_at(self._next)
+            if record is None or record.attempt.owner != self._owner:
                 raise self._overtaken()
             self._next += 1  # it was carried out
         return self.newest()
 
-    def _is_ours(self, slot: int) -> bool:
-        record = self._record_at(slot)
-        return record is not None and record.attempt.owner == self._owner
-
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
-        records = (self._record_at(slot) for slot in sorted(self._listed()[0], reverse=True))
-        found = (record for record in records if record is not None)
-        return (record for record, _ in zip(found, range(limit), strict=False))
-
-    def close(self) -> None:
-        """Nothing is held."""
+        return islice(self._records(self._listed()[0]), limit)
 
     # the folder
 
@@ -192,17 +169,15 @@ class FolderChain(Chain):
                 written.unlink()
         return True
 
-    def _refuse_if_overtaken(self) -> None:
-        with self._reached():
-            overtaken = self._path(self._next).exists() or self._listed()[1] > self._next
-        if overtaken:
+    def _still_ours(self) -> list[int]:
+        """All slots that count. :raises Fenced: there is one behind our own."""
+        slots, floor = self._listed()
+        if self._next in slots or floor > self._next:
             raise self._overtaken()
+        return slots
 
     def _overtaken(self) -> Fenced:
-        return Fenced(
-            f"a newer copy of pipeline {self._pipeline} has taken slot {self._next} of its ledger in {self._folder}",
-            next_step="leave this copy stopped; if two are running by mistake, give one another pipeline_id",
-        )
+        return overtaken(self._pipeline, f"{self._folder}, slot {self._next}")
 
     def _listed(self) -> tuple[list[int], int]:
         """All slots that count and have an entry, as they are now; and the lowest that counts."""
@@ -215,9 +190,10 @@ class FolderChain(Chain):
         slots = (int(name.removesuffix(_SUFFIX)) for name in names if _numbered(name, "", _SUFFIX))
         return [slot for slot in slots if slot >= floor], floor
 
-    def _newest_record(self, slots: list[int]) -> LedgerRecord | None:
-        records = (self._record_at(slot) for slot in sorted(slots, reverse=True))
-        return next((record for record in records if record is not None), None)
+    def _records(self, slots: list[int]) -> Iterator[LedgerRecord]:
+        """Newest first, and one by one: who wants the newest reads no other."""
+        found = (self._record_at(slot) for slot in sorted(slots, reverse=True))
+        return (record for record in found if record is not None)
 
     def _record_at(self, slot: int) -> LedgerRecord | None:
         """None where the entry is a takeover, or has been removed meanwhile."""

@@ -13,9 +13,9 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from onceward.errors import Fenced, LedgerBehind, LedgerOutdated, OncewardError
+from onceward.errors import Fenced, LedgerOutdated, OncewardError
 from onceward.ids import AttemptId, PipelineId, topic_name
-from onceward.ledger.chain import Chain, Ledger
+from onceward.ledger.chain import Chain, Ledger, cut_off
 from onceward.ledger.kafka_topic import DEFAULT_TOPIC, LedgerTopic
 from onceward.ledger.record import LedgerRecord
 from onceward.wire.appends.producer import Append, PartitionProducer
@@ -113,13 +113,11 @@ class KafkaChain(Chain):
         """
         newest = self.newest()
         if _sequence(newest) < _sequence(known):
-            raise LedgerBehind(
-                f"the chain of pipeline {self._pipeline} in ledger topic {self._topic.topic} ended with sequence "
-                f"{_sequence(known)}, and now ends with {_sequence(newest)}: the ledger was deleted, truncated or "
-                "restored from an older copy while this query was idle",
-                next_step="restore the ledger topic; or find out from the output how far it goes, and begin anew under "
-                "a new pipeline_id",
+            what = (
+                f"ended with sequence {_sequence(known)} and now ends with {_sequence(newest)}: the topic was deleted, "
+                "truncated or restored from an older copy"
             )
+            raise cut_off(self._pipeline, f"ledger topic {self._topic.topic}", what)
         if newest is not None and (known is None or newest.attempt != known.attempt):
             raise Fenced(
                 f"a newer copy of pipeline {self._pipeline} has written {newest.batch} (sequence {newest.sequence}) "

@@ -24,17 +24,16 @@ from __future__ import annotations
 
 import logging
 import re
-import secrets
 import time
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerBehind, LedgerUnreachable
+from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerUnreachable
 from onceward.ids import AttemptId, PipelineId
-from onceward.ledger.chain import Chain, Ledger
-from onceward.ledger.record import LedgerRecord, State, decode, encode
+from onceward.ledger.chain import Chain, Ledger, cut_off, new_owner, overtaken
+from onceward.ledger.record import LedgerRecord, decode, encode
 
 if TYPE_CHECKING:
     import psycopg
@@ -67,8 +66,6 @@ CREATE TABLE IF NOT EXISTS {table} (
     changed_at timestamptz NOT NULL DEFAULT now()
 )"""
 _BE_THERE = "INSERT INTO {table} (pipeline, owner, sequence, state) VALUES (%s, 0, -1, '') ON CONFLICT DO NOTHING"
-# An owner is named by the time of day and by lot: those of a row that was deleted, or restored from an older copy, must
-# not come back.
 _TAKE = (
     "UPDATE {table} SET owner = greatest(owner + 1, %s), changed_at = now() WHERE pipeline = %s RETURNING owner, record"
 )
@@ -144,13 +141,13 @@ class TableChain(Chain):
         self._attempts = 0
 
     def peek(self) -> LedgerRecord | None:
-        if self._row_of(_READ_IF_THERE, (self._table,)) in (None, (None,)):
+        if not self._is_there():
             return None
         found = self._row_of(_READ, (self._pipeline,))
         return None if found is None else self._decoded(found[2])
 
     def take(self) -> LedgerRecord | None:
-        if self._row_of(_READ_IF_THERE, (self._table,)) in (None, (None,)):
+        if not self._is_there():
             there = _driver().errors
             with self._talking() as connection:  # of two who create it at once one may be told that it is there
                 try:
@@ -161,9 +158,12 @@ class TableChain(Chain):
         with self._talking() as connection:
             connection.execute(_DURABLY)
             connection.execute(self._sql(_BE_THERE), (self._pipeline,))
-            found = connection.execute(self._sql(_TAKE), (_new_owner(), self._pipeline)).fetchone()
+            found = connection.execute(self._sql(_TAKE), (new_owner(), self._pipeline)).fetchone()
             connection.commit()
         return self._now_ours(found)
+
+    def _is_there(self) -> bool:
+        return self._row_of(_READ_IF_THERE, (self._table,)) not in (None, (None,))
 
     def _now_ours(self, found: Any) -> LedgerRecord | None:
         if found is None:
@@ -179,23 +179,20 @@ class TableChain(Chain):
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
         found = self._ours()
         if (int(found[1]), found[3]) != self._known:
-            raise LedgerBehind(
-                f"the chain of pipeline {self._pipeline} in {self._place} ended with sequence {self._known[0]} "
-                f"({self._known[1] or 'empty'}) and now ends with {found[1]} ({found[3] or 'empty'}): the database was "
-                "restored from an older copy, or a standby was promoted that had not all of it",
-                next_step="restore the table; or find out from the output how far it goes, and begin anew under a new "
-                "pipeline_id",
+            what = (
+                f"ended with sequence {self._known[0]} ({self._known[1] or 'empty'}) and now ends with {found[1]} "
+                f"({found[3] or 'empty'}): the database was restored from an older copy, or a standby was promoted "
+                "that had not all of it"
             )
+            raise cut_off(self._pipeline, self._place, what)
         self._attempts += 1
         return AttemptId(self._owner, self._attempts)
 
     def append(self, record: LedgerRecord) -> None:
-        known = self._known
-        text = encode(record).decode()
+        said = (record.sequence, record.state.value, encode(record).decode())
         with self._talking() as connection:
             connection.execute(_DURABLY)
-            sequence, state = known
-            parameters = (record.sequence, record.state.value, text, self._pipeline, self._owner, sequence, state)
+            parameters = (*said, self._pipeline, self._owner, *self._known)
             if connection.execute(self._sql(_APPEND), parameters).rowcount != 1:
                 connection.rollback()
                 raise self._overtaken()
@@ -209,19 +206,11 @@ class TableChain(Chain):
                 ) from error
         self._known = (record.sequence, record.state.value)
 
-    def progress(self, record: LedgerRecord) -> LedgerRecord:
-        written = replace(record, state=State(record.state))
-        self.append(written)
-        return written
-
-    def abort(self) -> None:
-        """Nothing was begun but a name."""
-
     def settle(self) -> LedgerRecord | None:
         self._forget_connection()  # its own transaction may still be under way: the update below waits for it
         with self._talking() as connection:
             connection.execute(_DURABLY)
-            found = connection.execute(self._sql(_TAKE_AGAIN), (_new_owner(), self._pipeline, self._owner)).fetchone()
+            found = connection.execute(self._sql(_TAKE_AGAIN), (new_owner(), self._pipeline, self._owner)).fetchone()
             connection.commit()
         return self._now_ours(found)
 
@@ -238,10 +227,7 @@ class TableChain(Chain):
     def _ours(self) -> Any:
         found = self._row_of(_READ, (self._pipeline,))
         if found is None:
-            raise LedgerBehind(
-                f"pipeline {self._pipeline} is gone from {self._place} while this query was running",
-                next_step="restore the table; or begin anew under a new pipeline_id",
-            )
+            raise cut_off(self._pipeline, self._place, "has lost its row")
         if int(found[0]) != self._owner:
             raise self._overtaken()
         return found
@@ -269,10 +255,7 @@ class TableChain(Chain):
         return None if text is None else decode(text.encode(), where=f"{self._place}, row {self._pipeline!r}")
 
     def _overtaken(self) -> Fenced:
-        return Fenced(
-            f"a newer copy of pipeline {self._pipeline} has taken its chain in {self._place}",
-            next_step="leave this copy stopped; if two are running by mistake, give one another pipeline_id",
-        )
+        return overtaken(self._pipeline, self._place)
 
     @contextmanager
     def _talking(self) -> Iterator[psycopg.Connection[Any]]:
@@ -311,11 +294,6 @@ class TableChain(Chain):
 
 _READ_IF_THERE = "SELECT to_regclass(%s)::text"
 _DURABLY = "SET LOCAL synchronous_commit = on"
-
-
-def _new_owner() -> int:
-    """Larger than those before, and nobody else's."""
-    return time.time_ns() // 1_000_000 << 16 | secrets.randbits(16)
 
 
 def _driver() -> Any:

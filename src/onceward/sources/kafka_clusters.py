@@ -18,13 +18,10 @@ _known: dict[frozenset[str], ClientSettings | None] = {}
 def remember(settings: ClientSettings) -> None:
     """``settings`` are good for the cluster that they name. Where there are two logins nobody can tell whose source it
     is, and nothing is known of it."""
-    servers, plain = frozenset(settings.bootstrap_servers), replace(settings, client_id="")
-    _known[servers] = settings if _known.get(servers, settings) is not None and _same(servers, plain) else None
-
-
-def _same(servers: frozenset[str], plain: ClientSettings) -> bool:
-    known = _known.get(servers)
-    return known is None or replace(known, client_id="") == plain
+    servers = frozenset(settings.bootstrap_servers)
+    known = _known.setdefault(servers, settings)
+    if known is not None and replace(known, client_id=settings.client_id) != settings:
+        _known[servers] = None
 
 
 def client_of(source: KafkaSource) -> KafkaClient | None:

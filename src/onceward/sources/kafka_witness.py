@@ -38,18 +38,26 @@ class KafkaWitness:
 
         :raises SourceTopicReplaced: a topic is not the one that the ledger speaks of.
         """
+        wanted: dict[KafkaClient, set[str]] = {}
+        for source in running.kafka_sources:
+            if (client := self._client_of(source)) is not None:
+                wanted.setdefault(client, set()).update(topics_of(running.sources[source.index]))
+        ids = {client: client.topic_ids(topics) for client, topics in wanted.items() if topics}
         found: list[Any] = [None] * len(running.sources)
         for source in running.kafka_sources:
-            client = self._client_of(source)
             topics = topics_of(running.sources[source.index])
+            client = self._client_of(source)
             if client is not None and topics:
-                ids = client.topic_ids(topics)
-                known = self._known.get(source.index, {})
-                _refuse_others({name: known[name] for name in topics if name in known}, ids)
                 # Only what the batch reads: a topic that a pattern no longer finds may come back as another one.
-                kept = {name: topic_id for name, topic_id in known.items() if name in topics}
-                found[source.index] = self._known[source.index] = dict(sorted((kept | ids).items()))
+                known = _only(topics, self._known.get(source.index, {}))
+                now = _only(topics, ids[client])
+                _refuse_others(known, now)
+                found[source.index] = self._known[source.index] = dict(sorted((known | now).items()))
         return tuple(found)
+
+
+def _only(topics: set[str], ids: Mapping[str, str]) -> dict[str, str]:
+    return {name: topic_id for name, topic_id in ids.items() if name in topics}
 
 
 def topics_of(source: SourceRange) -> set[str]:

@@ -66,10 +66,16 @@ def to_arrow(frame: DataFrame, lost: Lost) -> tuple[pa.Table, int]:
 
     :raises OncewardError: what ``lost`` returned, and as :func:`collect` does.
     """
+    with naming_the_loss(lost), naming_failures(), _watched(frame, lost):
+        tasks = _task_count(frame)
+        return frame.toArrow(), tasks
+
+
+@contextmanager
+def naming_the_loss(lost: Lost) -> Iterator[None]:
+    """Inside, a job that failed because it was cancelled fails with the reason that ``lost`` has."""
     try:
-        with naming_failures(), _watched(frame, lost):
-            tasks = _task_count(frame)
-            return frame.toArrow(), tasks
+        yield
     except JobInterrupted:
         raise
     except Exception as error:

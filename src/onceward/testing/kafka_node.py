@@ -1,23 +1,19 @@
 """One broker of a local cluster: its files, its process, and what a test may do to it.
 
 Made by :class:`onceward.testing.LocalKafka`, handed to tests as ``kafka.nodes[i]``. The broker is a plain JVM process
-below a guard (:mod:`onceward.testing.process_guard`) that takes it down when the Python process that owns it is gone.
+behind a guard (:mod:`onceward.testing.guarded_server`) that takes it down when the Python process that owns it is gone.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from onceward.errors import ResourceError
-from onceward.testing import process_guard
 from onceward.testing.broker_probe import brokers_seen_by
+from onceward.testing.guarded_server import GuardedServer
 from onceward.testing.kafka_distribution import run_tool
 
 _POLL_SECONDS = 0.05
@@ -54,8 +50,7 @@ class KafkaNode:
         self._properties = {**properties, "log.dirs": str(self.data_folder)}
         self._java_command = list(java_command)
         self._start_timeout_s = start_timeout_s
-        self._guard: subprocess.Popen[bytes] | None = None
-        self._pid: int | None = None
+        self._server: GuardedServer | None = None
 
     @property
     def bootstrap_server(self) -> str:
@@ -65,12 +60,12 @@ class KafkaNode:
     @property
     def pid(self) -> int | None:
         """The broker's process id, None while it is not running."""
-        return self._pid if self.running else None
+        return self._server.pid if self._server is not None and self._server.running else None
 
     @property
     def running(self) -> bool:
         """Whether the process exists (also while suspended)."""
-        return self._guard is not None and self._guard.poll() is None
+        return self._server is not None and self._server.running
 
     def format(self, cluster_id: str, arguments: Sequence[str]) -> None:
         """Writes the node's settings and, unless it has one, a formatted log directory: ``kafka-storage format``."""
@@ -151,42 +146,23 @@ class KafkaNode:
         return self.folder / "server.properties"
 
     def _launch(self) -> None:
-        removed_with_us = "" if self._keep else str(self.folder)
-        # -I -S: the guard needs nothing but the standard library, and starts in 20 ms without site-packages.
-        guard_script = [sys.executable, "-I", "-S", process_guard.__file__, str(os.getpid()), removed_with_us]
-        with self.log_file.open("ab") as log:
-            self._guard = subprocess.Popen(
-                [*guard_script, *self._java_command, "kafka.Kafka", str(self._settings_file)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=self.folder,
-                start_new_session=True,  # Ctrl-C in a terminal is for the owner, which then stops us in order
-            )
-        assert self._guard.stdout is not None  # noqa: S101  asked for above
-        announced = self._guard.stdout.readline()
-        if not announced:
+        self._server = GuardedServer(
+            [*self._java_command, "kafka.Kafka", str(self._settings_file)],
+            log=self.log_file,
+            removed_with_us=None if self._keep else self.folder,
+            cwd=self.folder,
+        )
+        if not self._server.pid:
             raise self._failed("could not be started")
-        self._pid = int(announced)
 
     def _signal(self, number: signal.Signals) -> None:
-        if self.running and self._pid is not None:
-            with contextlib.suppress(ProcessLookupError):  # it ended by itself just now
-                os.kill(self._pid, number)
+        if self._server is not None:
+            self._server.signal(number)
 
     def _reap(self, timeout_s: float) -> None:
-        """Waits for the guard, which ends when the broker has; leaves no zombie and no open pipe."""
-        if self._guard is None:
-            return
-        try:
-            self._guard.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._signal(signal.SIGKILL)
-            self._guard.wait(10)
-        for pipe in (self._guard.stdin, self._guard.stdout):
-            if pipe is not None:
-                pipe.close()
-        self._guard = self._pid = None
+        if self._server is not None:
+            self._server.end(timeout_s)
+            self._server = None
 
     def _failed(self, what: str) -> ResourceError:
         return ResourceError(

@@ -31,8 +31,8 @@ from types import TracebackType
 
 from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark.jars import resolve
-from onceward.testing import process_guard
 from onceward.testing.free_ports import free_ports
+from onceward.testing.guarded_server import GuardedServer
 
 VERSION = "17.5.0"
 _PLATFORMS = {
@@ -43,6 +43,7 @@ _PLATFORMS = {
 }
 _START_SECONDS = 120
 _POLL_SECONDS = 0.05
+_PLAIN = {"LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
 # After the change of user the kernel no longer ends us with the guard, unless asked once more (prctl 1: PDEATHSIG).
 _AS_ANOTHER_USER = """
@@ -67,9 +68,8 @@ class LocalPostgres:
     def __init__(self, settings: dict[str, str] | None = None) -> None:
         self._settings = settings or {}
         self._password = secrets.token_hex(16)
-        self._folder: Path | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
-        self._pid = 0
+        self._made: Path | None = None
+        self._server: GuardedServer | None = None
         self.port = 0
 
     @property
@@ -80,10 +80,10 @@ class LocalPostgres:
     def __enter__(self) -> LocalPostgres:
         # Not below the caller's own temporary folder: another user may have to see it.
         root = Path(tempfile.mkdtemp(prefix="onceward-postgres-", dir=_folder_for_all()))
-        self._folder = root / "postgres"  # the guard removes it, and its parent when that is empty then
+        self._made = root / "postgres"  # the guard removes it, and its parent when that is empty then
         try:
             root.chmod(0o755)
-            self._folder.mkdir()
+            self.folder.mkdir()
             self._make()
             self.port = free_ports(1)[0]
             self.start()
@@ -96,12 +96,11 @@ class LocalPostgres:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        if self._folder is not None:
-            shutil.rmtree(self._folder.parent, ignore_errors=True)
+        if self._made is not None:
+            shutil.rmtree(self._made.parent, ignore_errors=True)
 
     def start(self) -> None:
         """Start the server, on the same port and data as before; returns when it answers."""
-        assert self._folder is not None  # noqa: S101 — made by __enter__
         settings = {
             "port": str(self.port),
             "listen_addresses": "127.0.0.1",
@@ -111,30 +110,13 @@ class LocalPostgres:
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         command = [str(self._program("postgres")), "-D", str(self._data), *options]
-        log = self._folder / "server.log"
-        with log.open("ab") as out:
-            self._guard = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    process_guard.__file__,
-                    str(os.getpid()),
-                    str(self._folder),
-                    *_as_user(command),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=out,
-                cwd="/",
-                start_new_session=True,
-                env={**os.environ, "LC_ALL": "C.UTF-8", "TZ": "UTC"},
-            )
-        assert self._guard.stdout is not None  # noqa: S101 — asked for above
-        self._pid = int(self._guard.stdout.readline() or 0)
+        log = self.folder / "server.log"
+        self._server = GuardedServer(
+            _as_user(command), log=log, removed_with_us=self.folder, cwd=Path("/"), environment=_PLAIN
+        )
         ends = time.monotonic() + _START_SECONDS
         while not self._is_ready():
-            if self._guard.poll() is not None or time.monotonic() > ends:
+            if not self._server.running or time.monotonic() > ends:
                 raise ResourceError(
                     f"PostgreSQL {VERSION} did not start\n{log.read_text(errors='replace')[-3000:]}",
                     next_step="read the server's words above",
@@ -150,50 +132,44 @@ class LocalPostgres:
         self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> None:
-        guard, self._guard = self._guard, None
-        if guard is None:
-            return
-        self._signal(guard, how)
-        try:
-            guard.wait(30)
-        except subprocess.TimeoutExpired:
-            self._signal(guard, signal.SIGKILL)
-            guard.wait(30)
-        for pipe in (guard.stdin, guard.stdout):
-            if pipe is not None:
-                pipe.close()
+        server, self._server = self._server, None
+        if server is not None:
+            server.signal(how)
+            server.end(30)
 
-    def _signal(self, guard: subprocess.Popen[bytes], number: signal.Signals) -> None:
-        """To the server, as long as its guard stands: later its pid may be anybody's."""
-        if self._pid and guard.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, number)
+    @property
+    def pid(self) -> int | None:
+        """The server's process id, None while it is not running."""
+        return self._server.pid if self._server is not None and self._server.running else None
+
+    @property
+    def folder(self) -> Path:
+        """Everything this server writes."""
+        assert self._made is not None, "inside the with block only"  # noqa: S101
+        return self._made
 
     @property
     def _data(self) -> Path:
-        assert self._folder is not None  # noqa: S101 — made by __enter__
-        return self._folder / "data"
+        return self.folder / "data"
 
     def _program(self, name: str) -> Path:
-        assert self._folder is not None  # noqa: S101 — made by __enter__
-        return self._folder / "server" / "bin" / name
+        return self.folder / "server" / "bin" / name
 
     def _is_ready(self) -> bool:
         with contextlib.suppress(OSError):
             lines = (self._data / "postmaster.pid").read_text().splitlines()
-            return len(lines) > 7 and lines[0] == str(self._pid) and lines[7].strip() == "ready"
+            return len(lines) > 7 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
         return False
 
     def _make(self) -> None:
         """Unpack the server, and make a cluster."""
-        assert self._folder is not None  # noqa: S101 — made by __enter__
-        _unpack(self._folder / "server")
-        self._folder.chmod(0o755)
+        _unpack(self.folder / "server")
+        self.folder.chmod(0o755)
         self._data.mkdir(mode=0o700)
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
             os.chown(self._data, nobody.pw_uid, nobody.pw_gid)
-        password = self._folder / "password"
+        password = self.folder / "password"
         password.write_text(self._password)
         password.chmod(0o644 if os.geteuid() == 0 else 0o600)
         command = [str(self._program("initdb")), "-D", str(self._data), "-U", "postgres", "-E", "UTF8"]
@@ -201,7 +177,7 @@ class LocalPostgres:
         done = subprocess.run(
             _as_user([*command, "--no-sync", "--no-instructions", "--locale=C.UTF-8"]),
             capture_output=True, text=True, check=False, timeout=_START_SECONDS, cwd="/",
-            env={**os.environ, "LC_ALL": "C.UTF-8", "TZ": "UTC", "HOME": "/"},
+            env={**os.environ, **_PLAIN, "HOME": "/"},
         )  # fmt: skip
         password.unlink()
         if done.returncode != 0:

@@ -1,9 +1,9 @@
 """Runs one child process and never lets it outlive the process that asked for it. A script: it imports nothing of ours.
 
-Started by :mod:`onceward.testing.kafka_node` with ``python -I -S process_guard.py <parent pid> <folder> <command …>``;
-one guard per broker. The guard prints the child's pid, waits, and exits with the child's status. When its owner dies in
-whatever way (also by SIGKILL, which leaves no time to clean up), the guard kills the child and removes the folder, if
-one is named.
+Started by :mod:`onceward.testing.guarded_server`, one guard per server, with
+``python -I -S process_guard.py <parent pid> <folder> <command …>``. The guard prints the child's pid, waits, and exits
+with the child's status. When its owner dies in whatever way (also by SIGKILL, which leaves no time to clean up), the
+guard kills the child and removes the folder, if one is named.
 
 Two signs of the owner's death are watched, because each alone has a gap: the end of stdin (a pipe whose other end only
 the owner holds; a forked copy of the owner keeps it open) and a changed parent pid (a thread that started us and ended
