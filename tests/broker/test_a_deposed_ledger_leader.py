@@ -24,6 +24,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import fault_table
 from ledger_driver import Driver
 from onceward.errors import LedgerOutdated
+from onceward.ledger.record import LedgerRecord
+from onceward.sinks.kafka.target import KafkaTarget
 from onceward.testing import LocalKafka
 from onceward.testing.kafka_node import KafkaNode
 from onceward.wire.client import KafkaClient
@@ -176,27 +178,28 @@ def test_a_deposed_leaders_word_commits_nothing(network: Network, new_topic: Any
             driver.name = type(driver.name)(f"driver-{uuid.uuid4().hex[:10]}")
         old = driver.new()
         old.open(away(driver, 0))
-        commit(driver, old, 0)
+        first_record = commit(driver, old, 0)
         assert driver.committed_sequences() == [0]
 
         network.part()
         cannot_reach_the_first(probe)
-        cannot_reach_the_first(old._client)
+        cannot_reach_the_first(old.run.client)
         deadline = time.monotonic() + ELECTION_SECONDS
         while leader(probe, driver.ledger_topic) in (1, -1):
             fault_table.fired(time.monotonic() < deadline, "nobody else was elected")
             time.sleep(0.3)
-        commit(driver, old, 1)
+        commit(driver, old, 1, first_record)
 
         driver.bootstrap = first
         heir = driver.new()
         newest = heir.open(away(driver, 1))
         fault_table.fired(newest is not None and newest.sequence == 0, "node 1 knows better")
         network.parted = False
-        record = driver.record(1, heir.begin())
+        attempt = heir.begin(newest, away(driver, 1))
+        record = driver.record(1, attempt.id)
         with pytest.raises(LedgerOutdated):
-            heir.stage(record, away(driver, 1))
-        heir.abort()
+            attempt.stage(record, away(driver, 1))
+        attempt.abort()
         driver.bootstrap = ",".join(others)
         assert driver.committed_sequences() == [0, 1]
         again = driver.new().open(away(driver, 1))
@@ -211,6 +214,8 @@ def away(driver: Driver, number: int) -> Any:
     return replace(driver.running(number), kafka_sources=())
 
 
-def commit(driver: Driver, target: Any, number: int) -> None:
-    target.stage(driver.record(number, target.begin()), away(driver, number))
-    target.commit()
+def commit(driver: Driver, target: KafkaTarget, number: int, newest: LedgerRecord | None = None) -> LedgerRecord:
+    attempt = target.begin(newest, away(driver, number))
+    attempt.stage(driver.record(number, attempt.id), away(driver, number))
+    attempt.commit()
+    return attempt.record
