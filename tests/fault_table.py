@@ -85,6 +85,15 @@ FAULTS = {
     "untrusted-certificate": "untrusted certificate, or for another host",
     "token-expiring": "token expiring",
     "brokers-upgraded": "feature transaction.version raised from 1 to 2 under load",
+    "database-driver-killed": "database: driver killed before, in and after its transaction",
+    "database-commit-late": "database: COMMIT without an answer, carried out after somebody has looked",
+    "database-session-hangs": "database: a session hangs with the row's lock",
+    "database-two-owners": "database: an older copy goes on staging",
+    "database-staging-left": "database: staging left by a crash",
+    "database-staging-emptied": "database: staged rows lost by a crash of the server",
+    "database-task-twice": "database: a task stages its rows twice",
+    "database-column-unfit": "database: target column missing or too narrow",
+    "database-table-changes": "database: the table is changed between staging and decision",
     "sparks-own-sink": "Spark's own sink under the same kills is reported as duplicating",
 }
 """Every fault that a test may show, and must: ``tests/tidy`` looks for one without a test."""

@@ -1,4 +1,4 @@
-"""Commits and aborts of a Kafka transaction that get no answer. For tests."""
+"""Commits that get no answer: of a Kafka transaction, of one of a database. For tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
+
+from onceward.ledger.chain import Chain
 from onceward.ledger.kafka_chain import KafkaChain
+from onceward.ledger.table import TableChain
 from onceward.wire.connections import ConnectionLost
 
 
@@ -35,3 +39,41 @@ def lost_end_txn(chain: KafkaChain, *, carried_out: bool) -> Iterator[None]:
     finally:
         client.send = send  # type: ignore[method-assign]
         transaction.patience_ms = patience_ms
+
+
+@contextmanager
+def lost_commit(
+    chain: Chain, carried_out: bool, under_way: list[psycopg.Connection[Any]] | None = None
+) -> Iterator[None]:
+    """The COMMIT gets no answer: it was carried out, or waits somewhere, or never left."""
+    assert isinstance(chain, TableChain)
+    connection = chain._connected()
+
+    class Losing:
+        """The connection, but for its commit."""
+
+        closed = False
+        appending = chain._put is not None
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(connection, name)
+
+        def execute(self, statement: str, *parameters: Any) -> Any:
+            self.appending = self.appending or "SET sequence" in statement
+            return connection.execute(statement, *parameters)
+
+        def commit(self) -> None:
+            appending, self.appending = self.appending, False
+            if carried_out or not appending:
+                connection.commit()
+            if appending:
+                raise psycopg.OperationalError("lost on purpose")
+
+        def close(self) -> None:
+            if under_way is None:
+                connection.close()
+            else:
+                under_way.append(connection)
+
+    chain._connection = Losing()  # type: ignore[assignment]
+    yield

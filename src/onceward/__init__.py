@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from onceward.operate.restart import FixedDelay as FixedDelay
     from onceward.operate.restart import NoRestart as NoRestart
     from onceward.operate.supervise import supervise as supervise
+    from onceward.sinks.database.sink import DatabaseSink as DatabaseSink
     from onceward.sinks.kafka.sink import KafkaSink as KafkaSink
     from onceward.sinks.two_phase import TwoPhaseCommitSink as TwoPhaseCommitSink
     from onceward.sources.kafka import kafka_source as kafka_source
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _HOME = {
     "CommitResult": "onceward.engine.two_phase",
     "DatabaseLedger": "onceward.ledger.table",
+    "DatabaseSink": "onceward.sinks.database.sink",
     "ExponentialDelay": "onceward.operate.restart",
     "FailureRate": "onceward.operate.restart",
     "FixedDelay": "onceward.operate.restart",
@@ -57,6 +59,7 @@ _HOME = {
 __all__ = [
     "CommitResult",
     "DatabaseLedger",
+    "DatabaseSink",
     "ExponentialDelay",
     "FailureRate",
     "FixedDelay",

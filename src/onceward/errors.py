@@ -14,11 +14,13 @@
     ├── InputError                    the data cannot be written as they are; nothing of the batch is visible
     │   ├── BadColumn                 missing, or of the wrong type
     │   ├── InvalidTopicName
-    │   └── RecordTooLarge
+    │   ├── RecordTooLarge
+    │   └── RowRefused                the target refuses rows: a constraint, a value too long
     ├── ResourceError                 something outside is missing or refuses us
     │   ├── BrokerUnreachable
     │   ├── TopicMissing
     │   ├── PartitionMissing
+    │   ├── TableMissing
     │   ├── AuthenticationFailed
     │   ├── AccessDenied
     │   ├── UnsupportedBroker
@@ -154,6 +156,10 @@ class RecordTooLarge(InputError):
     """A record, or a batch of records, is larger than the topic takes."""
 
 
+class RowRefused(InputError):
+    """The target refuses rows of the batch: a constraint, a value too long, several rows of one key."""
+
+
 class ResourceError(OncewardError):
     """Something outside is missing or refuses us."""
 
@@ -170,6 +176,10 @@ class TopicMissing(ResourceError):
 
 class PartitionMissing(ResourceError):
     """The topic has no such partition."""
+
+
+class TableMissing(ResourceError):
+    """The table does not exist, or is no table."""
 
 
 class AuthenticationFailed(ResourceError):

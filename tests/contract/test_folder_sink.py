@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-import itertools
-import json
-import pickle
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from memory_target import Rows
-from pyspark import cloudpickle
 
 import onceward as ow
 from onceward.engine import task_job
-from onceward.engine.task_writer import OpenWriter, TaskResult, _written
-from onceward.ids import TaskAttempt
 from onceward.ledger.chain import Ledger
 from onceward.testing import LocalKafka
 from onceward.testing.sink_contract import TwoPhaseContract, TwoPhaseKit
+from tasks_here import ArrowFrame, TasksHere
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "folder_sink.py"
 
@@ -79,31 +74,13 @@ class InThisProcess(TwoPhaseKit):
             lambda: folder_sink.FolderSink(folder=folder, pipeline_id=pipeline, ledger=ledger),
             reader(folder),
         )
-        self._tasks = itertools.count()
-        patch.setattr(task_job, "run", self._run)
+        patch.setattr(task_job, "run", TasksHere().run)
 
-    def frame(self, values: Sequence[str], tasks: int = 2) -> Rows:
-        return Rows(values)
+    def frame(self, values: Sequence[str], tasks: int = 2) -> ArrowFrame:
+        return ArrowFrame(pa.table({"value": pa.array(values, pa.string())}))
 
-    def failing(self, values: Sequence[str]) -> Rows:
-        return Rows(values, ValueError("this plan hurts"))
-
-    def _run(
-        self, frame: Any, open_writer: OpenWriter, computation: object, limit: object, prepared: list[TaskResult]
-    ) -> None:
-        prepared += [self._task(number, frame, open_writer) for number in range(2)]
-
-    def _task(self, number: int, frame: Any, open_writer: OpenWriter) -> TaskResult:
-        task = TaskAttempt(number, 0, next(self._tasks))
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            yield pa.RecordBatch.from_pydict({"value": pa.array(frame.values[number::2], pa.string())})
-            if frame.error is not None:
-                raise frame.error
-
-        copy = pickle.loads(cloudpickle.dumps(open_writer))  # noqa: S301 — our own
-        rows, committable = _written(copy, task, batches())
-        return TaskResult(number, task.task_attempt_id, rows, json.loads(committable))
+    def failing(self, values: Sequence[str]) -> ArrowFrame:
+        return replace(self.frame(values), error=ValueError("this plan hurts"))
 
 
 class TestInThisProcess(TwoPhaseContract):

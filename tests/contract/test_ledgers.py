@@ -19,7 +19,7 @@ import pytest
 from chain_contract import ChainContract, P, Store, append, record
 
 import onceward as ow
-from lost_answers import lost_end_txn
+from lost_answers import lost_commit, lost_end_txn
 from onceward.errors import (
     CommitInDoubt,
     ConfigurationError,
@@ -177,17 +177,18 @@ class TestDatabase(ChainContract):
             chains.append(ledger.chain(P))
             return chains[-1]
 
-        yield Store(chain, _lost_commit)
+        yield Store(chain, lost_commit)
         for each in chains:
             each.close()
 
+    @pytest.mark.fault("database-commit-late")
     def test_a_commit_that_arrives_late_is_waited_for(self, store: Store) -> None:
         """A plain look said "no" here, and then it was carried out."""
         chain = store.chain()
         first = append(chain, chain.take())
         second = record(1, chain.begin(first))
         under_way: list[psycopg.Connection[Any]] = []
-        with _lost_commit(chain, False, under_way), pytest.raises(CommitInDoubt):
+        with lost_commit(chain, False, under_way), pytest.raises(CommitInDoubt):
             chain.append(second)
         late = threading.Timer(1.0, under_way[0].commit)
         late.start()
@@ -195,6 +196,21 @@ class TestDatabase(ChainContract):
         late.join()
         under_way[0].close()
 
+    def test_who_is_replaced_after_the_look_appends_nothing(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An append looks first, so that it does not wait for its heir; the update is what counts."""
+        old = store.chain()
+        first = append(old, old.take())
+        second = record(1, old.begin(first))
+        heir = store.chain()
+        assert heir.take() == first
+        monkeypatch.setattr(TableChain, "_ours", lambda chain: None)
+        with pytest.raises(Fenced):
+            old.append(second)
+        assert heir.peek() == first
+
+    @pytest.mark.fault("database-session-hangs")
     def test_a_session_that_hangs_in_its_transaction_is_ended_by_the_server(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -203,7 +219,7 @@ class TestDatabase(ChainContract):
         gone = store.chain()
         first = append(gone, gone.take())
         under_way: list[psycopg.Connection[Any]] = []
-        with _lost_commit(gone, False, under_way), pytest.raises(CommitInDoubt):
+        with lost_commit(gone, False, under_way), pytest.raises(CommitInDoubt):
             gone.append(record(1, gone.begin(first)))
         assert store.chain().take() == first
         under_way[0].close()
@@ -307,43 +323,6 @@ class TestDatabase(ChainContract):
     def test_what_is_no_table_is_refused(self, name: str) -> None:
         with pytest.raises(ConfigurationError, match="table="):
             ow.DatabaseLedger("postgresql://x/y", table=name)
-
-
-@contextmanager
-def _lost_commit(
-    chain: Chain, carried_out: bool, under_way: list[psycopg.Connection[Any]] | None = None
-) -> Iterator[None]:
-    """The COMMIT gets no answer: it was carried out, or waits somewhere, or never left."""
-    assert isinstance(chain, TableChain)
-    connection = chain._connected()
-
-    class Losing:
-        """The connection, but for its commit."""
-
-        closed = False
-        appending = False
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(connection, name)
-
-        def execute(self, statement: str, *parameters: Any) -> Any:
-            self.appending = "SET sequence" in statement
-            return connection.execute(statement, *parameters)
-
-        def commit(self) -> None:
-            if carried_out or not self.appending:
-                connection.commit()
-            if self.appending:
-                raise psycopg.OperationalError("lost on purpose")
-
-        def close(self) -> None:
-            if under_way is None:
-                connection.close()
-            else:
-                under_way.append(connection)
-
-    chain._connection = Losing()  # type: ignore[assignment]
-    yield
 
 
 class TestKafka(ChainContract):

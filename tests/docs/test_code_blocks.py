@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from confluent_kafka import Producer
 
 import markdown_pages as markdown
 import onceward
 from markdown_pages import ROOT, Block
-from onceward.testing import LocalKafka, exactly_once, read_topic
+from onceward.testing import LocalKafka, LocalPostgres, exactly_once, read_topic
 from running_jobs import running
 
 TOPICS = ("people", "people-clean", "people-traced", "people-rejected", "people-small", "people-large")
@@ -54,12 +55,14 @@ class Reader:
         self.topics = {name: new_topic(self.servers, 2, prefix=name) for name in TOPICS}
         self.ids = uuid.uuid4().hex[:8]
         self.fed: list[str] = []
+        self.url = ""
         self.names: dict[str, Any] = {"ow": onceward, "spark": spark}
         self.ran: list[Block] = []
 
     def fit(self, text: str) -> str:
         """Python with what a page cannot know: addresses, folders, and in quotes the topics and ids of this test."""
         text = re.sub(r"\b(?:broker|localhost):909[23]\b", self.servers, text)
+        text = text.replace("postgresql://shop:secret@database/shop", self.url)
         text = re.sub(r'(?<=checkpointLocation", ")[^"]+', lambda found: self.checkpoint(found[0]), text)
         text = text.replace("/etc/kafka/ca.crt", str(self.folder / "ca.crt")).replace('"/data/', f'"{self.folder}/')
         text = re.sub(r'(?<=pipeline_id=")[\w-]+', lambda found: self.own(found[0]), text)
@@ -165,7 +168,7 @@ def certificate(folder: Path) -> str:
 
 def python_to_run(page: Path) -> list[Block]:
     """The page's Python, but for :data:`ONLY_PARSED`; README and migration page have tests of their own."""
-    if page.name in ("README.md", "migration.md"):
+    if page.name in ("README.md", "migration.md", "databases.md"):
         return []
     return [
         block
@@ -192,6 +195,25 @@ def commands_to_run(page: Path) -> list[str]:
 def test_python_blocks_run(page: Path, reader: Reader):
     for block in python_to_run(page):
         reader.run(block, block.text)
+
+
+def test_the_database_page_runs(reader: Reader, postgres: LocalPostgres):
+    """Its statements, too, in its order."""
+    schema = f"page_{reader.ids}"
+    options = f"options=-csearch_path%3D{schema}"
+    reader.url = f"{postgres.url}?{options}"
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+        connection.execute(f"SET search_path = {schema}")
+        for block in markdown.blocks(ROOT / "docs" / "databases.md"):
+            if block.language == "sql":
+                connection.execute(block.text)
+            elif block.language == "python":
+                reader.run(block, block.text)
+        orders = connection.execute("SELECT customer FROM orders ORDER BY partition, position").fetchall()
+        customers = connection.execute("SELECT count(*) FROM customers").fetchall()
+    assert sorted(name for (name,) in orders) == sorted(reader.fed)
+    assert customers == [(len(reader.fed),)]
 
 
 def test_the_readmes_job_runs(reader: Reader):

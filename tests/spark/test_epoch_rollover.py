@@ -9,7 +9,7 @@ from streaming_pipeline import Pipeline
 
 import fault_table
 from onceward.ids import MAX_EPOCH, ProducerIdentity
-from onceward.sinks.kafka import target
+from onceward.sinks.kafka import run
 from onceward.wire.client import KafkaClient
 from onceward.wire.deadline import Deadline
 from onceward.wire.transactions.coordinator import NOBODY, TransactionCoordinator
@@ -45,7 +45,7 @@ def test_a_pipeline_goes_on_under_the_next_producer_id(any_pipeline: Pipeline, m
             clients.append(self)
 
     old = use_up_epochs(any_pipeline, MAX_EPOCH - 1 - BATCHES_LEFT)
-    monkeypatch.setattr(target, "KafkaClient", Losing)
+    monkeypatch.setattr(run, "KafkaClient", Losing)
     any_pipeline.feed(160)
     any_pipeline.run(frame=any_pipeline.frame(max_offsets_per_trigger=20))
     any_pipeline.assert_exactly_once(ledger_records=8)

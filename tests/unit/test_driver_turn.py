@@ -5,11 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from onceward.engine.driver_rows import Bound, DriverTurn, within
 from onceward.ids import BatchId, TopicPartition
 from onceward.records.batch import Fragment, encode_fragments
 from onceward.records.columns import RecordColumns
 from onceward.records.compression import Codec
-from onceward.sinks.kafka.driver_task import Bound, DriverTurn, send, within
+from onceward.sinks.kafka.driver_task import send
 from onceward.sinks.kafka.task_reports import check
 from onceward.spark.query import RunningBatch
 from onceward.wire.appends.producer import Append, Appended
@@ -25,7 +26,9 @@ def rows(count: int, *, oversized: bool = False, size: int = 10) -> pa.Table:
     flags = [False] * count
     if oversized:
         flags[count // 2] = True
-    return pa.table({"value": pa.array([b"x" * size] * count, pa.binary()), "oversized": pa.array(flags, pa.bool_())})
+    return pa.table(
+        {"value": pa.array([b"x" * size] * count, pa.binary()), "onceward_oversized": pa.array(flags, pa.bool_())}
+    )
 
 
 @pytest.mark.parametrize(

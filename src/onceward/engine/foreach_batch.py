@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from types import TracebackType
+from typing import ClassVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -58,16 +59,20 @@ class Batch:
         self._refused: BaseException | None = None
         self._lock = threading.Lock()
 
-    def write(self, frame: DataFrame, *, topic: str | None = None) -> None:
+    def write(self, frame: DataFrame, *, topic: str | None = None, table: str | None = None) -> None:
         """Hand over a frame; its columns are checked at once, its rows are written when the block ends.
 
         :param topic: where it goes, instead of the sink's own topic or the column ``topic``.
+        :param table: the same of a sink that writes to tables.
         :raises BadColumn, InvalidTopicName: the frame cannot be written as it is.
         """
-        handed, writes = Write(frame, topic), self._writes
+        where = topic if table is None else table
+        handed, writes = Write(frame, where), self._writes
         refused: BaseException | None = None
         try:
-            handed = self._sink._checked(frame, topic)
+            self._sink._must_have("topic", topic)
+            self._sink._must_have("table", table)
+            handed = self._sink._checked(frame, where)
         except BaseException as error:  # noqa: BLE001 — whatever it is: raised again below
             refused = error
         with self._lock:  # a thread of the function's may be late
@@ -133,6 +138,17 @@ class ForeachBatchSink(ABC):
         self._query_id: str | None = None
         self._earlier_runs: set[str] = set()
         self._resumed_in: str | None = None
+
+    place_word: ClassVar[str] = ""
+    """What a frame may be sent to, as :meth:`Batch.write` calls it."""
+
+    def _must_have(self, word: str, value: str | None) -> None:
+        if value is not None and word != self.place_word:
+            raise UnsupportedQuery(
+                f"batch.write(…, {word}={value!r}): {type(self).__name__} has no {word}s",
+                next_step=f"leave {word}= out"
+                + (f", or use {self.place_word}=" if self.place_word else "; what goes where is for the rows to say"),
+            )
 
     @abstractmethod
     def _new_target(self, policy: SinkPolicy) -> Target:

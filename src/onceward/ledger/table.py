@@ -25,12 +25,12 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerUnreachable
+from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerUnreachable, TransactionTimedOut
 from onceward.ids import AttemptId, PipelineId
 from onceward.ledger.chain import Chain, Ledger, cut_off, new_owner, overtaken
 from onceward.ledger.record import LedgerRecord, decode, encode
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     import psycopg
 
 log = logging.getLogger(__name__)
+
+Work = Callable[["psycopg.Connection[Any]"], None]
 
 DEFAULT_TABLE = "onceward_ledger"
 _TABLE = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
@@ -102,7 +104,7 @@ class DatabaseLedger(Ledger):
                 next_step="use lower case letters, digits and '_', and a schema and '.' before it if need be",
             )
 
-    def chain(self, pipeline: PipelineId) -> Chain:
+    def chain(self, pipeline: PipelineId) -> TableChain:
         return TableChain(_connection_of(self.url), self.table, pipeline)
 
     @property
@@ -139,6 +141,7 @@ class TableChain(Chain):
         self._owner = _NOBODY
         self._known: tuple[int, str] = (-1, "")  # sequence and state of the row, as far as known
         self._attempts = 0
+        self._put: LedgerRecord | None = None
 
     def peek(self) -> LedgerRecord | None:
         if not self._is_there():
@@ -189,22 +192,79 @@ class TableChain(Chain):
         return AttemptId(self._owner, self._attempts)
 
     def append(self, record: LedgerRecord) -> None:
+        self.put(record)
+        self.commit()
+
+    def put(self, record: LedgerRecord, work: Work = lambda connection: None) -> None:
+        """The decision, but for its COMMIT. The row is changed first: from now on whoever takes the chain waits.
+
+        :param work: what becomes true with ``record``, done in the same transaction. What it raises undoes all of it.
+        """
         said = (record.sequence, record.state.value, encode(record).decode())
+        self._ours()  # an older copy shall not wait for the lock of its heir's decision only to be refused
+        try:
+            with self._talking() as connection:
+                connection.execute(_DURABLY)
+                parameters = (*said, self._pipeline, self._owner, *self._known)
+                if connection.execute(self._sql(_APPEND), parameters).rowcount != 1:
+                    raise self._overtaken()
+                work(connection)
+        except BaseException:
+            self.abort()
+            raise
+        self._put = record
+
+    def commit(self) -> None:
+        """Of what was :meth:`put`: the point.
+
+        :raises CommitInDoubt: no answer; :meth:`settle`.
+        """
+        record, self._put = self._put, None
+        assert record is not None  # noqa: S101 — put
+        assert self._connection is not None  # noqa: S101 — or it would have failed
+        try:
+            self._connection.commit()
+        except _driver().errors.IdleInTransactionSessionTimeout as error:  # the server's word: it is rolled back
+            self._forget_connection()
+            self._ours()  # whoever waited for the row has it now
+            raise TransactionTimedOut(
+                f"{record.batch} was not committed: this process stood still for {_IDLE_MS} ms before its COMMIT",
+                next_step="nothing; the batch runs again",
+            ) from error
+        except _driver().Error as error:
+            self._forget_connection()
+            raise CommitInDoubt(
+                f"whether {record.batch} was written to {self._place} is not known: {error}",
+                next_step="see that the database answers; the next start of the query asks it",
+            ) from error
+        self._known = (record.sequence, record.state.value)
+
+    def abort(self) -> None:
+        self._put = None
+        if self._connection is not None:
+            try:
+                self._connection.rollback()
+            except _driver().Error:  # the server has rolled it back, or does when it sees that nobody is there
+                self._forget_connection()
+
+    @contextmanager
+    def owned(self) -> Iterator[psycopg.Connection[Any]]:
+        """Inside, a transaction that is carried out only if the chain is ours until its end."""
+        self._ours()
         with self._talking() as connection:
-            connection.execute(_DURABLY)
-            parameters = (*said, self._pipeline, self._owner, *self._known)
-            if connection.execute(self._sql(_APPEND), parameters).rowcount != 1:
+            found = connection.execute(self._sql(_READ + " FOR SHARE"), (self._pipeline,)).fetchone()
+            if found is None or int(found[0]) != self._owner:
                 connection.rollback()
                 raise self._overtaken()
-            try:
-                connection.commit()
-            except _driver().Error as error:
-                self._forget_connection()
-                raise CommitInDoubt(
-                    f"whether {record.batch} was written to {self._place} is not known: {error}",
-                    next_step="see that the database answers; the next start of the query asks it",
-                ) from error
-        self._known = (record.sequence, record.state.value)
+            yield connection
+            connection.commit()
+
+    @contextmanager
+    def session(self) -> Iterator[psycopg.Connection[Any]]:
+        """Inside, a transaction of its own that asks nobody who owns the chain."""
+        with self._talking() as connection:
+            yield connection
+            connection.commit()
 
     def settle(self) -> LedgerRecord | None:
         self._forget_connection()  # its own transaction may still be under way: the update below waits for it
@@ -286,7 +346,7 @@ class TableChain(Chain):
         return self._connection
 
     def _forget_connection(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._put = self._connection, None, None
         if connection is not None:
             with suppress(Exception):  # it is being given up
                 connection.close()

@@ -15,7 +15,7 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Target, Write
 from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import CommitResult, Task, TwoPhaseTarget
-from onceward.errors import BadColumn, ConfigurationError, LedgerUnreadable, UnsupportedQuery
+from onceward.errors import BadColumn, ConfigurationError, LedgerUnreadable
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.ledger.admission import Resume
 from onceward.ledger.chain import Ledger
@@ -155,11 +155,6 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         return self.new_target(policy)
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
-        if where is not None:
-            raise UnsupportedQuery(
-                f"batch.write(…, topic={where!r}): {type(self).__name__} has no topics",
-                next_step="leave topic= out; what goes where is for the rows to say, in a column",
-            )
         if not isinstance(frame, DataFrame):
             raise BadColumn(
                 f"a {type(frame).__name__} was handed over, not a Spark DataFrame",

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 
 from onceward import events
-from onceward.engine import task_job
+from onceward.engine import driver_rows, task_job
 from onceward.engine.target import Attempt, Prepared, Write
 from onceward.engine.task_writer import results
 from onceward.engine.time_limit import TimeLimit
@@ -20,7 +20,7 @@ from onceward.errors import Fenced, OncewardError, SequencerUnreachable
 from onceward.ids import AttemptId, ProducerIdentity, TopicPartition
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.kafka.columns import prepare
-from onceward.sinks.kafka.driver_task import bounded, send, within
+from onceward.sinks.kafka.driver_task import row_bytes, send
 from onceward.sinks.kafka.rows import HeldRows
 from onceward.sinks.kafka.run import KafkaRun
 from onceward.sinks.kafka.sequencer.book import EpochBook
@@ -62,23 +62,17 @@ class KafkaAttempt(Attempt):
     def _through_driver(self, write: Write, running: RunningBatch) -> Written | None:
         """As :meth:`_through_tasks`, for a small batch; None when it is not that small, and then nothing was sent."""
         ids = self._ids(running)
-        turn = self._kept.driver_turn
         topic = write.where or self._settings.topic
         with events.step(events.PLAN, **ids):
-            bound = turn.bound(running)
-            frame = bounded(prepare(write.frame, topic, lineage=self._settings.lineage), bound)
+            frame = prepare(write.frame, topic, lineage=self._settings.lineage)
 
         def should_stop() -> None:
             if (error := self._limit.passed() or self._kept.late(running)) is not None:
                 raise error
 
         with events.step(events.SEND, **ids):
-            with self._computation.read_once(frame):
-                everything, tasks = job.to_arrow(frame, self._limit.passed)
-                table = within(everything, bound)
-                if table is not None:
-                    self._computation.counts(frame)
-            turn.saw(table, tasks)
+            turn, size = self._kept.driver_turn, row_bytes(frame.columns)
+            table = driver_rows.fetch(frame, size, running, turn, self._computation, self._limit.passed)
             if table is None:
                 return None
             producer_settings = self._kept.producer_settings(topic)

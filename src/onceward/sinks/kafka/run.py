@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from pyspark.sql import DataFrame
 
+from onceward.engine.driver_rows import DriverTurn
 from onceward.errors import OncewardError, TransactionTimedOut, TransactionTimeoutTooShort
 from onceward.ids import BatchId
 from onceward.ledger.kafka_chain import KafkaChain
 from onceward.sinks.kafka import preflight
-from onceward.sinks.kafka.driver_task import DriverTurn
 from onceward.sinks.kafka.group_offsets import GroupOffsets
 from onceward.sinks.kafka.rows import partition_counts
 from onceward.sinks.kafka.sequencer.book import EpochBook

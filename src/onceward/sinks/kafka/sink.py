@@ -78,6 +78,8 @@ class KafkaSink(ForeachBatchSink):
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
     """
 
+    place_word = "topic"
+
     def __init__(
         self,
         *,

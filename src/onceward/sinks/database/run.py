@@ -1,0 +1,127 @@
+"""What one run of a query keeps from batch to batch, for its attempts. Driver only; made by :mod:`target`.
+
+The chain with its session, and the staging tables. A staging table belongs to one attempt, whose name it has: it is
+made by the owner of the pipeline only, and goes with the decision, or with the attempt. What a crash leaves, the next
+start drops, when no older copy can make another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from onceward.engine.driver_rows import DriverTurn
+from onceward.errors import Fenced, OncewardError
+from onceward.ids import AttemptId
+from onceward.sinks.database import catalogue, statements
+from onceward.sinks.database.columns import Table, must_be_a_key
+from onceward.sinks.database.refusals import errors, named
+from onceward.sinks.database.settings import DatabaseSinkSettings
+from onceward.spark.shuffles import Shuffles
+
+if TYPE_CHECKING:
+    import psycopg
+
+log = logging.getLogger(__name__)
+
+_LOCK_WAIT = "SET LOCAL lock_timeout = '5s'"  # what a task is copying just now ends sooner
+_OURS = "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+_OURS += "WHERE quote_ident(n.nspname) = %s AND relkind = 'r' AND relname LIKE %s"
+
+
+class DatabaseRun:
+    """See the module."""
+
+    def __init__(self, settings: DatabaseSinkSettings) -> None:
+        self.settings = settings
+        self.chain = settings.ledger.chain(settings.policy.pipeline)
+        self.shuffles = Shuffles()
+        self.driver_turn = DriverTurn(settings.driver_records, settings.driver_bytes)
+        # Of a ledger and a pipeline in it: others may be beside it in the same schema.
+        named_by = f"{settings.ledger.table}/{settings.policy.pipeline}".encode()
+        self._prefix = f"onceward_staging_{hashlib.sha256(named_by).hexdigest()[:16]}_"
+        self._schema: str | None = None
+        self._left: set[str] = set()  # tables that could not be dropped yet
+
+    def check_table(self) -> None:
+        """Before anybody is fenced: what can be known without a frame.
+
+        :raises TableMissing, BadColumn: the sink's table is not there, or has no such key.
+        """
+        name = self.settings.table
+        if name is not None:
+            must_be_a_key(self.settings.key, self.table_named(name))
+
+    def table_named(self, name: str) -> Table:
+        """As it is now; it may change.
+
+        :raises TableMissing: there is none.
+        """
+        with self.chain.session() as connection, named(f"looking at table {name}", *errors()):
+            return catalogue.table_named(connection, name)
+
+    def staging_name(self, attempt: AttemptId, frame: int) -> str:
+        """Of the staging table for one frame of an attempt: nobody else's, ever."""
+        return f"{self._prefix}{attempt.owner}_{attempt.number}_{frame}"
+
+    def in_schema(self, name: str) -> str:
+        """``name`` with the schema of the ledger, where this login may create tables."""
+        return f"{self._schema}.{name}"
+
+    @property
+    def schema(self) -> str:
+        """Of the ledger's table, and so of staging tables."""
+        assert self._schema is not None  # noqa: S101 — after open
+        return self._schema.strip('"').replace('""', '"')
+
+    def create_staging(self, name: str, staged: Mapping[str, str]) -> str:
+        """As the owner, who has to be it until the table is there; what the tasks need to connect.
+
+        :raises Fenced: somebody newer has the pipeline, and drops what they find.
+        """
+        with self.chain.owned() as connection, named(f"creating the staging table {name}", *errors()):
+            connection.execute(statements.staging_table(self.in_schema(name), staged).replace("%%", "%"))
+            return connection_words(connection)
+
+    def drop_staging(self, names: Iterable[str]) -> None:
+        """Tables of attempts that are not decided. What cannot be dropped now is tried again, or left to the next
+        start."""
+        self._left |= set(names)
+        self._left = {name for name in sorted(self._left) if not self._dropped(name, self.chain.session())}
+
+    def _dropped(self, name: str, session: AbstractContextManager[psycopg.Connection[Any]]) -> bool:
+        try:
+            with session as connection:
+                connection.execute(_LOCK_WAIT)
+                connection.execute(f"DROP TABLE IF EXISTS {self.in_schema(name)}")
+        except Fenced:
+            raise
+        except OncewardError as error:
+            log.warning("%s: %s is left for now: %s", self.settings.policy.pipeline, name, error)
+            return False
+        return True
+
+    def drop_what_is_left(self) -> None:
+        """At the start: whatever is there was never decided. As the owner, who has to be it all the while: what is
+        there later may be a newer copy's."""
+        with self.chain.session() as connection:
+            self._schema = catalogue.schema_of(connection, self.settings.ledger.table)
+            escaped = self._prefix.replace("_", r"\_")
+            found = [str(name) for (name,) in connection.execute(_OURS, (self._schema, f"{escaped}%"))]
+        self._left = {name for name in found if not self._dropped(name, self.chain.owned())}
+
+    def try_again_to_drop(self) -> None:
+        """Between batches."""
+        if self._left:
+            self.drop_staging(())
+
+
+def connection_words(connection: psycopg.Connection[Any]) -> str:
+    """What libpq was told to connect with, its variables and password file included: for processes elsewhere."""
+    from psycopg.conninfo import make_conninfo
+
+    told = {word.keyword.decode(): word.val.decode() for word in connection.pgconn.info if word.val}
+    return make_conninfo(**{**told, "application_name": "onceward"})

@@ -1,0 +1,78 @@
+"""The settings of a :class:`~onceward.sinks.database.sink.DatabaseSink`, checked and immutable. Driver only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from onceward.engine.policy import SinkPolicy, one_of, whole_number
+from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.ledger.table import DatabaseLedger
+
+Mode = Literal["append", "upsert", "changes"]
+
+TABLE_COLUMN = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSinkSettings:
+    """:class:`onceward.DatabaseSink` has the words on each.
+
+    :raises ConfigurationError: naming the setting and what it takes.
+    """
+
+    policy: SinkPolicy
+    ledger: DatabaseLedger
+    table: str | None
+    mode: Mode
+    key: tuple[str, ...]
+    order_by: tuple[str, ...]
+    op_column: str
+    driver_records: int
+    driver_bytes: int
+
+    def __post_init__(self) -> None:
+        one_of("mode", self.mode, get_args(Mode))
+        whole_number("driver_records", self.driver_records, 0)
+        whole_number("driver_bytes", self.driver_bytes, 0)
+        if self.table is not None and not self.table:
+            raise ConfigurationError(
+                "table='' names no table", next_step="pass table= or schema.table, or leave it out for the column"
+            )
+        if self.mode == "append" and (self.key or self.order_by):
+            raise ContradictoryOptions(
+                'mode="append" adds every row, and takes neither key= nor order_by=',
+                next_step='leave them out, or use mode="upsert"',
+            )
+        if self.mode != "append" and not self.key:
+            raise ContradictoryOptions(
+                f'mode="{self.mode}" needs to know which rows are the same', next_step="pass key=, a column or several"
+            )
+        if self.mode == "changes" and not self.order_by:
+            raise ContradictoryOptions(
+                'mode="changes" applies the changes of a key in their order, which rows of a frame have not',
+                next_step="pass order_by=, a column or several that grow from change to change of one key, such as the "
+                "source's offset",
+            )
+
+    @property
+    def control_columns(self) -> tuple[str, ...]:
+        """Columns of a frame that say what to do with a row, and are never written."""
+        by_table = () if self.table is not None else (TABLE_COLUMN,)
+        return (*by_table, self.op_column) if self.mode == "changes" else by_table
+
+
+def names(setting: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One column or several.
+
+    :raises ConfigurationError: none, or one twice.
+    """
+    if value is None:
+        return ()
+    found = (value,) if isinstance(value, str) else tuple(value)
+    if not found or any(not isinstance(name, str) or not name for name in found) or len(set(found)) < len(found):
+        raise ConfigurationError(
+            f"{setting}={value!r} does not name columns", next_step="pass a column's name, or a list of different ones"
+        )
+    return found

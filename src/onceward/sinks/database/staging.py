@@ -1,0 +1,138 @@
+"""Tasks copy their rows into the attempt's staging table. Executors; the driver makes and drops the table.
+
+What if a task runs twice, or dies? Each task attempt marks its rows with a number of its own, and only those of the
+attempts that a report names are moved. What if it is late, an executor that was stopped? Its table is gone. What if the
+server crashes? The table is empty then (it is not logged), and the decision counts.
+
+Rows go by ADBC's binary COPY, from Arrow. It does not convert: where widths agree and types differ it would store other
+values without a word, so the staging table has the frame's types, and the move from there casts.
+
+A piece is a transaction of its own, so that a slow plan leaves none open. A worker keeps its connection for the next
+task; opening one costs some 50 ms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from onceward.engine.task_writer import TaskWriter
+from onceward.errors import ConfigurationError
+from onceward.ids import TaskAttempt
+from onceward.sinks.database.refusals import named
+from onceward.sinks.database.statements import TASK
+
+_PIECE_BYTES = 8 << 20
+
+_MOST_KEPT = 2
+
+_kept: dict[str, Any] = {}
+"""The connections of this worker, by what they were made with: one, as a rule. The last one used comes last."""
+
+
+@dataclass(frozen=True)
+class OpenStagingWriter:
+    """Opens the writer in each task attempt. Pickled into the job's closure.
+
+    :param connection: what libpq needs to connect, as ``key=value`` words; it may hold a password.
+    """
+
+    connection: str = field(repr=False)
+    schema: str
+    table: str
+
+    def __call__(self, task: TaskAttempt) -> TaskWriter:
+        return StagingWriter(self, task.task_attempt_id)
+
+
+class StagingWriter(TaskWriter):
+    """One task attempt's rows, in pieces of some MiB."""
+
+    def __init__(self, spec: OpenStagingWriter, task_attempt_id: int) -> None:
+        self._spec = spec
+        self._task = task_attempt_id
+        self._rows: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._connection: Any = None
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._rows.append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes >= _PIECE_BYTES:
+            self._copy()
+
+    def pre_commit(self) -> None:
+        self._copy()
+
+    def _copy(self) -> None:
+        rows, self._rows, self._bytes = [_widened(part) for part in self._rows if part.num_rows], [], 0
+        if not rows:
+            return
+        table = pa.Table.from_batches(rows)
+        table = table.append_column(TASK, pa.repeat(pa.scalar(self._task, pa.int64()), table.num_rows))
+        self._connection = self._connection or _connected(self._spec.connection)
+        with named("copying rows to the staging table", *_errors()), self._connection.cursor() as cursor:
+            cursor.adbc_ingest(self._spec.table, table, mode="append", db_schema_name=self._spec.schema)
+
+    def close(self) -> None:
+        """The connection stays for the next task, unless this one did not come to its end."""
+        if self._rows and self._connection is not None:
+            _forget(self._spec.connection)
+
+
+def _widened(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """PostgreSQL has no integer of one byte."""
+    columns = [column.cast(pa.int16()) if pa.types.is_int8(column.type) else column for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+
+
+def _connected(said: str) -> Any:
+    """A connection that answers: the kept one, or another."""
+    with named("connecting to the database from a task", *_errors()):
+        kept = _kept.get(said)
+        if kept is not None:
+            try:
+                _execute(kept, "SELECT 1")
+            except _errors():
+                _forget(said)
+            else:
+                _kept[said] = _kept.pop(said)
+                return kept
+        while len(_kept) >= _MOST_KEPT:
+            _forget(next(iter(_kept)))
+        connection = _driver().connect(said, autocommit=True)
+        # Whether a piece outlives a crash is found out when it is moved.
+        _execute(connection, "SET synchronous_commit = off")
+        _kept[said] = connection
+        return connection
+
+
+def _execute(connection: Any, statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+def _forget(said: str) -> None:
+    connection = _kept.pop(said, None)
+    if connection is not None:
+        try:
+            connection.close()
+        except _errors():
+            return
+
+
+def _driver() -> Any:
+    try:
+        import adbc_driver_postgresql.dbapi as driver
+    except ImportError as error:
+        raise ConfigurationError(
+            f"a task cannot write to PostgreSQL: {error}",
+            next_step='pip install "onceward[postgresql]" on executors too',
+        ) from error
+    return driver
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    return (_driver().Error,)

@@ -1,0 +1,153 @@
+"""The SQL of a batch, for PostgreSQL. Pure: text and parameters, in psycopg's manner (``%s``).
+
+Rows come from a staging table, or as arrays from the driver; what is done with them is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from onceward.sinks.database.columns import Table, Written
+
+TASK = "onceward_task"
+"""Column of a staging table: the task attempt that wrote the row. Those that no report names do not count."""
+
+DELETES = ("d", "delete")
+WRITES = ("c", "r", "u", "insert", "update", "upsert")
+"""What the column ``op`` may say: Debezium's letters, or words."""
+
+
+class Rows(NamedTuple):
+    """A query for the rows of a frame, or of it those for one table."""
+
+    sql: str
+    parameters: tuple[Any, ...]
+
+
+class Merge(NamedTuple):
+    """How rows with a key are applied."""
+
+    key: tuple[str, ...]
+    order_by: tuple[str, ...]
+    op_column: str | None
+
+
+def quoted(name: str) -> str:
+    """``name`` as SQL has it, inside a statement with parameters."""
+    return '"' + name.replace('"', '""').replace("%", "%%") + '"'
+
+
+def staging_table(sql_name: str, staged: Mapping[str, str]) -> str:
+    """Not logged: what is in it is counted before it is believed, and a crash may have it."""
+    columns = [f"{quoted(name)} {kind}" for name, kind in staged.items()]
+    return f"CREATE UNLOGGED TABLE {sql_name} ({', '.join([*columns, f'{TASK} bigint NOT NULL'])})"
+
+
+def staged_rows(
+    sql_name: str, staged: Mapping[str, str], tasks: Sequence[int], only: tuple[str, str] | None = None
+) -> Rows:
+    """What these task attempts have staged; ``only`` where a column has a value."""
+    columns = ", ".join(quoted(name) for name in staged)
+    sql, parameters = f"SELECT {columns} FROM {sql_name} WHERE {TASK} = ANY(%s)", [list(tasks)]
+    if only is not None:
+        return Rows(f"{sql} AND {quoted(only[0])} = %s", (*parameters, only[1]))
+    return Rows(sql, tuple(parameters))
+
+
+def held_rows(staged: Mapping[str, str], values: Mapping[str, Sequence[Any]]) -> Rows:
+    """What the driver has: a list a column."""
+    arrays = ", ".join(f"%s::{kind}[]" for kind in staged.values())
+    columns = ", ".join(quoted(name) for name in staged)
+    return Rows(f"SELECT * FROM unnest({arrays}) AS held({columns})", tuple(list(values[name]) for name in staged))
+
+
+def count(rows: Rows) -> Rows:
+    """How many there are."""
+    return Rows(f"SELECT count(*) FROM ({rows.sql}) AS rows", rows.parameters)
+
+
+def longest(rows: Rows, limited: Sequence[Written]) -> Rows:
+    """The length of the longest value of each of these columns. A server cuts spaces beyond a limit, and says
+    nothing."""
+    asked = ", ".join(f"max(char_length({quoted(column.name)}))" for column in limited)
+    return Rows(f"SELECT {asked} FROM ({rows.sql}) AS rows", rows.parameters)
+
+
+def append(rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
+    """Add them all."""
+    names = ", ".join(quoted(column.name) for column in written)
+    return Rows(
+        f"INSERT INTO {_in_statement(table)} ({names}) SELECT {_values(written)} FROM ({rows.sql}) AS rows",
+        rows.parameters,
+    )
+
+
+def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
+    """Of rows with a key: how many there are, and how many without a key, with an ``op`` that nobody knows, that are
+    the last of their key, such keys, and of the last those that delete."""
+    null = " OR ".join(f"{quoted(name)} IS NULL" for name in merge.key)
+    keys = ", ".join(quoted(name) for name in merge.key)
+    op = "NULL" if merge.op_column is None else quoted(merge.op_column)
+    known = ", ".join(f"'{word}'" for word in (*DELETES, *WRITES))
+    odd = "max(0)" if merge.op_column is None else f"count(*) FILTER (WHERE {op} IS NULL OR {op} NOT IN ({known}))"
+    return Rows(
+        f"{_last(rows, written, merge)} SELECT "
+        f"(SELECT count(*) FROM rows), (SELECT count(*) FROM rows WHERE {null}), (SELECT {odd} FROM rows), "
+        f"count(*), count(DISTINCT ({keys})), count(*) FILTER (WHERE {_DELETED}) FROM last",
+        rows.parameters,
+    )
+
+
+def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
+    """The rows whose last change says so."""
+    same = " AND ".join(f"target.{quoted(name)} = last.{quoted(name)}" for name in merge.key)
+    return Rows(
+        f"{_last(rows, written, merge)} DELETE FROM {_in_statement(table)} AS target USING last "
+        f"WHERE {same} AND {_DELETED}",
+        rows.parameters,
+    )
+
+
+def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
+    """The last row of each key, but for those that delete."""
+    names = ", ".join(quoted(column.name) for column in written)
+    keys = ", ".join(quoted(name) for name in merge.key)
+    news = [quoted(column.name) for column in written if column.name not in merge.key]
+    then = f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in news)}" if news else "NOTHING"
+    return Rows(
+        f"{_last(rows, written, merge)} INSERT INTO {_in_statement(table)} ({names}) SELECT {names} FROM last "
+        f"WHERE NOT {_DELETED} ON CONFLICT ({keys}) DO {then}",
+        rows.parameters,
+    )
+
+
+_DELETED = "onceward_deletes"
+
+
+def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
+    """Two CTEs: ``rows``, and of them the ``last`` of each key, in the table's types. Of equally late ones all, so that
+    it can be seen that nobody knows which is the last."""
+    values = ", ".join(f"{_value(column)} AS {quoted(column.name)}" for column in written)
+    casts = {column.name: column for column in written}
+    keys = ", ".join(_value(casts[name]) for name in merge.key)
+    order = f" ORDER BY {', '.join(f'{quoted(name)} DESC NULLS LAST' for name in merge.order_by)}"
+    late = f"rank() OVER (PARTITION BY {keys}{order if merge.order_by else ''})"
+    words = ", ".join(f"'{word}'" for word in DELETES)
+    deletes = "false" if merge.op_column is None else f"coalesce({quoted(merge.op_column)} IN ({words}), false)"
+    return (
+        f"WITH rows AS ({rows.sql}), ranked AS (SELECT {values}, {deletes} AS {_DELETED}, {late} AS onceward_late "
+        "FROM rows), last AS (SELECT * FROM ranked WHERE onceward_late = 1)"
+    )
+
+
+def _values(written: Sequence[Written]) -> str:
+    return ", ".join(_value(column) for column in written)
+
+
+def _value(column: Written) -> str:
+    return quoted(column.name) if column.cast is None else f"{quoted(column.name)}::{column.cast.replace('%', '%%')}"
+
+
+def _in_statement(table: Table) -> str:
+    return table.sql.replace("%", "%%")

@@ -1,0 +1,79 @@
+"""Jobs that read text files, a file a batch, and are killed by their own faults. For tests.
+
+:func:`session_and_rows` and :func:`run` are the job's side, :class:`TextFileJob` is the test's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pipeline_lives import PATIENCE_SECONDS
+from pyspark.sql import DataFrame, SparkSession
+
+import onceward as ow
+from onceward.operate.job_process import JobProcess
+from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, arm_from_environment, fired_faults
+
+
+def run(folder: Path, sink: Callable[[DataFrame, int], None]) -> None:
+    """In the job: everything there is, to the end."""
+    arm_from_environment()
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config(map=ow.spark_conf())
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .getOrCreate()
+    )
+    rows = spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder / "in")).repartition(2)
+    query = (
+        rows.writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+class TextFileJob:
+    """A job's input, and its lives.
+
+    :param program: of the job; it is given ``folder`` and ``arguments``.
+    """
+
+    def __init__(self, program: Path, folder: Path, *arguments: str) -> None:
+        self._command = [sys.executable, str(program), str(folder), *arguments]
+        self._folder = folder
+        (folder / "in").mkdir()
+
+    def write_input(self, batches: int, rows: int = 500) -> list[str]:
+        """So many files of so many lines; the lines."""
+        wanted = [f"{batch}-{number}" for batch in range(batches) for number in range(rows)]
+        for batch in range(batches):
+            lines = wanted[batch * rows : (batch + 1) * rows]
+            (self._folder / "in" / f"{batch}.txt").write_text("\n".join(lines) + "\n")
+        return wanted
+
+    def live(self, fault: str | None = None) -> JobProcess:
+        """One life of the job, to its end."""
+        fired = self._folder / "fired.jsonl"
+        job = JobProcess(
+            self._command,
+            folder=self._folder,
+            log=self._folder / "log",
+            environment={
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                FAULTS_VARIABLE: fault,
+                FIRED_VARIABLE: str(fired) if fault else None,
+            },
+        )
+        try:
+            job.wait(PATIENCE_SECONDS)
+        finally:
+            job.bury()
+        if fault:
+            assert [found.fault for found in fired_faults(fired)] == [fault], f"INVALID: {fault} never fired"
+        return job

@@ -1,0 +1,78 @@
+"""A pipeline's place in a database, without Spark: its schema, and its batches by one new process after the other."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+
+import onceward as ow
+from onceward.engine.micro_batch import MicroBatches
+from onceward.engine.policy import SinkPolicy
+from onceward.engine.target import Write
+from onceward.ids import pipeline_id
+from onceward.ledger.record import LedgerRecord
+from onceward.sinks.database.target import DatabaseTarget
+from onceward.testing import LocalPostgres
+from onceward.testing.sink_contract import batch
+from tasks_here import ArrowFrame
+
+
+class Place:
+    """A schema of the test's own."""
+
+    def __init__(self, postgres: LocalPostgres) -> None:
+        self.postgres = postgres
+        self.schema = f"test_{uuid.uuid4().hex[:10]}"
+        self.pipeline = pipeline_id(f"p-{self.schema}")
+        self.small = False
+        """Do rows go from the driver?"""
+        self._targets: list[DatabaseTarget] = []
+        self._batch = 0
+        self.sql(f"CREATE SCHEMA {self.schema}")
+
+    def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.postgres.url, autocommit=True, options="-c TimeZone=UTC") as connection:
+            cursor = connection.execute(statement.replace("{s}", self.schema), parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def sink(self, table: str | None, **settings: Any) -> ow.DatabaseSink:
+        return ow.DatabaseSink(
+            url=self.postgres.url,
+            pipeline_id=self.pipeline,
+            table=None if table is None else f"{self.schema}.{table}",
+            ledger_table=f"{self.schema}.ledger",
+            **settings,
+        )
+
+    def new_target(self) -> DatabaseTarget:
+        """For :class:`onceward.testing.sink_contract.Process`: of the table ``t``."""
+        return self.target("t")
+
+    def target(self, table: str | None, **settings: Any) -> DatabaseTarget:
+        self._targets.append(DatabaseTarget(self.sink(table, **settings).settings))
+        return self._targets[-1]
+
+    def write(
+        self, table: str | None, *frames: ArrowFrame | pa.Table, attempts: int = 1, **settings: Any
+    ) -> LedgerRecord:
+        """The pipeline's next batch, by a new process of it."""
+        target = self.target(table, **settings)
+        name = target.run.settings.table
+        writes = [Write(f if isinstance(f, ArrowFrame) else ArrowFrame(f), name) for f in frames]  # type: ignore[arg-type]
+        MicroBatches(target, SinkPolicy(self.pipeline, batch_attempts=attempts)).process(writes, batch(self._batch))
+        self._batch += 1
+        found = target.peek()
+        assert found is not None
+        return found
+
+    def staging(self) -> list[str]:
+        names = self.sql("SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace", self.schema)
+        return [name for (name,) in names if name.startswith("onceward_staging")]
+
+    def close(self) -> None:
+        for target in self._targets:
+            target.close()
+        self.sql("DROP SCHEMA {s} CASCADE")
