@@ -10,6 +10,8 @@ import pytest
 
 from onceward.errors import Fenced, OncewardError, TransactionTimedOut
 from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.wire.conversation import Refused
+from onceward.wire.error_table import Api, rule_of
 from onceward.wire.transactions.coordinator import TransactionDescription
 from onceward.wire.transactions.fencing import Fencing, judge
 from onceward.wire.transactions.holder import Holder
@@ -113,6 +115,60 @@ class Coordinator:
 
 def told_of(*answers: TransactionDescription) -> Holder:
     return Holder(Coordinator(*answers), patience_ms=lambda: 1_000, request_timeout_ms=1_000)  # type: ignore[arg-type]
+
+
+class Claims:
+    """A coordinator that was replaced: it refuses what was carried out before and repeated, and tells what it has."""
+
+    def __init__(self, attempts: int, found: Callable[[int], TransactionDescription], later: bool = False) -> None:
+        self._attempts, self._found, self._later = attempts, found, later
+        self.asked: list[tuple[ProducerIdentity, int]] = []
+
+    def init_producer_id(self, expected: ProducerIdentity, timeout_ms: int, deadline: object) -> ProducerIdentity:
+        self.asked.append((expected, timeout_ms))
+        if len(self.asked) == 1 or self._later:
+            raise Refused(Api.INIT_PRODUCER_ID, 90, rule_of(Api.INIT_PRODUCER_ID, 90), "id", attempts=self._attempts)
+        return expected._replace(epoch=expected.epoch + 1)
+
+    def describe(self, deadline: object) -> TransactionDescription:
+        if not self.asked:
+            return TransactionDescription(OURS, "CompleteCommit", 1000)
+        return self._found(self.asked[0][1])
+
+
+def claiming(claims: Claims) -> Transaction:
+    transaction = transaction_in(State.READY)
+    transaction.identity, transaction._epoch_used = OURS, True
+    transaction._coordinator = claims  # type: ignore[assignment]
+    transaction._holder = Holder(claims, lambda: 1_000, 1_000)  # type: ignore[arg-type]
+    return transaction
+
+
+@pytest.mark.parametrize("raised", [1, 2])
+def test_an_epoch_of_ours_whose_answer_was_lost_with_its_coordinator_is_no_takeover(raised: int) -> None:
+    given = ProducerIdentity(7, OURS.epoch + raised)
+    claims = Claims(2, lambda timeout_ms: TransactionDescription(given, "Empty", timeout_ms))
+    transaction = claiming(claims)
+    assert transaction.begin() == ProducerIdentity(7, given.epoch + 1)
+    assert [identity for identity, _ in claims.asked] == [OURS, given]
+    assert all(timeout_ms < transaction.timeout_ms for _, timeout_ms in claims.asked), "a takeover asks for as much"
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        Claims(2, lambda _: TransactionDescription(ProducerIdentity(7, 5), "Empty", 1000)),  # the settings' own timeout
+        Claims(2, lambda ours: TransactionDescription(ProducerIdentity(7, 5), "Ongoing", ours)),
+        Claims(2, lambda ours: TransactionDescription(ProducerIdentity(7, 7), "Empty", ours)),
+        Claims(2, lambda ours: TransactionDescription(ProducerIdentity(8, 5), "Empty", ours)),
+        Claims(1, lambda ours: TransactionDescription(ProducerIdentity(7, 5), "Empty", ours)),  # none got lost
+        Claims(2, lambda ours: TransactionDescription(ProducerIdentity(7, 5), "Empty", ours), later=True),
+    ],
+    ids=["settings", "open", "three on", "another id", "answered", "somebody came"],
+)
+def test_any_other_refusal_of_a_claim_is_a_takeover(claims: Claims) -> None:
+    with pytest.raises(Fenced):
+        claiming(claims).begin()
 
 
 @pytest.mark.parametrize(("timeout_ms", "why"), [(600_000, Fenced), (0, TransactionTimedOut)])

@@ -37,6 +37,8 @@ class TransactionDescription:
 
     identity: ProducerIdentity
     state: str
+    timeout_ms: int = 0
+    """As the last ``InitProducerId`` that was carried out had it."""
 
 
 class TransactionCoordinator:
@@ -58,8 +60,10 @@ class TransactionCoordinator:
 
         ``expected`` = :data:`NOBODY` takes over; our own identity continues it and is refused when somebody newer
         came (KIP-360, version 3 of the request). Repeating after a lost answer is safe: the coordinator remembers
-        the epoch before (``TransactionMetadata.prepareIncrementProducerEpoch``). Not so with :data:`NOBODY`, of
-        which every request that arrives, however late, gives the id away once more.
+        the epoch before (``TransactionMetadata.prepareIncrementProducerEpoch``), but not beyond its own death: it is
+        not in the log (``TransactionLogValue``), and the one that comes after refuses the repetition as if somebody
+        newer had come; see ``Holder.gave_us``. With :data:`NOBODY` every request that arrives, however late, gives the
+        id away once more.
 
         :param on_lost: called for every request that got no answer and was given up: it may still arrive.
         """
@@ -199,7 +203,9 @@ class TransactionCoordinator:
         )
         state = answer.transaction_states[0]
         return TransactionDescription(
-            ProducerIdentity(state.producer_id, state.producer_epoch), state.transaction_state
+            ProducerIdentity(state.producer_id, state.producer_epoch),
+            state.transaction_state,
+            state.transaction_timeout_ms,
         )
 
     def _ask(

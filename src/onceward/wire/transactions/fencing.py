@@ -27,6 +27,12 @@ class Fencing(Enum):
     TAKEN_OVER = "somebody else holds the transactional id"
 
 
+def shortest_timeout(timeout_ms: int) -> int:
+    """The least that a claim of our own next epoch asks for, where the settings say ``timeout_ms``; see
+    ``Holder.gave_us``. A takeover asks for all of it, a claim for less."""
+    return timeout_ms - max(1, timeout_ms // 100)
+
+
 def judge(ours: ProducerIdentity, found: TransactionDescription, *, took_part: bool) -> Fencing:
     """What ``found`` says about an identity of ours that was refused.
 

@@ -80,6 +80,24 @@ class Holder:
                 raise
             return Fencing.TAKEN_OVER  # brokers before 3.0 cannot tell, and a wrong guess here must be the safe one
 
+    def gave_us(self, ours: ProducerIdentity, timeout_ms: int) -> ProducerIdentity | None:
+        """After a claim of our next epoch was refused, and an earlier request of it got no answer: the epoch that this
+        one was given, if it was carried out and nobody has come since; None: not so, or not known.
+
+        A coordinator that was replaced meanwhile no longer knows of which epoch the current one was made. But it tells
+        the timeout that was asked for with it, and each claim asks for one of its own. Whoever takes over raises the
+        epoch by one, too, or by two where a transaction was open, and asks for the timeout of its settings.
+
+        :param timeout_ms: of the claim, as nobody else asks for it.
+        """
+        try:
+            found = self._describe()
+        except (Refused, Unanswered, ResourceError):
+            return None
+        raised = found.identity.epoch - ours.epoch
+        same = found.identity.producer_id == ours.producer_id and found.timeout_ms == timeout_ms
+        return found.identity if same and raised in (1, 2) and found.state != _ONGOING else None
+
     def wait_for_a_newer(self, ours: ProducerIdentity, *, took_part: bool) -> Fencing:
         """Our transaction was aborted before its time: is somebody newer about to have the id?
 

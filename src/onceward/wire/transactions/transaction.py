@@ -13,6 +13,8 @@ Three rules, each against a way to lose or repeat a batch:
 
 from __future__ import annotations
 
+import logging
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,9 +36,11 @@ from onceward.wire.deadline import Deadline, Instant
 from onceward.wire.error_table import Meaning
 from onceward.wire.options.settings import LONGEST_TRANSACTION_MS
 from onceward.wire.transactions.coordinator import NOBODY, TransactionCoordinator
-from onceward.wire.transactions.fencing import Fencing
+from onceward.wire.transactions.fencing import Fencing, shortest_timeout
 from onceward.wire.transactions.holder import Holder
 from onceward.wire.transactions.states import TRANSITIONS, State, Step
+
+log = logging.getLogger(__name__)
 
 _GRACE_MS = 10_000
 _PATIENCE_MS = 60_000
@@ -350,11 +354,18 @@ class Transaction:
         self.state = State.READY
 
     def _claim_next_epoch(self, ours: ProducerIdentity) -> None:
+        # A timeout that no other request has, by which its answer can be told from a takeover, should it get lost.
+        timeout_ms = shortest_timeout(self.timeout_ms) + secrets.randbelow(max(1, self.timeout_ms // 100))
         try:
-            self._go_on_as(self._coordinator.init_producer_id(ours, self.timeout_ms, self._deadline()))
+            self._go_on_as(self._coordinator.init_producer_id(ours, timeout_ms, self._deadline()))
         except Refused as refused:
             if refused.rule.meaning is Meaning.FENCED:
-                raise self._fenced(refused) from refused
+                given = self._holder.gave_us(ours, timeout_ms) if refused.attempts > 1 else None
+                if given is None:
+                    raise self._fenced(refused) from refused
+                log.info("%s: %s was given to us, and its answer lost", self.transactional_id, given)
+                self._claim_next_epoch(given)  # nobody's as long as this succeeds, and refused if somebody comes first
+                return
             _raise_init_refusal(refused, self._client, self.timeout_ms)
         except Unanswered as unanswered:
             raise_as_error(unanswered)
@@ -395,22 +406,15 @@ class Transaction:
             why = self._holder.why_refused(self.identity, took_part=self._took_part())
         except (Unanswered, BrokerUnreachable):
             why = Fencing.STILL_OURS  # nobody to ask: recover() will find out, and is refused if it was a takeover
-        cause = f"transaction.timeout.ms={self.timeout_ms}"
-        advice = f"if it repeats, {LONGER_OR_SMALLER}"
-        if why is Fencing.ABORTED_FOR_US and open_for_ms < self.timeout_ms:
+        too_young = open_for_ms < shortest_timeout(self.timeout_ms)
+        if why is Fencing.ABORTED_FOR_US and too_young:
             why = self._holder.wait_for_a_newer(self.identity, took_part=self._took_part())
-            cause = "at the request of an older copy of this pipeline"
-            advice = "if it repeats, look for a copy that should not be running"
         if why is Fencing.TAKEN_OVER:
             return self._fenced(refusal)
         if why is Fencing.STILL_OURS and isinstance(refusal, BatchFailed):
             return refusal
         self.state = State.TIMED_OUT
-        return TransactionTimedOut(
-            f"the coordinator aborted {self.identity} of {self.transactional_id} after {open_for_ms:.0f} ms ({cause})",
-            next_step=f"the batch runs again; {advice}",
-            details={"transactional_id": self.transactional_id, "transaction.timeout.ms": self.timeout_ms},
-        )
+        return _timed_out(self, open_for_ms, by_an_older_copy=why is Fencing.ABORTED_FOR_US and too_young)
 
     def _took_part(self) -> bool:
         return self.version == 2 or bool(self._added or self._groups)
@@ -453,6 +457,19 @@ class Transaction:
             raise_as_error(refused)
         except Unanswered as unanswered:
             raise_as_error(unanswered)
+
+
+def _timed_out(transaction: Transaction, open_for_ms: float, *, by_an_older_copy: bool) -> TransactionTimedOut:
+    cause, advice = f"transaction.timeout.ms={transaction.timeout_ms}", LONGER_OR_SMALLER
+    if by_an_older_copy:
+        cause = "at the request of an older copy of this pipeline"
+        advice = "look for a copy that should not be running"
+    return TransactionTimedOut(
+        f"the coordinator aborted {transaction.identity} of {transaction.transactional_id} after {open_for_ms:.0f} ms "
+        f"({cause})",
+        next_step=f"the batch runs again; if it repeats, {advice}",
+        details={"transactional_id": transaction.transactional_id, "transaction.timeout.ms": transaction.timeout_ms},
+    )
 
 
 def _raise_init_refusal(refused: Refused, client: KafkaClient, timeout_ms: int) -> NoReturn:
