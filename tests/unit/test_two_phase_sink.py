@@ -141,6 +141,8 @@ def test_wrong_settings_are_named(tmp_path: Path, wrong: dict[str, Any], named: 
         Sink(**settings(tmp_path, **wrong))
 
 
-def test_it_has_no_topics(tmp_path: Path):
-    with pytest.raises(UnsupportedQuery, match="topic"):
-        Sink(**settings(tmp_path))._checked(None, "a-topic")  # type: ignore[arg-type]
+@pytest.mark.parametrize("word", ["topic", "table"])
+def test_it_has_neither_topics_nor_tables(tmp_path: Path, word: str):
+    sink = Sink(**settings(tmp_path))
+    with pytest.raises(UnsupportedQuery, match=f"{word}='somewhere'"), sink.batch(None, 0) as batch:  # type: ignore[arg-type]
+        batch.write(None, **{word: "somewhere"})  # type: ignore[arg-type]
