@@ -20,6 +20,8 @@ from onceward.errors import ConfigurationError
 
 _THROUGHPUT_ROUNDS = 3
 _LATENCY_ROUNDS = 2
+_RECORDS = 3_000_000
+_ROWS = 1_000_000
 
 
 class Part(str, Enum):
@@ -28,6 +30,7 @@ class Part(str, Enum):
     ALL = "all"
     ENCODER = "encoder"
     SINK = "sink"
+    DATABASE = "database"
 
 
 def bench(
@@ -44,7 +47,9 @@ def bench(
         str, typer.Option(help="Partitions of the output topics; several numbers are as many shapes.")
     ] = "4,16",
     broker_version: Annotated[str, typer.Option(help="Kafka release of the local broker.")] = "4.3.1",
-    records: Annotated[int, typer.Option(min=1_000, help="Records that each query copies.")] = 3_000_000,
+    records: Annotated[
+        int, typer.Option(min=1_000, help="Records that each query copies; rows: a million.")
+    ] = _RECORDS,
     batch_records: Annotated[int, typer.Option(min=1_000, help="Records of one micro-batch.")] = 500_000,
     small_batch_records: Annotated[
         int, typer.Option(min=0, help="Records of one micro-batch in the shape of small batches; 0: leave it out.")
@@ -64,11 +69,15 @@ def bench(
         float, typer.Option(min=0, help="Latency: seconds at full rate before anything counts.")
     ] = 20,
 ) -> None:
-    """Measure the encoder beside its peers, and KafkaSink beside Spark's own Kafka sink.
+    """Measure the encoder beside its peers, and KafkaSink beside Spark's own Kafka sink; DatabaseSink, if it is asked
+    for, beside Spark's JDBC writer.
 
     Nothing else should run meanwhile. CPU time per record is the figure to trust on a machine that is not quiet. With
     the defaults each contender's JVM may grow to 2 GB; they work in turn.
     """
+    if part is Part.DATABASE:
+        _database(records=records if records != _RECORDS else _ROWS, rounds=rounds or _THROUGHPUT_ROUNDS)
+        return
     partitions = _numbers(output_partitions)
     if latency:
         timed = latency_contenders(before)
@@ -102,6 +111,15 @@ def _throughput(part: Part, plan: SinkPlan, contenders: Sequence[Contender]) -> 
         for figures in sinks:
             display.sink_table(plan, figures)
     display.json_line(encoder=encoded, plan=plan, sink=sinks)
+
+
+def _database(records: int, rounds: int) -> None:
+    from benchmarks import display
+    from benchmarks.database import run_database
+
+    figures = run_database(records, rounds, display.say)
+    display.database_table(figures, records, rounds)
+    display.json_line(rows=records, rounds=rounds, database=figures)
 
 
 def _latency(plan: LatencyPlan, contenders: Sequence[Contender]) -> None:

@@ -12,6 +12,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -22,6 +23,9 @@ from benchmarks.figures import Comparison, ShapeFigures
 from benchmarks.latency_figures import LatencyFigures
 from benchmarks.plan import ONCEWARD, SOURCE_PARTITIONS, LatencyPlan, SinkPlan
 from onceward import events
+
+if TYPE_CHECKING:
+    from benchmarks.database import DatabaseFigures
 
 _PACKAGES = ("onceward", "pyspark", "pyarrow", "numpy", "kafka-python", "confluent-kafka")
 
@@ -50,6 +54,26 @@ def encoder_table(figures: Sequence[EncoderFigures]) -> None:
     console = _console()
     console.print(table)
     console.print("librdkafka's produce() only queues: encoding and sending come on top, in its own threads.\n")
+
+
+def database_table(figures: Sequence[DatabaseFigures], rows: int, rounds: int) -> None:
+    """The ways into a table, and what Onceward is to the others."""
+    table = Table(
+        title=f"{rows:,} rows of 8 columns, one batch, local[2]; medians of {rounds} round(s); CPU in µs a row"
+    )
+    for column in ("contender", "seconds", "Spark", "PostgreSQL", "all CPU"):
+        table.add_column(column, justify="left" if column == "contender" else "right")
+    for row in figures:
+        cpu = (row.spark_us, row.server_us, row.spark_us + row.server_us)
+        table.add_row(row.contender, f"{row.seconds:.2f}", *(f"{value:.2f}" for value in cpu))
+    console = _console()
+    console.print(table)
+    ours = figures[-1]
+    for row in figures[1:-1]:
+        ratio = (ours.spark_us + ours.server_us) / (row.spark_us + row.server_us)
+        faster = row.seconds / ours.seconds
+        console.print(f"{ours.contender} to {row.contender}: {faster:.2f} times as fast at {ratio:.2f} times the CPU")
+    console.print("Every table was counted and summed: nothing is missing, nothing there twice.\n")
 
 
 def sink_table(plan: SinkPlan, figures: ShapeFigures) -> None:

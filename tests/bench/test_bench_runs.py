@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from onceward.errors import ConfigurationError
 pytestmark = pytest.mark.slow  # each contender is a Spark of its own
 
 RECORDS = 4_000
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -94,3 +97,14 @@ def test_another_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ContenderProcesses([wrong], tmp_path / "processes"),
     ):
         raise AssertionError("a contender with the wrong package is ready")
+
+
+@pytest.mark.timeout(600)
+def test_every_way_into_a_table_is_counted() -> None:
+    """In a process of its own: it has a Spark of its own."""
+    program = "from benchmarks.database import run_database; print(len(run_database(2_000, 1, print)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=500, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "4"
