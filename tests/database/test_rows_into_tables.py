@@ -117,6 +117,8 @@ def test_every_type_comes_back_as_it_was(either: Place, lists: bool) -> None:
         (pa.timestamp("us"), "timestamp(3)"),  # would be rounded
         (pa.date32(), "timestamptz"),
         (pa.string(), "time(3)"),
+        (pa.string(), "char(3)"),  # would be padded
+        (pa.string(), "timetz"),  # depends on the session's time zone
         (pa.binary(), "text"),
         (pa.list_(pa.int32()), "bigint[]"),
         (pa.int32(), "integer[]"),
@@ -158,7 +160,6 @@ def test_defaults_and_identities_are_the_servers(either: Place) -> None:
     ("kind", "value", "named"),
     [
         ("varchar(3)", "abc ", "'x' has 4 characters"),  # an assignment cuts spaces, and says nothing
-        ("char(3)", "abc ", "'x' has 4 characters"),
         ("varchar(3)", "abcd", "'x' has 4 characters"),
         ("uuid", "no uuid", "invalid input syntax for type uuid"),
         ("jsonb", "{", "invalid input syntax for type json"),
@@ -170,7 +171,7 @@ def test_defaults_and_identities_are_the_servers(either: Place) -> None:
 def test_a_value_that_does_not_fit_stops_by_name(either: Place, kind: str, value: str, named: str) -> None:
     either.sql(f"CREATE TABLE {{s}}.t (x {kind})")
     with pytest.raises(RowRefused, match=named):
-        either.write("t", pa.table({"x": ["ok" if "char" in kind else None, value]}), attempts=3)
+        either.write("t", pa.table({"x": ["ok" if "varchar" in kind else None, value]}), attempts=3)
     assert either.sql("SELECT count(*) FROM {s}.t") == [(0,)]
     assert either.staging() == []
 

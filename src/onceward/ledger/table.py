@@ -58,6 +58,17 @@ _DEFAULTS = {
 }
 """Of the connection, where the URL says nothing else."""
 
+PINNED = (
+    "SET client_encoding = 'UTF8'",
+    "SET standard_conforming_strings = on",
+    "SET array_nulls = on",
+    "SET TimeZone = 'UTC'",
+    "SET DateStyle = 'ISO, YMD'",
+    "SET IntervalStyle = 'postgres'",
+    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'",  # from version 17 on
+)
+"""What a session's meaning of values hangs on: a database, a role or the URL may have set it in another way."""
+
 _CREATE = """
 CREATE TABLE IF NOT EXISTS {table} (
     pipeline text PRIMARY KEY,
@@ -98,7 +109,7 @@ class DatabaseLedger(Ledger):
 
     def __post_init__(self) -> None:
         _connection_of(self.url)
-        if not _TABLE.fullmatch(self.table):
+        if not _TABLE.fullmatch(self.table) or self.table.startswith("pg_"):
             raise ConfigurationError(
                 f"table={self.table!r} is not a usable name",
                 next_step="use lower case letters, digits and '_', and a schema and '.' before it if need be",
@@ -120,8 +131,8 @@ def _connection_of(url: object) -> dict[str, str]:
             found: dict[str, str] = _driver().conninfo.conninfo_to_dict(url)
         except _driver().Error:
             found = {}
-        if found:
-            return {**_DEFAULTS, **found}
+        if found and "@" not in found.get("host", "") + found.get("dbname", ""):
+            return {**_DEFAULTS, **found, "client_encoding": "UTF8"}
     raise ConfigurationError(
         "DatabaseLedger(url=…) is no address of a PostgreSQL database",
         next_step="pass postgresql://user@host:port/database; in a password write % as %25, and other special "
@@ -166,7 +177,13 @@ class TableChain(Chain):
         return self._now_ours(found)
 
     def _is_there(self) -> bool:
-        return self._row_of(_READ_IF_THERE, (self._table,)) not in (None, (None,))
+        found = self._row_of(_READ_IF_THERE, (self._table,))
+        if found is not None and found[0] != "p":
+            raise ConfigurationError(
+                f"the ledger in {self._place} is not logged, so that a crash of the server empties it",
+                next_step=f"ALTER TABLE {self._table} SET LOGGED; or name another table",
+            )
+        return found is not None
 
     def _now_ours(self, found: Any) -> LedgerRecord | None:
         if found is None:
@@ -340,6 +357,8 @@ class TableChain(Chain):
             connection.isolation_level = _driver().IsolationLevel.READ_COMMITTED
             connection.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_MS}")
             connection.execute(f"SET statement_timeout = {_STATEMENT_MS}")
+            for statement in PINNED:
+                connection.execute(statement)
             connection.commit()
             self._connection = connection
             log.debug("connected to %s in %.0f ms", self._place, 1000 * (time.monotonic() - began))
@@ -352,7 +371,7 @@ class TableChain(Chain):
                 connection.close()
 
 
-_READ_IF_THERE = "SELECT to_regclass(%s)::text"
+_READ_IF_THERE = "SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass(%s)"
 _DURABLY = "SET LOCAL synchronous_commit = on"
 
 

@@ -21,7 +21,7 @@ from onceward.engine import driver_rows, task_job
 from onceward.engine.target import Attempt, Prepared, Write
 from onceward.engine.task_writer import TaskResult
 from onceward.engine.time_limit import TimeLimit
-from onceward.errors import BadColumn, ContradictoryOptions, RowRefused, SendFailed
+from onceward.errors import BadColumn, LedgerUnreachable, RowRefused, SendFailed
 from onceward.ids import AttemptId
 from onceward.ledger.record import LedgerRecord, Output
 from onceward.sinks.database import catalogue, statements
@@ -69,7 +69,7 @@ class HeldFrame(Frame):
     def counts(self, connection: psycopg.Connection[Any]) -> Mapping[str | None, int]:
         if self.table is not None:
             return {self.table: self._rows.num_rows}
-        return Counter(self._rows.column(TABLE_COLUMN).to_pylist())
+        return Counter(_values(self._rows.column(TABLE_COLUMN), TABLE_COLUMN))
 
     def rows(self, table: str) -> Rows:
         mine = self._rows
@@ -176,27 +176,44 @@ class DatabaseAttempt(Attempt):
 
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
         with events.step(events.LEDGER, **self._ids(running)):
-            self._kept.chain.put(record, self._move)
+            try:
+                self._kept.chain.put(record, self._move)
+            except LedgerUnreachable as error:  # before the COMMIT: nothing has happened
+                raise SendFailed(
+                    error.message, next_step="the batch runs again; if it repeats, " + error.next_step
+                ) from error
         super().stage(record, running)
 
     def _move(self, connection: psycopg.Connection[Any]) -> None:
         """Inside the transaction of the decision: the ledger's row is ours and locked."""
         connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'")
         connection.execute("SET LOCAL statement_timeout = 0")  # moving takes as long as it takes
+        reached: set[int] = set()
         for frame, counts in zip(self._frames, self._counts, strict=True):
             for name, expected in counts.items():
                 with named(f"writing to table {name}", *errors()):
-                    self._move_into(name, frame, expected, connection)
+                    self._move_into(name, frame, expected, connection, reached)
+        with named("checking what the tables defer to the COMMIT", *errors()):
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         for name in self._staging:
             with named(f"dropping the staging table {name}", *errors()):
-                connection.execute(f"DROP TABLE {self._kept.in_schema(name)}")
+                connection.execute(f"DROP TABLE {self._kept.in_schema(name)}", ())
 
-    def _move_into(self, name: str, frame: Frame, expected: int, connection: psycopg.Connection[Any]) -> None:
-        table = catalogue.table_named(connection, name)
-        in_statement = table.sql.replace("%", "%%")
+    def _move_into(
+        self, name: str, frame: Frame, expected: int, connection: psycopg.Connection[Any], reached: set[int]
+    ) -> None:
+        ledger = self._settings.ledger.table
+        table = catalogue.table_named(connection, name, ledger)
         # It shall not change between what we find out about it and what we do with it.
-        connection.execute(f"LOCK TABLE {in_statement} IN ROW EXCLUSIVE MODE".replace("%%", "%"))
-        table = catalogue.table_named(connection, name)
+        connection.execute(f"LOCK TABLE {table.sql} IN ROW EXCLUSIVE MODE")
+        table = catalogue.table_named(connection, name, ledger)
+        if table.oid in reached and self._settings.mode != "append":
+            raise RowRefused(
+                f"the batch comes to table {name} in two parts (two frames, or two spellings of its name), and which "
+                "row of a key is the last is known within one",
+                next_step="hand over one frame for a table, and spell its name in one way",
+            )
+        reached.add(table.oid)
         written = self._fit(frame.staged, table, name)
         rows = frame.rows(name)
         limited = [column for column in written if column.longest is not None]
@@ -243,15 +260,18 @@ class DatabaseAttempt(Attempt):
         if deletes:
             connection.execute(*statements.delete(rows, table, written, merge))
         moved = connection.execute(*statements.upsert(rows, table, written, merge)).rowcount
-        only_keys = len(written) == len(merge.key)  # then those that are there already stay as they are
-        if moved != last - deletes and not only_keys:
+        if deletes or len(written) == len(merge.key):  # where rows of just a key are there already, none is written
+            still, moved = connection.execute(*statements.present(rows, table, written, merge)).fetchone() or (0, 0)
+            if still:
+                raise RowRefused(
+                    f"{still} rows of table {table.name} are still there when they were deleted: a trigger or a policy "
+                    "of the table keeps them",
+                    next_step="filter such changes in the query, or write to a table without it",
+                )
+        if moved != last - deletes:
             raise self._not_all(rows, last - deletes, moved, table, connection)
 
     def _fit(self, staged: Mapping[str, str], table: Table, name: str) -> tuple[Written, ...]:
-        if name.lower().split(".")[-1].strip('"').startswith("onceward_"):
-            raise ContradictoryOptions(
-                f"table {name} is the sink's own", next_step="write rows to tables with names of their own"
-            )
         settings = self._settings
         control = [column for column in settings.control_columns if column in staged or column != TABLE_COLUMN]
         return fit(staged, table, control, settings.order_by, settings.key)
@@ -302,8 +322,17 @@ _LOCK_SECONDS = 60
 
 
 def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        column = column.cast(
+            pa.timestamp("us", "UTC")
+        )  # Python knows not every name of a zone, and every moment of this
     try:
         values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError as error:
+        raise RowRefused(
+            f"a value of column {name!r} is no text: {error}",
+            next_step="mend it in the query; is_valid_utf8 finds such",
+        ) from error
     except (OverflowError, ValueError) as error:  # a date after the year 9999, which Python has not
         raise RowRefused(
             f"a value of column {name!r} is none of Python's: {error}",

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from onceward.errors import TableMissing
+from onceward.errors import ConfigurationError, ContradictoryOptions, TableMissing
 from onceward.sinks.database.columns import Column, Table
 
 if TYPE_CHECKING:
     import psycopg
 
 _RELATION = """
-SELECT c.oid, format('%%I.%%I', n.nspname, c.relname), c.relkind::text
+SELECT c.oid, format('%%I.%%I', n.nspname, c.relname), c.relkind::text, c.relname::text, c.relpersistence::text,
+    c.relkind = 'r' AND EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = c.oid),
+    EXISTS (SELECT 1 FROM pg_rewrite WHERE ev_class = c.oid AND is_instead),
+    EXISTS (SELECT 1 FROM pg_partition_tree(c.oid) p JOIN pg_class part ON part.oid = p.relid
+            WHERE part.relpersistence <> 'p'),
+    c.oid = to_regclass(%s),
+    current_setting('server_encoding')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)"""
 _COLUMNS = """
 SELECT a.attname,
@@ -20,23 +26,28 @@ SELECT a.attname,
     a.attnotnull OR t.typnotnull,
     a.atthasdef OR t.typdefault IS NOT NULL OR a.attidentity <> '',
     a.attgenerated <> '' OR a.attidentity = 'a',
-    CASE WHEN t.typtype = 'd' THEN base.typtype ELSE t.typtype END = 'e'
+    CASE WHEN t.typtype = 'd' THEN base.typtype ELSE t.typtype END = 'e',
+    coalesce(base.typname, t.typname) IN ('bpchar', 'citext')
+        OR NOT coalesce((SELECT collisdeterministic FROM pg_collation k WHERE k.oid = a.attcollation), true)
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type base ON base.oid = t.typbasetype
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
 _UNIQUE = """
 SELECT array_agg(a.attname::text)
 FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey[0:i.indnkeyatts - 1])
-WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+WHERE i.indrelid = %s AND NOT EXISTS (
+    SELECT 1 FROM pg_collation k WHERE k.oid = ANY(i.indcollation) AND NOT k.collisdeterministic)
+AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid"""
 _TABLES = ("r", "p")  # relkind: also partitioned ones
 
 
-def table_named(connection: psycopg.Connection[Any], name: str) -> Table:
+def table_named(connection: psycopg.Connection[Any], name: str, ledger: str) -> Table:
     """The table that ``name`` means to the server (``table`` or ``schema.table``, quoted where SQL wants it).
 
     :raises TableMissing: there is none, or it is a view or the like.
+    :raises ConfigurationError: it is one that cannot be written to exactly once.
     """
-    found = connection.execute(_RELATION, (name,)).fetchone()
+    found = connection.execute(_RELATION, (ledger, name)).fetchone()
     if found is None or found[2] not in _TABLES:
         what = "does not exist" if found is None else "is no table, but a view or the like"
         raise TableMissing(
@@ -44,25 +55,37 @@ def table_named(connection: psycopg.Connection[Any], name: str) -> Table:
             next_step="create it, with the columns of the frame; or correct table=, which is spelled as in SQL: "
             'schema.table, and names with capital letters as "Name"',
         )
-    oid, sql, _ = found
+    oid, sql, _, own_name, persistence, has_children, instead, unlogged_part, is_ledger, encoding = found
+    if is_ledger or own_name.startswith("onceward_"):
+        raise ContradictoryOptions(
+            f"table {name} is the sink's own", next_step="write rows to tables with names of their own"
+        )
+    why = (
+        "is not logged, so that a crash of the server empties it" if persistence != "p" or unlogged_part
+        else "has a rule that does something INSTEAD, so that what is written may not be there" if instead
+        else "is in a database without an encoding (SQL_ASCII), so that texts are but bytes" if encoding == "SQL_ASCII"
+        else ""
+    )  # fmt: skip
+    if why:
+        raise ConfigurationError(f"table {name} {why}", next_step="write to another table, or change this one")
     columns = [
         Column(
             column, kind, required=not_null and not default and not generated, not_null=not_null, generated=generated,
-            enum=enum,
+            enum=enum, own_equality=own_equality,
         )
-        for column, kind, not_null, default, generated, enum in connection.execute(_COLUMNS, (oid,))
+        for column, kind, not_null, default, generated, enum, own_equality in connection.execute(_COLUMNS, (oid,))
     ]  # fmt: skip
     unique = [frozenset(keys) for (keys,) in connection.execute(_UNIQUE, (oid,))]
-    return Table(name, sql, tuple(columns), tuple(unique))
+    return Table(name, sql, tuple(columns), tuple(unique), oid, has_children)
 
 
-def schema_of(connection: psycopg.Connection[Any], table: str) -> str:
-    """The schema that has a table, quoted."""
+def schema_of(connection: psycopg.Connection[Any], table: str) -> tuple[str, int]:
+    """The schema that has a table, and what the table is to the server."""
     found = connection.execute(
-        "SELECT quote_ident(n.nspname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "SELECT n.nspname::text, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE c.oid = to_regclass(%s)",
         (table,),
     ).fetchone()
     if found is None:
         raise TableMissing(f"table {table} is gone", next_step="start the query again")
-    return str(found[0])
+    return str(found[0]), int(found[1])

@@ -14,8 +14,9 @@ decimal(p,s)         numeric(p,s)                numeric with room; integers of 
 float                real                        real, double precision
 double               double precision            double precision
 boolean              boolean                     boolean
-string               text                        text, varchar, char (too long a value is refused by name); json, jsonb,
-                                                 uuid, xml, inet, cidr, macaddr, interval, time, enums (parsed)
+string               text                        text, varchar (too long a value is refused by name), citext; json,
+                                                 jsonb, uuid, xml, inet, cidr, macaddr, enums; interval and time, in
+                                                 microseconds
 binary               bytea                       bytea
 date                 date                        date, timestamp
 timestamp            timestamp with time zone    the same, in microseconds
@@ -76,10 +77,9 @@ _WIDER = {
     "real": ("double precision",),
     "date": ("timestamp without time zone",),
 }
-_TEXTS = ("text", "character varying", "character", "citext")
+_TEXTS = ("text", "character varying", "citext")
 _PARSED = (
     "json", "jsonb", "uuid", "xml", "inet", "cidr", "macaddr", "macaddr8", "interval", "time without time zone",
-    "time with time zone",
 )  # fmt: skip
 _TYPE = re.compile(r"(?P<name>[^(\[]*?)\s*(?:\((?P<mods>[\d,-]+)\)(?P<rest>[^\[]*))?(?P<array>(?:\[\])*)")
 
@@ -96,6 +96,8 @@ class Column:
     not_null: bool = False
     generated: bool = False
     """The server writes it, and refuses whoever else does."""
+    own_equality: bool = False
+    """Values that differ may be the same to the table: another case, or a collation that is not deterministic."""
     enum: bool = False
 
 
@@ -110,6 +112,10 @@ class Table:
     columns: tuple[Column, ...]
     unique: tuple[frozenset[str], ...] = ()
     """The columns of each unique index on which a conflict can be found."""
+    oid: int = 0
+    """What it is to the server, however it is spelled."""
+    has_children: bool = False
+    """Other tables inherit from it, and no unique index holds for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +188,10 @@ def fit(
                 next_step=_alike(name, theirs) or f"add it to the table, or leave it out with drop({name!r})",
             )
         written.append(_fitting(name, kind, theirs[name], table))
+    if not written:
+        raise BadColumn(
+            f"the frame has no column for table {table.name}", next_step="add the columns that are to be written"
+        )
     for column in table.columns:
         if column.required and column.name not in {one.name for one in written}:
             raise BadColumn(
@@ -208,7 +218,19 @@ def must_be_a_key(key: Sequence[str], table: Table) -> None:
             "tell that a row is there",
             next_step=f"CREATE UNIQUE INDEX ON {table.sql} ({named}); or pass the columns of an index that it has",
         )
+    if table.has_children:
+        raise BadColumn(
+            f"other tables inherit from table {table.name}, and no unique index holds over all of them",
+            next_step="use a partitioned table, or one that stands alone",
+        )
     for column in table.columns:
+        if column.name in key and column.own_equality:
+            raise BadColumn(
+                f"column {column.name!r} of table {table.name} is part of the key, and to its type or collation values "
+                "that differ are the same",
+                next_step="use a column of type text or varchar with a deterministic collation as the key, such as a "
+                "lower-cased copy",
+            )
         if column.name in key and not column.not_null:
             raise BadColumn(
                 f"column {column.name!r} of table {table.name} is part of the key and may be null, and a null is "

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from onceward.engine.driver_rows import DriverTurn
-from onceward.errors import Fenced, OncewardError
+from onceward.errors import Fenced, LedgerUnreachable, OncewardError, SendFailed
 from onceward.ids import AttemptId
 from onceward.sinks.database import catalogue, statements
 from onceward.sinks.database.columns import Table, must_be_a_key
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _LOCK_WAIT = "SET LOCAL lock_timeout = '5s'"  # what a task is copying just now ends sooner
 _OURS = "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-_OURS += "WHERE quote_ident(n.nspname) = %s AND relkind = 'r' AND relname LIKE %s"
+_OURS += "WHERE n.nspname = %s AND relkind = 'r' AND relname LIKE %s"
 
 
 class DatabaseRun:
@@ -40,10 +40,9 @@ class DatabaseRun:
         self.chain = settings.ledger.chain(settings.policy.pipeline)
         self.shuffles = Shuffles()
         self.driver_turn = DriverTurn(settings.driver_records, settings.driver_bytes)
-        # Of a ledger and a pipeline in it: others may be beside it in the same schema.
-        named_by = f"{settings.ledger.table}/{settings.policy.pipeline}".encode()
-        self._prefix = f"onceward_staging_{hashlib.sha256(named_by).hexdigest()[:16]}_"
-        self._schema: str | None = None
+        self._prefix = ""
+        self.schema = ""
+        """Of the ledger's table, and so of staging tables, as it is."""
         self._left: set[str] = set()  # tables that could not be dropped yet
 
     def check_table(self) -> None:
@@ -53,7 +52,11 @@ class DatabaseRun:
         """
         name = self.settings.table
         if name is not None:
-            must_be_a_key(self.settings.key, self.table_named(name))
+            try:
+                table = self.table_named(name)
+            except SendFailed as error:  # nothing is sent yet, and nothing runs again by itself
+                raise LedgerUnreachable(error.message, next_step="see that the database answers") from error
+            must_be_a_key(self.settings.key, table)
 
     def table_named(self, name: str) -> Table:
         """As it is now; it may change.
@@ -61,21 +64,15 @@ class DatabaseRun:
         :raises TableMissing: there is none.
         """
         with self.chain.session() as connection, named(f"looking at table {name}", *errors()):
-            return catalogue.table_named(connection, name)
+            return catalogue.table_named(connection, name, self.settings.ledger.table)
 
     def staging_name(self, attempt: AttemptId, frame: int) -> str:
         """Of the staging table for one frame of an attempt: nobody else's, ever."""
         return f"{self._prefix}{attempt.owner}_{attempt.number}_{frame}"
 
     def in_schema(self, name: str) -> str:
-        """``name`` with the schema of the ledger, where this login may create tables."""
-        return f"{self._schema}.{name}"
-
-    @property
-    def schema(self) -> str:
-        """Of the ledger's table, and so of staging tables."""
-        assert self._schema is not None  # noqa: S101 — after open
-        return self._schema.strip('"').replace('""', '"')
+        """``name`` with the ledger's schema, where this login may create tables; for statements with parameters."""
+        return f"{statements.quoted(self.schema)}.{name}"
 
     def create_staging(self, name: str, staged: Mapping[str, str]) -> str:
         """As the owner, who has to be it until the table is there; what the tasks need to connect.
@@ -83,7 +80,7 @@ class DatabaseRun:
         :raises Fenced: somebody newer has the pipeline, and drops what they find.
         """
         with self.chain.owned() as connection, named(f"creating the staging table {name}", *errors()):
-            connection.execute(statements.staging_table(self.in_schema(name), staged).replace("%%", "%"))
+            connection.execute(statements.staging_table(self.in_schema(name), staged), ())
             return connection_words(connection)
 
     def drop_staging(self, names: Iterable[str]) -> None:
@@ -96,7 +93,7 @@ class DatabaseRun:
         try:
             with session as connection:
                 connection.execute(_LOCK_WAIT)
-                connection.execute(f"DROP TABLE IF EXISTS {self.in_schema(name)}")
+                connection.execute(f"DROP TABLE IF EXISTS {self.in_schema(name)}", ())
         except Fenced:
             raise
         except OncewardError as error:
@@ -108,9 +105,12 @@ class DatabaseRun:
         """At the start: whatever is there was never decided. As the owner, who has to be it all the while: what is
         there later may be a newer copy's."""
         with self.chain.session() as connection:
-            self._schema = catalogue.schema_of(connection, self.settings.ledger.table)
+            self.schema, ledger = catalogue.schema_of(connection, self.settings.ledger.table)
+            # Of a ledger, however it is spelled, and a pipeline in it: others may be beside it in the same schema.
+            named_by = f"{ledger}/{self.settings.policy.pipeline}".encode()
+            self._prefix = f"onceward_staging_{hashlib.sha256(named_by).hexdigest()[:16]}_"
             escaped = self._prefix.replace("_", r"\_")
-            found = [str(name) for (name,) in connection.execute(_OURS, (self._schema, f"{escaped}%"))]
+            found = [str(name) for (name,) in connection.execute(_OURS, (self.schema, f"{escaped}%"))]
         self._left = {name for name in found if not self._dropped(name, self.chain.owned())}
 
     def try_again_to_drop(self) -> None:

@@ -49,6 +49,11 @@ class DatabaseSinkSettings:
             raise ContradictoryOptions(
                 f'mode="{self.mode}" needs to know which rows are the same', next_step="pass key=, a column or several"
             )
+        if set(self.control_columns) & set(self.key):
+            raise ContradictoryOptions(
+                f"key={list(self.key)} names a column that says what to do with a row, and is not written",
+                next_step="leave it out of the key",
+            )
         if self.mode == "changes" and not self.order_by:
             raise ContradictoryOptions(
                 'mode="changes" applies the changes of a key in their order, which rows of a frame have not',

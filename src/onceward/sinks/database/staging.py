@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from onceward.engine.task_writer import TaskWriter
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, RowRefused
 from onceward.ids import TaskAttempt
+from onceward.ledger.table import PINNED
 from onceward.sinks.database.refusals import named
 from onceward.sinks.database.statements import TASK
 
@@ -73,19 +75,38 @@ class StagingWriter(TaskWriter):
         table = pa.Table.from_batches(rows)
         table = table.append_column(TASK, pa.repeat(pa.scalar(self._task, pa.int64()), table.num_rows))
         self._connection = self._connection or _connected(self._spec.connection)
-        with named("copying rows to the staging table", *_errors()), self._connection.cursor() as cursor:
-            cursor.adbc_ingest(self._spec.table, table, mode="append", db_schema_name=self._spec.schema)
-
-    def close(self) -> None:
-        """The connection stays for the next task, unless this one did not come to its end."""
-        if self._rows and self._connection is not None:
-            _forget(self._spec.connection)
+        try:
+            with named("copying rows to the staging table", *_errors()), self._connection.cursor() as cursor:
+                cursor.adbc_ingest(self._spec.table, table, mode="append", db_schema_name=self._spec.schema)
+        except BaseException:
+            _forget(self._spec.connection)  # it may be in the middle of a COPY, with a lock on the table
+            raise
 
 
 def _widened(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """PostgreSQL has no integer of one byte."""
+    """PostgreSQL has no integer of one byte.
+
+    :raises RowRefused: a date or time that it has not; the binary COPY would make another of it, or infinity.
+    """
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        least, most = _TIMES.get(_family(column.type), (None, None))
+        if least is not None and column.null_count < len(column):
+            span = pc.min_max(column.cast(pa.int64() if column.type.bit_width == 64 else pa.int32()))
+            if span["min"].as_py() < least or span["max"].as_py() > most:
+                raise RowRefused(
+                    f"column {name!r} has dates before 4713 BC, or after all that PostgreSQL has",
+                    next_step="mend or filter such rows in the query",
+                )
     columns = [column.cast(pa.int16()) if pa.types.is_int8(column.type) else column for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+
+
+def _family(kind: pa.DataType) -> str:
+    return "date" if pa.types.is_date32(kind) else "timestamp" if pa.types.is_timestamp(kind) else ""
+
+
+_TIMES = {"date": (-2_440_588, 2_145_000_000), "timestamp": (-210_866_803_200_000_000, 2**63 - 1)}
+"""Days and microseconds from 1970 on: from 4713 BC, the server's first day, to the year 5,874,000, or Arrow's end."""
 
 
 def _connected(said: str) -> Any:
@@ -104,7 +125,8 @@ def _connected(said: str) -> Any:
             _forget(next(iter(_kept)))
         connection = _driver().connect(said, autocommit=True)
         # Whether a piece outlives a crash is found out when it is moved.
-        _execute(connection, "SET synchronous_commit = off")
+        for statement in (*PINNED, "SET statement_timeout = 0", "SET synchronous_commit = off"):
+            _execute(connection, statement)
         _kept[said] = connection
         return connection
 

@@ -117,7 +117,17 @@ def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -
     then = f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in news)}" if news else "NOTHING"
     return Rows(
         f"{_last(rows, written, merge)} INSERT INTO {_in_statement(table)} ({names}) SELECT {names} FROM last "
-        f"WHERE NOT {_DELETED} ON CONFLICT ({keys}) DO {then}",
+        f"WHERE NOT {_DELETED} ORDER BY onceward_place ON CONFLICT ({keys}) DO {then}",
+        rows.parameters,
+    )
+
+
+def present(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
+    """Of the keys whose last change deletes, and of the others: how many the table has."""
+    same = " AND ".join(f"target.{quoted(name)} = last.{quoted(name)}" for name in merge.key)
+    return Rows(
+        f"{_last(rows, written, merge)} SELECT count(*) FILTER (WHERE {_DELETED}), "
+        f"count(*) FILTER (WHERE NOT {_DELETED}) FROM last JOIN {_in_statement(table)} AS target ON {same}",
         rows.parameters,
     )
 
@@ -132,13 +142,13 @@ def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
     casts = {column.name: column for column in written}
     keys = ", ".join(_value(casts[name]) for name in merge.key)
     order = f" ORDER BY {', '.join(f'{quoted(name)} DESC NULLS LAST' for name in merge.order_by)}"
+    first = ", ".join(f"{quoted(name)} NULLS FIRST" for name in merge.order_by)
+    place = f"rank() OVER ({'ORDER BY ' if first else ''}{first}) AS onceward_place"
     late = f"rank() OVER (PARTITION BY {keys}{order if merge.order_by else ''})"
     words = ", ".join(f"'{word}'" for word in DELETES)
     deletes = "false" if merge.op_column is None else f"coalesce({quoted(merge.op_column)} IN ({words}), false)"
-    return (
-        f"WITH rows AS ({rows.sql}), ranked AS (SELECT {values}, {deletes} AS {_DELETED}, {late} AS onceward_late "
-        "FROM rows), last AS (SELECT * FROM ranked WHERE onceward_late = 1)"
-    )
+    ranked = f"SELECT {values}, {deletes} AS {_DELETED}, {late} AS onceward_late, {place} FROM rows"
+    return f"WITH rows AS ({rows.sql}), ranked AS ({ranked}), last AS (SELECT * FROM ranked WHERE onceward_late = 1)"
 
 
 def _values(written: Sequence[Written]) -> str:
