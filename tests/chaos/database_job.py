@@ -10,4 +10,5 @@ from text_file_jobs import run
 import onceward as ow
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), ow.DatabaseSink(url=sys.argv[2], table=sys.argv[3], pipeline_id="database-job"))
+    folder, url, table = sys.argv[1:]
+    run(Path(folder), ow.DatabaseSink(url=url, table=table, pipeline_id=table))

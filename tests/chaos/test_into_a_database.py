@@ -35,6 +35,6 @@ def test_killed_around_the_transaction(tmp_path: Path, postgres: LocalPostgres, 
         assert Counter(value for (value,) in connection.execute(f"TABLE {table}")) == Counter(wanted)
         left = connection.execute("SELECT relname FROM pg_class WHERE relname LIKE 'onceward\\_staging%'").fetchall()
         assert left == []
-    newest = ow.DatabaseLedger(postgres.url).chain(pipeline_id("database-job")).peek()
+    newest = ow.DatabaseLedger(postgres.url).chain(pipeline_id(table)).peek()
     assert newest is not None
     assert newest.sequence == BATCHES - 1
