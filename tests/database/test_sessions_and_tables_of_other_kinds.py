@@ -133,6 +133,20 @@ def test_tables_that_a_crash_empties_are_refused(place: Place) -> None:
         ow.DatabaseSink(url=place.postgres.url, table="t", pipeline_id="p", ledger_table="pg_temp.l")
 
 
+def test_a_partition_on_another_server_is_refused(place: Place) -> None:
+    """It has a transaction of its own."""
+    wrapper = f"elsewhere_{place.schema}"
+    place.sql(f"CREATE FOREIGN DATA WRAPPER {wrapper}")
+    place.sql(f"CREATE SERVER {wrapper} FOREIGN DATA WRAPPER {wrapper}")
+    place.sql("CREATE TABLE {s}.t (x bigint) PARTITION BY LIST (x)")
+    place.sql("CREATE TABLE {s}.here PARTITION OF {s}.t FOR VALUES IN (1)")
+    place.write("t", pa.table({"x": [1]}))
+    place.sql(f"CREATE FOREIGN TABLE {{s}}.there PARTITION OF {{s}}.t FOR VALUES IN (2) SERVER {wrapper}")
+    with pytest.raises(ConfigurationError, match="lies elsewhere"):
+        place.write("t", pa.table({"x": [1]}))
+    place.sql(f"DROP FOREIGN DATA WRAPPER {wrapper} CASCADE")
+
+
 TRIGGER = (
     "CREATE FUNCTION {s}.keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$; "
     "CREATE TRIGGER keep BEFORE %s ON {s}.t FOR EACH ROW EXECUTE FUNCTION {s}.keep()"
@@ -164,6 +178,10 @@ def test_a_table_that_others_inherit_from_has_no_key(place: Place) -> None:
         place.write("t", keyed((1, 1), names="id n"), mode="upsert", key="id", order_by="n")
 
 
+def listed(values: pa.Array) -> pa.Table:
+    return pa.table({"many": pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)})
+
+
 @pytest.mark.parametrize(
     ("kind", "number"),
     [(pa.date32(), -(2**31)), (pa.date32(), 2**31 - 1), (pa.timestamp("us"), -(2**63) + 1)],
@@ -173,8 +191,12 @@ def test_a_moment_that_the_server_has_not_is_refused(place: Place, kind: pa.Data
     """Its COPY would make infinity of it, or another day; and the worker's session is given up."""
     place.sql(f"CREATE TABLE {{s}}.t (x {'date' if pa.types.is_date(kind) else 'timestamp'})")
     whole = pa.int32() if pa.types.is_date(kind) else pa.int64()
+    moments = pa.array([number], whole).cast(kind)
     with pytest.raises(OncewardError, match="4713 BC"):
-        place.write("t", pa.table({"x": pa.array([number], whole).cast(kind)}))
+        place.write("t", pa.table({"x": moments}))
+    place.sql("ALTER TABLE {s}.t ADD COLUMN many " + ("date[]" if pa.types.is_date(kind) else "timestamp[]"))
+    with pytest.raises(OncewardError, match="4713 BC"):
+        place.write("t", listed(moments))
     assert place.staging() == []
 
 

@@ -89,9 +89,10 @@ def _widened(rows: pa.RecordBatch) -> pa.RecordBatch:
     :raises RowRefused: a date or time that it has not; the binary COPY would make another of it, or infinity.
     """
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        least, most = _TIMES.get(_family(column.type), (None, None))
-        if least is not None and column.null_count < len(column):
-            span = pc.min_max(column.cast(pa.int64() if column.type.bit_width == 64 else pa.int32()))
+        values = column.flatten() if pa.types.is_list(column.type) else column
+        least, most = _TIMES.get(_family(values.type), (None, None))
+        if least is not None and values.null_count < len(values):
+            span = pc.min_max(values.cast(pa.int64() if values.type.bit_width == 64 else pa.int32()))
             if span["min"].as_py() < least or span["max"].as_py() > most:
                 raise RowRefused(
                     f"column {name!r} has dates before 4713 BC, or after all that PostgreSQL has",
