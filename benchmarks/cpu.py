@@ -56,14 +56,14 @@ class CpuMeter:
         return CpuSeconds(
             driver=_own(self._driver),
             # With what it reaped: Hadoop starts a `chmod` for every file of a checkpoint.
-            jvm=_with_reaped(self._jvm),
+            jvm=with_reaped(self._jvm),
             workers=self._read_workers(),
             broker=_own(self._broker),
         )
 
     def _read_workers(self) -> float:
         for worker in self._jvm.children(recursive=True):
-            self._workers[worker] = max(_with_reaped(worker), self._workers.get(worker, 0.0))
+            self._workers[worker] = max(with_reaped(worker), self._workers.get(worker, 0.0))
         return sum(self._workers.values())
 
 
@@ -72,7 +72,8 @@ def _own(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def _with_reaped(process: psutil.Process) -> float:
+def with_reaped(process: psutil.Process) -> float:
+    """Its own CPU seconds, and those of its children that have ended and were waited for."""
     with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked: its parent has its time
         times = process.cpu_times()
         return float(times.user + times.system + times.children_user + times.children_system)

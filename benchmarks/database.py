@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -22,6 +21,7 @@ import psycopg
 from pyspark.sql import DataFrame, SparkSession
 
 import onceward as ow
+from benchmarks.cpu import CpuMeter, with_reaped
 from onceward.errors import ResourceError
 from onceward.spark.jars import resolve
 from onceward.testing import LocalPostgres
@@ -110,9 +110,9 @@ def _median(turns: list[DatabaseTurn], rows: int) -> DatabaseFigures:
 class _Bench:
     def __init__(self, spark: SparkSession, postgres: LocalPostgres, source: str, rows: int, folder: Path) -> None:
         self._spark, self._postgres, self._source, self._rows, self._folder = spark, postgres, source, rows, folder
-        jvm = psutil.Process().children()
-        self._jvm = next(process for process in jvm if "java" in process.name())
+        jvm = next(process for process in psutil.Process().children() if "java" in process.name())
         self._server = psutil.Process(postgres.pid)
+        self._meter = CpuMeter(psutil.Process().pid, jvm.pid, self._server.pid)
 
     def turn(self, contender: str) -> DatabaseTurn:
         table = f"rows_{uuid.uuid4().hex[:10]}"
@@ -123,11 +123,13 @@ class _Bench:
         took: list[DatabaseTurn] = []
 
         def timed(frame: DataFrame, batch_id: int) -> None:
-            spark, server, began = self._spark_cpu(), _with_children(self._server), time.monotonic()
+            spark, server, began = self._meter.read().spark, _with_sessions(self._server), time.monotonic()
             write(frame, batch_id)
             seconds = time.monotonic() - began
             took.append(
-                DatabaseTurn(contender, seconds, self._spark_cpu() - spark, _with_children(self._server) - server)
+                DatabaseTurn(
+                    contender, seconds, self._meter.read().spark - spark, _with_sessions(self._server) - server
+                )
             )
 
         stream = self._spark.readStream.schema(self._spark.read.parquet(self._source).schema)
@@ -166,25 +168,10 @@ class _Bench:
         if found != (self._rows, self._rows, self._rows * (self._rows - 1) // 2):
             raise ResourceError(f"{contender} wrote other rows than it was given: {found}", next_step="do not trust it")
 
-    def _spark_cpu(self) -> float:
-        own = psutil.Process().cpu_times()
-        below = self._jvm.children(recursive=True)
-        return float(own.user + own.system) + _cpu(self._jvm) + sum(_cpu(process) for process in below)
 
-
-def _cpu(process: Any) -> float:
-    try:
-        times = process.cpu_times()
-    except psutil.NoSuchProcess:
-        return 0.0
-    return float(times.user + times.system)
-
-
-def _with_children(process: Any) -> float:
-    """A server's own time, of the sessions that live, and of those that have ended."""
-    times = process.cpu_times()
-    ended = float(times.children_user + times.children_system)
-    return _cpu(process) + ended + sum(_cpu(child) for child in process.children(recursive=True))
+def _with_sessions(server: psutil.Process) -> float:
+    """CPU seconds of a server, of its sessions that live, and of those that have ended."""
+    return with_reaped(server) + sum(with_reaped(session) for session in server.children(recursive=True))
 
 
 def _session(folder: Path) -> SparkSession:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 from confluent_kafka import Message
 from pyspark.sql import DataFrame, SparkSession
@@ -47,14 +46,6 @@ class KafkaKit(SinkKit):
     def frame(self, values: Sequence[str], tasks: int = 2) -> DataFrame:
         rows = self._spark.createDataFrame([(value, value) for value in values], "key string, value string")
         return rows.repartition(tasks)
-
-    def failing(self, values: Sequence[str]) -> DataFrame:
-        def raise_at_the_end(batches: Iterator[Any]) -> Iterator[Any]:
-            yield from batches
-            raise ValueError("this plan hurts")
-
-        frame = self.frame(values)
-        return frame.mapInArrow(raise_at_the_end, frame.schema)
 
     def visible(self) -> Counter[str]:
         return Counter(message.value().decode() for message in self._reader(self._bootstrap, self._topic))

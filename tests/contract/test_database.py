@@ -6,7 +6,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 import psycopg
 import pytest
@@ -60,14 +59,6 @@ class DatabaseKit(SinkKit):
 
     def frame(self, values: Sequence[str], tasks: int = 2) -> DataFrame:
         return self._spark.createDataFrame([(value,) for value in values], "value string").repartition(tasks)
-
-    def failing(self, values: Sequence[str]) -> DataFrame:
-        def raise_at_the_end(batches: Iterator[Any]) -> Iterator[Any]:
-            yield from batches
-            raise ValueError("this plan hurts")
-
-        frame = self.frame(values)
-        return frame.mapInArrow(raise_at_the_end, frame.schema)
 
     def visible(self) -> Counter[str]:
         with psycopg.connect(self._postgres.url) as connection:

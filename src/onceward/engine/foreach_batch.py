@@ -22,7 +22,7 @@ from onceward.engine import runs
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Target, Write
-from onceward.errors import ROWS_REFUSED, Fenced, OncewardError, Recovery, UnsupportedQuery
+from onceward.errors import ROWS_REFUSED, BadColumn, Fenced, OncewardError, Recovery, UnsupportedQuery
 from onceward.ledger.admission import second_call
 from onceward.spark.query import (
     RunningBatch,
@@ -117,6 +117,15 @@ def _misused(what: str) -> UnsupportedQuery:
         next_step="write `with sink.batch(frame, batch_id) as batch:` once and call batch.write(…) inside",
         details={ROWS_REFUSED: True},
     )
+
+
+def must_be_a_frame(frame: object, more: str = "") -> None:
+    """:raises BadColumn: it is none."""
+    if not isinstance(frame, DataFrame):
+        raise BadColumn(
+            f"a {type(frame).__name__} was handed over, not a Spark DataFrame",
+            next_step=f"hand over a DataFrame of this batch{more}",
+        )
 
 
 class ForeachBatchSink(ABC):

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 
 from onceward import events
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import Attempt, Prepared, Target, Write
+from onceward.engine.target import Attempt, Prepared, Target, Write, ids_of
 from onceward.errors import (
     AdmissionRefused,
     CommitInDoubt,
@@ -422,11 +422,7 @@ class MicroBatches:
         raise error
 
     def _ids(self, running: RunningBatch) -> dict[str, object]:
-        return {
-            "pipeline": self._policy.pipeline,
-            "query_id": running.batch.query_id,
-            "batch_id": running.batch.batch_id,
-        }
+        return ids_of(self._policy.pipeline, running)
 
 
 def _has_log(history: History, batch_id: int) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from pyspark.sql import DataFrame
 
 from onceward.errors import LedgerUnreadable
-from onceward.ids import AttemptId
+from onceward.ids import AttemptId, PipelineId
 from onceward.ledger.record import LedgerRecord, Output, State
 from onceward.spark.query import RunningBatch
 
@@ -37,6 +37,11 @@ class Prepared(NamedTuple):
     outputs: Mapping[str, Output]
     said: str = ""
     state: State = State.FINISHED
+
+
+def ids_of(pipeline: PipelineId, running: RunningBatch) -> dict[str, Any]:
+    """Of a batch, for events."""
+    return {"pipeline": pipeline, "query_id": running.batch.query_id, "batch_id": running.batch.batch_id}
 
 
 class Attempt(ABC):

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from onceward import events
 from onceward.engine import task_job
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.target import Attempt, Prepared, Target, Witness, Write, of_another_sink
+from onceward.engine.target import Attempt, Prepared, Target, Witness, Write, ids_of, of_another_sink
 from onceward.engine.task_writer import TaskResult, TaskWriter
 from onceward.engine.time_limit import TimeLimit
 from onceward.errors import ConfigurationError, LedgerUnreadable, OncewardError, Recovery, TargetLost, Unfinished
@@ -240,8 +240,7 @@ class TwoPhaseAttempt(Attempt):
         self._results: list[list[TaskResult]] = []
 
     def write(self, write: Write, running: RunningBatch) -> int:
-        ids = {"pipeline": self._policy.pipeline, "query_id": running.batch.query_id, **self.ids}
-        with events.step(events.SEND, batch_id=running.batch.batch_id, **ids):
+        with events.step(events.SEND, **ids_of(self._policy.pipeline, running), **self.ids):
             opening = OpenTaskWriter(
                 self._committer, self._policy.pipeline, running.batch, self.id, frame=len(self._results)
             )

@@ -267,7 +267,7 @@ class TableChain(Chain):
     @contextmanager
     def owned(self) -> Iterator[psycopg.Connection[Any]]:
         """Inside, a transaction that is carried out only if the chain is ours until its end."""
-        self._ours()
+        self._ours()  # as in put(): without waiting, where it is not
         with self._talking() as connection:
             found = connection.execute(self._sql(_READ + " FOR SHARE"), (self._pipeline,)).fetchone()
             if found is None or int(found[0]) != self._owner:

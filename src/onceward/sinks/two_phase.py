@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 
-from onceward.engine.foreach_batch import ForeachBatchSink
+from onceward.engine.foreach_batch import ForeachBatchSink, must_be_a_frame
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Target, Write
 from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import CommitResult, Task, TwoPhaseTarget
-from onceward.errors import BadColumn, ConfigurationError, LedgerUnreadable
+from onceward.errors import ConfigurationError, LedgerUnreadable
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.ledger.admission import Resume
 from onceward.ledger.chain import Ledger
@@ -155,11 +155,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         return self.new_target(policy)
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
-        if not isinstance(frame, DataFrame):
-            raise BadColumn(
-                f"a {type(frame).__name__} was handed over, not a Spark DataFrame",
-                next_step="hand over a DataFrame of this batch",
-            )
+        must_be_a_frame(frame)
         return Write(frame)
 
     def __getstate__(self) -> dict[str, Any]:

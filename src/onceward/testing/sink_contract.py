@@ -77,9 +77,15 @@ class SinkKit(ABC):
     def frame(self, values: Sequence[str], tasks: int = 2) -> Any:
         """Rows for the target, one a value, written by so many tasks."""
 
-    @abstractmethod
     def failing(self, values: Sequence[str]) -> Any:
         """The same, of a plan whose tasks raise ``ValueError("this plan hurts")`` after their rows."""
+
+        def raise_at_the_end(batches: Iterator[Any]) -> Iterator[Any]:
+            yield from batches
+            raise ValueError("this plan hurts")
+
+        frame = self.frame(values)
+        return frame.mapInArrow(raise_at_the_end, frame.schema)
 
     @abstractmethod
     def visible(self) -> Counter[str]:
@@ -497,13 +503,6 @@ class TwoPhaseKit(SinkKit):
 
     def frame(self, values: Sequence[str], tasks: int = 2) -> Any:
         return self._spark.createDataFrame([(value,) for value in values], "value string").repartition(tasks)
-
-    def failing(self, values: Sequence[str]) -> Any:
-        def raise_at_the_end(batches: Iterator[Any]) -> Iterator[Any]:
-            yield from batches
-            raise ValueError("this plan hurts")
-
-        return self.frame(values).mapInArrow(raise_at_the_end, "value string")
 
     def visible(self) -> Counter[str]:
         return self._visible()

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from onceward import events
 from onceward.engine import driver_rows, task_job
-from onceward.engine.target import Attempt, Prepared, Write
+from onceward.engine.target import Attempt, Prepared, Write, ids_of
 from onceward.engine.task_writer import TaskResult
 from onceward.engine.time_limit import TimeLimit
 from onceward.errors import BadColumn, LedgerUnreachable, RowRefused, SendFailed
@@ -124,7 +124,7 @@ class DatabaseAttempt(Attempt):
         with events.step(events.PLAN, **ids):
             staged = staged_columns(write.frame.schema)
             if table is not None:
-                self._fit(staged, self._kept.table_named(table), table)
+                self._fit(staged, self._kept.table_named(table))
         with events.step(events.SEND, **ids):
             held = self._fetched(write.frame, staged, running)
             if held is not None:
@@ -179,9 +179,8 @@ class DatabaseAttempt(Attempt):
             try:
                 self._kept.chain.put(record, self._move)
             except LedgerUnreachable as error:  # before the COMMIT: nothing has happened
-                raise SendFailed(
-                    error.message, next_step="the batch runs again; if it repeats, " + error.next_step
-                ) from error
+                again = f"the batch runs again; if it repeats, {error.next_step}"
+                raise SendFailed(error.message, next_step=again) from error
         super().stage(record, running)
 
     def _move(self, connection: psycopg.Connection[Any]) -> None:
@@ -202,11 +201,7 @@ class DatabaseAttempt(Attempt):
     def _move_into(
         self, name: str, frame: Frame, expected: int, connection: psycopg.Connection[Any], reached: set[int]
     ) -> None:
-        ledger = self._settings.ledger.table
-        table = catalogue.table_named(connection, name, ledger)
-        # It shall not change between what we find out about it and what we do with it.
-        connection.execute(f"LOCK TABLE {table.sql} IN ROW EXCLUSIVE MODE")
-        table = catalogue.table_named(connection, name, ledger)
+        table = catalogue.locked(connection, name, self._settings.ledger.table)
         if table.oid in reached and self._settings.mode != "append":
             raise RowRefused(
                 f"the batch comes to table {name} in two parts (two frames, or two spellings of its name), and which "
@@ -214,7 +209,7 @@ class DatabaseAttempt(Attempt):
                 next_step="hand over one frame for a table, and spell its name in one way",
             )
         reached.add(table.oid)
-        written = self._fit(frame.staged, table, name)
+        written = self._fit(frame.staged, table)
         rows = frame.rows(name)
         limited = [column for column in written if column.longest is not None]
         if limited:
@@ -271,8 +266,9 @@ class DatabaseAttempt(Attempt):
         if moved != last - deletes:
             raise self._not_all(rows, last - deletes, moved, table, connection)
 
-    def _fit(self, staged: Mapping[str, str], table: Table, name: str) -> tuple[Written, ...]:
+    def _fit(self, staged: Mapping[str, str], table: Table) -> tuple[Written, ...]:
         settings = self._settings
+        # A frame that was handed over for one table need not name it in each row.
         control = [column for column in settings.control_columns if column in staged or column != TABLE_COLUMN]
         return fit(staged, table, control, settings.order_by, settings.key)
 
@@ -310,12 +306,7 @@ class DatabaseAttempt(Attempt):
             self._kept.drop_staging(staging)
 
     def _ids(self, running: RunningBatch) -> dict[str, object]:
-        return {
-            "pipeline": self._settings.policy.pipeline,
-            "query_id": running.batch.query_id,
-            "batch_id": running.batch.batch_id,
-            **self.ids,
-        }
+        return {**ids_of(self._settings.policy.pipeline, running), **self.ids}
 
 
 _LOCK_SECONDS = 60
@@ -323,9 +314,7 @@ _LOCK_SECONDS = 60
 
 def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        column = column.cast(
-            pa.timestamp("us", "UTC")
-        )  # Python knows not every name of a zone, and every moment of this
+        column = column.cast(pa.timestamp("us", "UTC"))  # Python does not know every name of a zone
     try:
         values: list[Any] = column.to_pylist()
     except UnicodeDecodeError as error:

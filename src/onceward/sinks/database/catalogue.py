@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, TableMissing
 from onceward.sinks.database.columns import Column, Table
@@ -15,7 +15,7 @@ SELECT c.oid, format('%%I.%%I', n.nspname, c.relname), c.relkind::text, c.relnam
     c.relkind = 'r' AND EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = c.oid),
     EXISTS (SELECT 1 FROM pg_rewrite WHERE ev_class = c.oid AND is_instead),
     EXISTS (SELECT 1 FROM pg_partition_tree(c.oid) p JOIN pg_class part ON part.oid = p.relid
-            WHERE part.relpersistence <> 'p'),
+            WHERE part.relpersistence <> 'p' OR part.relkind = 'f'),
     c.oid = to_regclass(%s),
     current_setting('server_encoding')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)"""
@@ -41,12 +41,39 @@ GROUP BY i.indexrelid"""
 _TABLES = ("r", "p")  # relkind: also partitioned ones
 
 
+def locked(connection: psycopg.Connection[Any], name: str, ledger: str) -> Table:
+    """As :func:`table_named`, of a table that cannot be changed until the transaction ends: not between what is found
+    out about it and what is done with it."""
+    connection.execute(f"LOCK TABLE {_relation(connection, name, ledger).sql} IN ROW EXCLUSIVE MODE")
+    return table_named(connection, name, ledger)
+
+
 def table_named(connection: psycopg.Connection[Any], name: str, ledger: str) -> Table:
     """The table that ``name`` means to the server (``table`` or ``schema.table``, quoted where SQL wants it).
 
     :raises TableMissing: there is none, or it is a view or the like.
     :raises ConfigurationError: it is one that cannot be written to exactly once.
     """
+    relation = _relation(connection, name, ledger)
+    told = connection.execute(_COLUMNS, (relation.oid,))
+    columns = [
+        Column(
+            column, kind, required=not_null and not default and not generated, not_null=not_null, generated=generated,
+            enum=enum, own_equality=own_equality,
+        )
+        for column, kind, not_null, default, generated, enum, own_equality in told
+    ]  # fmt: skip
+    unique = [frozenset(keys) for (keys,) in connection.execute(_UNIQUE, (relation.oid,))]
+    return Table(name, relation.sql, tuple(columns), tuple(unique), relation.oid, relation.has_children)
+
+
+class _Relation(NamedTuple):
+    oid: int
+    sql: str
+    has_children: bool
+
+
+def _relation(connection: psycopg.Connection[Any], name: str, ledger: str) -> _Relation:
     found = connection.execute(_RELATION, (ledger, name)).fetchone()
     if found is None or found[2] not in _TABLES:
         what = "does not exist" if found is None else "is no table, but a view or the like"
@@ -55,28 +82,21 @@ def table_named(connection: psycopg.Connection[Any], name: str, ledger: str) -> 
             next_step="create it, with the columns of the frame; or correct table=, which is spelled as in SQL: "
             'schema.table, and names with capital letters as "Name"',
         )
-    oid, sql, _, own_name, persistence, has_children, instead, unlogged_part, is_ledger, encoding = found
+    oid, sql, _, own_name, persistence, has_children, instead, frail_part, is_ledger, encoding = found
     if is_ledger or own_name.startswith("onceward_"):
         raise ContradictoryOptions(
             f"table {name} is the sink's own", next_step="write rows to tables with names of their own"
         )
     why = (
-        "is not logged, so that a crash of the server empties it" if persistence != "p" or unlogged_part
+        "is not logged, or has a partition that is not or that lies elsewhere: a crash may take what is decided"
+        if persistence != "p" or frail_part
         else "has a rule that does something INSTEAD, so that what is written may not be there" if instead
         else "is in a database without an encoding (SQL_ASCII), so that texts are but bytes" if encoding == "SQL_ASCII"
         else ""
     )  # fmt: skip
     if why:
         raise ConfigurationError(f"table {name} {why}", next_step="write to another table, or change this one")
-    columns = [
-        Column(
-            column, kind, required=not_null and not default and not generated, not_null=not_null, generated=generated,
-            enum=enum, own_equality=own_equality,
-        )
-        for column, kind, not_null, default, generated, enum, own_equality in connection.execute(_COLUMNS, (oid,))
-    ]  # fmt: skip
-    unique = [frozenset(keys) for (keys,) in connection.execute(_UNIQUE, (oid,))]
-    return Table(name, sql, tuple(columns), tuple(unique), oid, has_children)
+    return _Relation(oid, sql, has_children)
 
 
 def schema_of(connection: psycopg.Connection[Any], table: str) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
-from onceward.engine.foreach_batch import ForeachBatchSink
+from onceward.engine.foreach_batch import ForeachBatchSink, must_be_a_frame
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Target, Write
 from onceward.errors import BadColumn
@@ -96,11 +96,7 @@ class DatabaseSink(ForeachBatchSink):
         super().__init__(self.settings.policy, where=where, settings=self.settings)
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
-        if not isinstance(frame, DataFrame):
-            raise BadColumn(
-                f"a {type(frame).__name__} was handed over, not a Spark DataFrame",
-                next_step="hand over a DataFrame of this batch",
-            )
+        must_be_a_frame(frame)
         staged = staged_columns(frame.schema)
         table = self.settings.table if where is None else where
         if table is None and staged.get(TABLE_COLUMN) != "text":

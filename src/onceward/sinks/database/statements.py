@@ -101,10 +101,9 @@ def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
 
 def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
     """The rows whose last change says so."""
-    same = " AND ".join(f"target.{quoted(name)} = last.{quoted(name)}" for name in merge.key)
     return Rows(
         f"{_last(rows, written, merge)} DELETE FROM {_in_statement(table)} AS target USING last "
-        f"WHERE {same} AND {_DELETED}",
+        f"WHERE {_same(merge)} AND {_DELETED}",
         rows.parameters,
     )
 
@@ -124,15 +123,19 @@ def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -
 
 def present(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
     """Of the keys whose last change deletes, and of the others: how many the table has."""
-    same = " AND ".join(f"target.{quoted(name)} = last.{quoted(name)}" for name in merge.key)
     return Rows(
         f"{_last(rows, written, merge)} SELECT count(*) FILTER (WHERE {_DELETED}), "
-        f"count(*) FILTER (WHERE NOT {_DELETED}) FROM last JOIN {_in_statement(table)} AS target ON {same}",
+        f"count(*) FILTER (WHERE NOT {_DELETED}) FROM last JOIN {_in_statement(table)} AS target ON {_same(merge)}",
         rows.parameters,
     )
 
 
 _DELETED = "onceward_deletes"
+
+
+def _same(merge: Merge) -> str:
+    """A row of the ``target`` and one of the ``last`` have the same key."""
+    return " AND ".join(f"target.{quoted(name)} = last.{quoted(name)}" for name in merge.key)
 
 
 def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:

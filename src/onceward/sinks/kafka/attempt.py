@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row
 
 from onceward import events
 from onceward.engine import driver_rows, task_job
-from onceward.engine.target import Attempt, Prepared, Write
+from onceward.engine.target import Attempt, Prepared, Write, ids_of
 from onceward.engine.task_writer import results
 from onceward.engine.time_limit import TimeLimit
 from onceward.errors import Fenced, OncewardError, SequencerUnreachable
@@ -190,9 +190,4 @@ class KafkaAttempt(Attempt):
         self._kept.chain.abort()
 
     def _ids(self, running: RunningBatch) -> dict[str, object]:
-        return {
-            "pipeline": self._settings.policy.pipeline,
-            "query_id": running.batch.query_id,
-            "batch_id": running.batch.batch_id,
-            "epoch": self.id.number,
-        }
+        return {**ids_of(self._settings.policy.pipeline, running), "epoch": self.id.number}

@@ -8,10 +8,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from onceward.engine.foreach_batch import ForeachBatchSink
+from onceward.engine.foreach_batch import ForeachBatchSink, must_be_a_frame
 from onceward.engine.policy import Delivery, SinkPolicy
 from onceward.engine.target import Target, Write
-from onceward.errors import BadColumn, ContradictoryOptions
+from onceward.errors import ContradictoryOptions
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.ids import topic_name
 from onceward.ledger.admission import Resume
@@ -136,11 +136,7 @@ class KafkaSink(ForeachBatchSink):
             raise ContradictoryOptions(
                 f"topic={topic!r} is the ledger topic", next_step="write records to a topic of their own"
             )
-        if not isinstance(frame, DataFrame):
-            raise BadColumn(
-                f"a {type(frame).__name__} was handed over, not a Spark DataFrame",
-                next_step="hand over a DataFrame of this batch with a column 'value'",
-            )
+        must_be_a_frame(frame, " with a column 'value'")
         columns.check(frame, topic, lineage=self.settings.lineage)
         return Write(frame, topic)
 
