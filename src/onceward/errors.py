@@ -24,7 +24,9 @@
     │   ├── AuthenticationFailed
     │   ├── AccessDenied
     │   ├── UnsupportedBroker
+    │   ├── TargetUnreachable         the place that a sink writes to does not answer, or cannot be written
     │   ├── LedgerUnreachable         the store that keeps the ledger does not answer, or cannot be written
+    │   ├── StoreUnreachable          the folder that keeps rows until they are delivered cannot be written or read
     │   ├── SequencerUnreachable      executors cannot connect to the driver's sequencer
     │   └── SourceDataLost            records are gone from the source before they were read
     ├── AdmissionRefused              checkpoint and ledger tell different stories
@@ -46,6 +48,7 @@
     │   └── BatchTimedOut
     ├── CommitInDoubt                 the commit has no answer yet; the ledger decides
     ├── Unfinished                    a batch is decided, and not all of it is published yet
+    ├── DeliveryRefused               the target will never take rows of a decided batch as they are
     ├── TargetLost                    what a decided batch had prepared is gone from the target
     └── Fenced                        a newer copy of this pipeline has taken over; this one is finished
 
@@ -194,8 +197,20 @@ class UnsupportedBroker(ResourceError):
     """The broker does not speak a protocol version that the promise needs."""
 
 
+class TargetUnreachable(ResourceError):
+    """The place that a sink writes to (a folder) does not answer, or cannot be read or written."""
+
+    recovery = Recovery.RESTART
+
+
 class LedgerUnreachable(ResourceError):
     """The store that keeps the ledger (a folder, a database) does not answer, or cannot be read or written."""
+
+    recovery = Recovery.RESTART
+
+
+class StoreUnreachable(ResourceError):
+    """The folder in which rows wait until they are delivered cannot be written or read."""
 
     recovery = Recovery.RESTART
 
@@ -296,6 +311,11 @@ class Unfinished(OncewardError):
 
 class TargetLost(OncewardError):
     """What a decided batch had prepared is gone from the target: it cannot be published any more."""
+
+
+class DeliveryRefused(OncewardError):
+    """The target will never take some rows of a decided batch as they are. For ``deliver`` functions to raise: the
+    query stops, and every start begins with these rows; nothing is skipped."""
 
 
 class Fenced(OncewardError):

@@ -54,12 +54,14 @@ LEASE = "lease"  # driver side of a lease: started when granted, finished when g
 CHECK = "check"  # the tasks' reports against the sequencer's book
 OFFSETS = "offsets"  # source offsets into the transaction
 LEDGER = "ledger"  # the ledger record into the transaction
+MOVE = "move"  # a database: rows into one table, inside the open transaction; where there are any
 COMMIT = "commit"  # the decision, the only commit point: EndTxn(commit), or the ledger record
 PUBLISH = "publish"  # after the decision, also of an earlier run: what a two-phase target publishes
+DELIVER = "deliver"  # within it, of a write-ahead target: one chunk, until the target has it; then the ledger says so
 ABORT = "abort"  # EndTxn(abort), or fencing where that is not enough
 FINISH = "finish"  # hand the batch back to Spark, which then writes its commit log
 
-STEPS = (OPEN, ADMIT, REPLAY, PLAN, SEND, LEASE, CHECK, OFFSETS, LEDGER, COMMIT, PUBLISH, ABORT, FINISH)
+STEPS = (OPEN, ADMIT, REPLAY, PLAN, SEND, LEASE, CHECK, OFFSETS, LEDGER, MOVE, COMMIT, PUBLISH, DELIVER, ABORT, FINISH)
 
 _QUEUED = 10_000
 _LAST_SECONDS = 5.0

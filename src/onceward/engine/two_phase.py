@@ -40,9 +40,11 @@ from onceward.spark.shuffles import Shuffles
 log = logging.getLogger(__name__)
 
 KIND = "two_phase"
-"""Of a ledger record's output: ``{"version": of the committables, "committables": […]}``."""
+"""Of a ledger record's output: ``{"version": of the committables, "committables": […]}``. A target that keeps more
+there has a kind of its own."""
 
 _FORMAT = 1
+_SAID = 300  # characters of a committable in an error
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 
@@ -101,8 +103,11 @@ class Committer(Protocol):
 class TwoPhaseTarget(Target):
     """One run of a query, writing to one place in two phases.
 
+    :cvar kind: of the output in its ledger records.
     :param commit_timeout_s: how long committables are tried again before the query fails, to be started again.
     """
+
+    kind: ClassVar[str] = KIND
 
     def __init__(
         self,
@@ -130,25 +135,29 @@ class TwoPhaseTarget(Target):
         undone = newest is not None and newest.state is State.DECIDED
         earlier = newest is not None and undone and newest.run_id != running.run_id
         self._inherited = newest.sequence if newest is not None and earlier else None
-        decided = self._committables(newest) if newest is not None and undone else []
+        decided = self._as_recovered(newest) if newest is not None and undone else []
         if before:
             for committable in as_json(list(self.committer.recover())):
                 if committable in before and committable not in decided:
                     drop(self.committer, committable, self._policy.pipeline)
         return newest
 
-    def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> TwoPhaseAttempt:
+    def _as_recovered(self, record: LedgerRecord) -> list[Any]:
+        """What the committer lists as prepared of ``record``, as long as that is decided and not finished."""
+        return self._committables(record)
+
+    def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> Attempt:
         attempt_id = self.chain.begin(newest)
         return TwoPhaseAttempt(self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
         waiting = self._committables(record)
-        patience = _Patience(self.commit_timeout_s)
+        patience = Patience(self.commit_timeout_s)
         while waiting:
             results = [(committable, self._commit(committable, record)) for committable in waiting]
             self._must_not_be_lost([one for one, result in results if result is CommitResult.LOST], record)
             if any(result is not CommitResult.RETRY_LATER for _, result in results):
-                patience = _Patience(self.commit_timeout_s)
+                patience = Patience(self.commit_timeout_s)
             waiting = [
                 committable
                 for committable, result in results
@@ -189,7 +198,7 @@ class TwoPhaseTarget(Target):
             log.warning("%s: left out, as it is lost: of %s: %s", record.pipeline, record.batch, lost)
             return
         raise TargetLost(
-            f"a part of {record.batch} was prepared and decided, and is gone from the target: {lost[0]}"
+            f"a part of {record.batch} was prepared and decided, and is gone from the target: {str(lost[0])[:_SAID]}"
             + (f" and {len(lost) - 1} more" if len(lost) > 1 else ""),
             next_step="find out what removed it, and restore it if that is possible; to go on without it, start once "
             'with resume="keep"',
@@ -198,8 +207,8 @@ class TwoPhaseTarget(Target):
 
     def _committables(self, record: LedgerRecord) -> list[Any]:
         """:raises LedgerUnreadable: they are not this sink's, or of a newer version of it."""
-        output = record.outputs.get(KIND)
-        if output is None or (output.kind, output.version) != (KIND, _FORMAT):
+        output = record.outputs.get(self.kind)
+        if output is None or (output.kind, output.version) != (self.kind, _FORMAT):
             raise of_another_sink(record)
         version, known = int(output.data["version"]), self.committer.committable_version
         if version > known:
@@ -222,6 +231,8 @@ class TwoPhaseTarget(Target):
 
 class TwoPhaseAttempt(Attempt):
     """One attempt at a batch: what its tasks have prepared, until it is decided or dropped."""
+
+    kind: ClassVar[str] = KIND
 
     def __init__(
         self,
@@ -255,7 +266,7 @@ class TwoPhaseAttempt(Attempt):
         rows = sum(result.rows for results in self._results for result in results)
         data = {"version": self._committer.committable_version, "committables": committables}
         return Prepared(
-            {KIND: Output(KIND, _FORMAT, rows, data)},
+            {self.kind: Output(self.kind, _FORMAT, rows, data)},
             f"{len(committables)} committables of {self.id}",
             State.DECIDED if committables else State.FINISHED,
         )
@@ -314,7 +325,7 @@ class OpenTaskWriter:
         )
 
 
-class _Patience:
+class Patience:
     """Growing pauses, until the time is over."""
 
     def __init__(self, seconds: float) -> None:

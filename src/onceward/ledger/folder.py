@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from onceward.durable import make, sync
 from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerUnreachable
 from onceward.ids import AttemptId, PipelineId
 from onceward.ledger.chain import Chain, Ledger, cut_off, new_owner, overtaken
@@ -93,7 +94,7 @@ class FolderChain(Chain):
 
     def take(self) -> LedgerRecord | None:
         with self._reached():
-            _make(self._folder)
+            make(self._folder)
             _refuse_other_file_systems(self._folder)
         while True:
             slots, floor = self._listed()
@@ -156,7 +157,7 @@ class FolderChain(Chain):
             _write(written, entry)
         try:
             os.link(written, target)
-            _sync(self._folder)
+            sync(self._folder)
         except FileExistsError:
             return False
         except OSError as error:
@@ -213,7 +214,7 @@ class FolderChain(Chain):
         try:
             # Never lowered, whoever makes one late: the highest counts. Before any name becomes free.
             (self._folder / f"{_FLOOR}{floor}").touch()
-            _sync(self._folder)
+            sync(self._folder)
             for name in os.listdir(self._folder):
                 old_entry = _numbered(name, "", _SUFFIX) and int(name.removesuffix(_SUFFIX)) < floor
                 # The one before stays: whoever lists the folder just now may see neither the old nor the new one.
@@ -241,28 +242,11 @@ def _numbered(name: str, prefix: str, suffix: str) -> bool:
     return name.startswith(prefix) and name.endswith(suffix) and name[len(prefix) : -len(suffix) or None].isdecimal()
 
 
-def _make(folder: Path) -> None:
-    """With its parents, so that all of them outlast a power failure."""
-    if not folder.is_dir():
-        _make(folder.parent)
-        folder.mkdir(exist_ok=True)
-        _sync(folder.parent)
-
-
 def _write(path: Path, data: bytes) -> None:
     with path.open("xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """So that the names in it outlast a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _is_takeover(data: bytes) -> bool:

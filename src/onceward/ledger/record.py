@@ -33,7 +33,7 @@ class Output:
     """What a batch put into one target.
 
     ``kind`` says what can read ``data``, which are JSON values in that kind's ``version``: of ``kafka`` a manifest
-    (:mod:`onceward.sinks.kafka.task_reports`), of ``two_phase`` the committables.
+    (:mod:`onceward.sinks.kafka.task_reports`), of ``two_phase`` and ``files`` the committables.
     """
 
     kind: str

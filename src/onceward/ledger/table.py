@@ -1,23 +1,19 @@
-"""Chains in a table of a PostgreSQL database: one row a pipeline, changed by its owner only. Driver only.
+"""Chains in a table of a database: one row a pipeline, changed by its owner only. Driver only.
 
 ``owner`` counts takeovers. Taking the chain is one ``UPDATE`` that raises it; an append is one ``UPDATE`` that asks for
-the owner and the sequence that it knows, and changes no row if somebody else has been there. Three things are not
-obvious:
-
-* a ``COMMIT`` without an answer may still be carried out *after* somebody has looked. So a doubt is settled by an
-  ``UPDATE`` of the same row: it waits for the row's lock, sees what became of the commit, and fences it for good. A
-  plain ``SELECT`` does neither.
-* a client that is gone without a word (its machine, its network) holds that lock for as long as the server takes it for
-  alive: ``idle_in_transaction_session_timeout`` ends that.
-* ``synchronous_commit`` may be off for a database or a role: whatever changes the row asks for it. A takeover that a
-  crash undoes would give the chain back to an older owner.
+the owner and the sequence that it knows, and changes no row if somebody else has been there. Not obvious is that a
+``COMMIT`` without an answer may still be carried out *after* somebody has looked. So a doubt is settled by an
+``UPDATE`` of the same row: it waits for the row's lock, sees what became of the commit, and fences it for good. A plain
+``SELECT`` does neither.
 
 What the row says lasts as long as the database's own promise. A standby that is promoted and had not all of it has lost
 decisions and takeovers. A query that is running then finds out (``LedgerBehind``, or ``Fenced``); one that starts just
 then may write its last batch again.
 
-Sessions are used for one transaction at a time and hold nothing in between, but they ask for their own timeouts and for
-READ COMMITTED when they begin: a pooler between us and the server has to be one for sessions, not for transactions.
+Beside it a second table keeps the record of each batch, written by the same transaction, for ``onceward verify``.
+
+Sessions are used for one transaction at a time and hold nothing in between. Kinds of servers differ
+(:mod:`onceward.ledger.database`): what each needs stands in :mod:`postgresql` and :mod:`mysql`.
 """
 
 from __future__ import annotations
@@ -28,168 +24,152 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerUnreachable, TransactionTimedOut
 from onceward.ids import AttemptId, PipelineId
 from onceward.ledger.chain import Chain, Ledger, cut_off, new_owner, overtaken
+from onceward.ledger.database import Database, Session
+from onceward.ledger.mysql import MySQL
+from onceward.ledger.postgresql import PostgreSQL
 from onceward.ledger.record import LedgerRecord, decode, encode
-
-if TYPE_CHECKING:
-    import psycopg
 
 log = logging.getLogger(__name__)
 
-Work = Callable[["psycopg.Connection[Any]"], None]
+Work = Callable[[Session], None]
 
 DEFAULT_TABLE = "onceward_ledger"
-_TABLE = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?")
+_TABLE = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,54})?|[a-z_][a-z0-9_]{0,54}")  # "_batches" is added
+BATCHES = "_batches"
+"""Ends the name of the table with the records of batches."""
+BATCHES_KEPT = 10_000
+"""Of each pipeline, the newest."""
 _IDLE_MS = 30_000
 _STATEMENT_MS = 60_000
 _NOBODY = -1
-_DEFAULTS = {
-    "connect_timeout": "30",
-    # A server that is gone without a word is noticed in half a minute, not in the quarter of an hour of TCP.
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
-    "keepalives_count": "4",
-    "tcp_user_timeout": "30000",
-    "target_session_attrs": "read-write",
-}
-"""Of the connection, where the URL says nothing else."""
-
-PINNED = (
-    "SET client_encoding = 'UTF8'",
-    "SET standard_conforming_strings = on",
-    "SET array_nulls = on",
-    "SET TimeZone = 'UTC'",
-    "SET DateStyle = 'ISO, YMD'",
-    "SET IntervalStyle = 'postgres'",
-    "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'",  # from version 17 on
-)
-"""What a session's meaning of values hangs on: a database, a role or the URL may have set it in another way."""
-
-_CREATE = """
-CREATE TABLE IF NOT EXISTS {table} (
-    pipeline text PRIMARY KEY,
-    owner bigint NOT NULL,
-    sequence bigint NOT NULL,
-    state text NOT NULL,
-    record text,
-    changed_at timestamptz NOT NULL DEFAULT now()
-)"""
-_BE_THERE = "INSERT INTO {table} (pipeline, owner, sequence, state) VALUES (%s, 0, -1, '') ON CONFLICT DO NOTHING"
-_TAKE = (
-    "UPDATE {table} SET owner = greatest(owner + 1, %s), changed_at = now() WHERE pipeline = %s RETURNING owner, record"
-)
-_TAKE_AGAIN = _TAKE.replace(" RETURNING", " AND owner = %s RETURNING")
+# Later ones are of a ledger whose row somebody has removed since.
+_KEEP_NO_OTHER = "DELETE FROM {batches} WHERE pipeline = %s AND (sequence <= %s OR sequence > %s)"
+_KEPT = "SELECT record FROM {batches} WHERE pipeline = %s ORDER BY sequence DESC, state DESC LIMIT %s"
+_TAKE = "UPDATE {table} SET owner = greatest(owner + 1, %s), changed_at = CURRENT_TIMESTAMP(6) WHERE pipeline = %s"
+_TAKE_AGAIN = _TAKE + " AND owner = %s"
 _APPEND = (
-    "UPDATE {table} SET sequence = %s, state = %s, record = %s, changed_at = now() "
+    "UPDATE {table} SET sequence = %s, state = %s, record = %s, changed_at = CURRENT_TIMESTAMP(6) "
     "WHERE pipeline = %s AND owner = %s AND sequence = %s AND state = %s"
 )
 _READ = "SELECT owner, sequence, record, state FROM {table} WHERE pipeline = %s"
 
 
+_KINDS: dict[str, type[PostgreSQL] | type[MySQL]] = {
+    "postgresql": PostgreSQL, "postgres": PostgreSQL, "mysql": MySQL, "mariadb": MySQL,
+}  # fmt: skip
+"""By the scheme of an address."""
+
+
 @dataclass(frozen=True)
 class DatabaseLedger(Ledger):
-    """Chains in a table of a PostgreSQL database (12 or later), which is created when it is missing.
+    """Chains in a table of a database, which is created when it is missing: PostgreSQL (12 or later), MySQL (8.0 or
+    later) or MariaDB (10.6 or later).
 
-    Needs the extra ``onceward[postgresql]``, and for the login the rights to SELECT, INSERT and UPDATE; CREATE in the
-    schema where the table is missing.
+    Beside it is a second one, ``…_batches``, with the records of the last 10,000 batches of each pipeline.
+
+    Needs the extra ``onceward[postgresql]`` or ``onceward[mysql]``, and for the login the rights to SELECT, INSERT,
+    UPDATE and DELETE; CREATE in the schema (MySQL: the database) where the tables are missing.
 
     :param url: ``postgresql://user:password@host:port/database?sslmode=…``, as libpq takes it. What is not in it comes
-        from libpq's own variables and files (``PGPASSWORD``, ``~/.pgpass``).
+        from libpq's own variables and files (``PGPASSWORD``, ``~/.pgpass``), and ``target_session_attrs`` is
+        ``read-write`` unless it says otherwise, so that several hosts may be named. Or
+        ``mysql://user:password@host:port/database?ssl_ca=…`` or ``mariadb://…``; behind the ``?`` PyMySQL's words.
     :param table: its name, also ``schema.table``: lower case letters, digits and ``_``.
-        ``target_session_attrs`` is ``read-write`` unless it says otherwise, so that several hosts may be named.
     :raises ConfigurationError: no such URL or name, or the extra is not installed.
     """
 
     url: str = field(repr=False)
     table: str = DEFAULT_TABLE
+    database: Database = field(init=False, repr=False, compare=False)
+    """The server that ``url`` names."""
 
     def __post_init__(self) -> None:
-        _connection_of(self.url)
-        if not _TABLE.fullmatch(self.table) or self.table.startswith("pg_"):
+        object.__setattr__(self, "database", _database_at(self.url))
+        if not _TABLE.fullmatch(self.table) or self.database.is_reserved(self.table):
             raise ConfigurationError(
                 f"table={self.table!r} is not a usable name",
                 next_step="use lower case letters, digits and '_', and a schema and '.' before it if need be",
             )
 
     def chain(self, pipeline: PipelineId) -> TableChain:
-        return TableChain(_connection_of(self.url), self.table, pipeline)
+        return TableChain(self.database, self.table, pipeline)
 
     @property
     def where(self) -> Hashable:
-        said = _connection_of(self.url)
-        return ("postgresql", *(said.get(name) for name in ("host", "port", "dbname", "options")), self.table)
+        return self.database.where, self.table
 
 
-def _connection_of(url: object) -> dict[str, str]:
-    """The parts of ``url``, as libpq takes it apart, and our defaults. No error repeats it: it may hold a password."""
-    if isinstance(url, str) and url.startswith(("postgresql://", "postgres://")):
-        try:
-            found: dict[str, str] = _driver().conninfo.conninfo_to_dict(url)
-        except _driver().Error:
-            found = {}
-        if found and "@" not in found.get("host", "") + found.get("dbname", ""):
-            return {**_DEFAULTS, **found, "client_encoding": "UTF8"}
+def _database_at(url: object) -> Database:
+    scheme, _, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
+    if scheme in _KINDS and rest:
+        return _KINDS[scheme](str(url))
     raise ConfigurationError(
-        "DatabaseLedger(url=…) is no address of a PostgreSQL database",
-        next_step="pass postgresql://user@host:port/database; in a password write % as %25, and other special "
-        "characters in the same way",
+        "DatabaseLedger(url=…) is no address of a database",
+        next_step="pass postgresql://user@host:port/database, mysql://user@host:port/database or mariadb://…; in a "
+        "password write % as %25, and other special characters in the same way",
     )
 
 
 class TableChain(Chain):
     """See the module."""
 
-    def __init__(self, connection: dict[str, str], table: str, pipeline: PipelineId) -> None:
-        self._said = connection
-        self._table = ".".join(f'"{name}"' for name in table.split("."))
+    def __init__(self, database: Database, table: str, pipeline: PipelineId) -> None:
+        self._database = database
+        self._named = table
         self._pipeline = pipeline
-        self._place = f"table {table} of {connection.get('host') or 'the database'}"
-        self._connection: psycopg.Connection[Any] | None = None
+        self._place = f"table {table} of {database.host}"
+        self._connection: Session | None = None
         self._owner = _NOBODY
         self._known: tuple[int, str] = (-1, "")  # sequence and state of the row, as far as known
         self._attempts = 0
         self._put: LedgerRecord | None = None
 
     def peek(self) -> LedgerRecord | None:
-        if not self._is_there():
+        if not self._is_there(self._named):
             return None
         found = self._row_of(_READ, (self._pipeline,))
         return None if found is None else self._decoded(found[2])
 
     def take(self) -> LedgerRecord | None:
-        if not self._is_there():
-            there = _driver().errors
-            with self._talking() as connection:  # of two who create it at once one may be told that it is there
-                try:
-                    connection.execute(self._sql(_CREATE))
-                    connection.commit()
-                except (there.UniqueViolation, there.DuplicateObject, there.DuplicateTable):
-                    connection.rollback()
+        if not self._is_there(self._named):
+            self._create(self._database.create)
+        if not self._is_there(self._named + BATCHES):
+            self._create(self._database.create_batches)
         with self._talking() as connection:
-            connection.execute(_DURABLY)
-            connection.execute(self._sql(_BE_THERE), (self._pipeline,))
-            found = connection.execute(self._sql(_TAKE), (new_owner(), self._pipeline)).fetchone()
+            self._durably(connection)
+            connection.execute(self._sql(self._database.be_there), (self._pipeline,))
+            connection.execute(self._sql(_TAKE), (new_owner(), self._pipeline))
+            found = connection.execute(self._sql(_READ), (self._pipeline,)).fetchone()
             connection.commit()
         return self._now_ours(found)
 
-    def _is_there(self) -> bool:
-        found = self._row_of(_READ_IF_THERE, (self._table,))
-        if found is not None and found[0] != "p":
-            raise ConfigurationError(
-                f"the ledger in {self._place} is not logged, so that a crash of the server empties it",
-                next_step=f"ALTER TABLE {self._table} SET LOGGED; or name another table",
-            )
+    def _create(self, statement: str) -> None:
+        with self._talking() as connection:  # of two who create it at once one may be told that it is there
+            try:
+                connection.execute(self._sql(statement))
+                connection.commit()
+            except self._database.errors as error:
+                if not self._database.was_there(error):
+                    raise
+                connection.rollback()
+
+    def _is_there(self, table: str) -> bool:
+        """:raises ConfigurationError: it is, and a crash may take what is in it."""
+        found = self._row_of(*self._database.asked_for(table))
+        if found is not None:
+            self._database.must_last(found, table, self._place)
         return found is not None
 
     def _now_ours(self, found: Any) -> LedgerRecord | None:
         if found is None:
             raise self._overtaken()
         self._owner, self._attempts = int(found[0]), 0
-        newest = self._decoded(found[1])
+        newest = self._decoded(found[2])
         self._known = (-1, "") if newest is None else (newest.sequence, newest.state.value)
         return newest
 
@@ -212,19 +192,26 @@ class TableChain(Chain):
         self.put(record)
         self.commit()
 
-    def put(self, record: LedgerRecord, work: Work = lambda connection: None) -> None:
+    def put(
+        self, record: LedgerRecord, work: Work = lambda connection: None, before: Work = lambda connection: None
+    ) -> None:
         """The decision, but for its COMMIT. The row is changed first: from now on whoever takes the chain waits.
 
+        :param before: what is done in the same session, ahead of the transaction.
         :param work: what becomes true with ``record``, done in the same transaction. What it raises undoes all of it.
         """
         said = (record.sequence, record.state.value, encode(record).decode())
         self._ours()  # an older copy shall not wait for the lock of its heir's decision only to be refused
         try:
             with self._talking() as connection:
-                connection.execute(_DURABLY)
+                before(connection)
+                self._durably(connection)
                 parameters = (*said, self._pipeline, self._owner, *self._known)
                 if connection.execute(self._sql(_APPEND), parameters).rowcount != 1:
                     raise self._overtaken()
+                connection.execute(self._sql(self._database.keep), (self._pipeline, *said))
+                kept = (self._pipeline, record.sequence - BATCHES_KEPT, record.sequence)
+                connection.execute(self._sql(_KEEP_NO_OTHER), kept)
                 work(connection)
         except BaseException:
             self.abort()
@@ -241,15 +228,14 @@ class TableChain(Chain):
         assert self._connection is not None  # noqa: S101 — or it would have failed
         try:
             self._connection.commit()
-        except _driver().errors.IdleInTransactionSessionTimeout as error:  # the server's word: it is rolled back
+        except self._database.errors as error:
             self._forget_connection()
-            self._ours()  # whoever waited for the row has it now
-            raise TransactionTimedOut(
-                f"{record.batch} was not committed: this process stood still for {_IDLE_MS} ms before its COMMIT",
-                next_step="nothing; the batch runs again",
-            ) from error
-        except _driver().Error as error:
-            self._forget_connection()
+            if self._database.ended_before(error):  # it is rolled back
+                self._ours()  # whoever waited for the row has it now
+                raise TransactionTimedOut(
+                    f"{record.batch} was not committed: this process stood still for {_IDLE_MS} ms before its COMMIT",
+                    next_step="nothing; the batch runs again",
+                ) from error
             raise CommitInDoubt(
                 f"whether {record.batch} was written to {self._place} is not known: {error}",
                 next_step="see that the database answers; the next start of the query asks it",
@@ -261,23 +247,29 @@ class TableChain(Chain):
         if self._connection is not None:
             try:
                 self._connection.rollback()
-            except _driver().Error:  # the server has rolled it back, or does when it sees that nobody is there
+            except self._database.errors:  # the server has rolled it back, or does when it sees that nobody is there
                 self._forget_connection()
 
     @contextmanager
-    def owned(self) -> Iterator[psycopg.Connection[Any]]:
-        """Inside, a transaction that is carried out only if the chain is ours until its end."""
+    def owned(self) -> Iterator[Session]:
+        """Inside, a transaction that is carried out only if the chain is ours until its end. Where CREATE and DROP are
+        no part of a transaction nobody who asks for this, too, gets in before the end."""
         self._ours()  # as in put(): without waiting, where it is not
         with self._talking() as connection:
-            found = connection.execute(self._sql(_READ + " FOR SHARE"), (self._pipeline,)).fetchone()
-            if found is None or int(found[0]) != self._owner:
-                connection.rollback()
-                raise self._overtaken()
-            yield connection
-            connection.commit()
+            try:
+                self._database.hold(connection, self._named, self._pipeline)
+                found = connection.execute(self._sql(_READ + self._database.for_share), (self._pipeline,)).fetchone()
+                if found is None or int(found[0]) != self._owner:
+                    raise self._overtaken()
+                yield connection
+                connection.commit()
+                self._database.let_go(connection, self._named, self._pipeline)
+            except BaseException:
+                self._forget_connection()  # and all that it holds
+                raise
 
     @contextmanager
-    def session(self) -> Iterator[psycopg.Connection[Any]]:
+    def session(self) -> Iterator[Session]:
         """Inside, a transaction of its own that asks nobody who owns the chain."""
         with self._talking() as connection:
             yield connection
@@ -285,16 +277,25 @@ class TableChain(Chain):
 
     def settle(self) -> LedgerRecord | None:
         self._forget_connection()  # its own transaction may still be under way: the update below waits for it
+        found = self._row_of(_READ, (self._pipeline,))
+        if found is not None and int(found[0]) != self._owner:  # for good: and shall not wait for the heir's decision
+            raise self._overtaken()
         with self._talking() as connection:
-            connection.execute(_DURABLY)
-            found = connection.execute(self._sql(_TAKE_AGAIN), (new_owner(), self._pipeline, self._owner)).fetchone()
+            self._durably(connection)
+            parameters = (new_owner(), self._pipeline, self._owner)
+            if connection.execute(self._sql(_TAKE_AGAIN), parameters).rowcount != 1:
+                raise self._overtaken()
+            found = connection.execute(self._sql(_READ), (self._pipeline,)).fetchone()
             connection.commit()
         return self._now_ours(found)
 
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
-        """The newest alone."""
-        newest = self.peek()
-        return iter([newest][:limit] if newest else ())
+        if not self._is_there(self._named + BATCHES):
+            return iter(())
+        with self._talking() as connection:
+            found = connection.execute(self._sql(_KEPT), (self._pipeline, limit)).fetchall()
+            connection.commit()
+        return (record for (text,) in found if (record := self._decoded(text)) is not None)
 
     def close(self) -> None:
         self._forget_connection()
@@ -326,7 +327,12 @@ class TableChain(Chain):
         return found
 
     def _sql(self, statement: str) -> Any:
-        return statement.replace("{table}", self._table)  # a name that was checked
+        quoted = self._database.quoted  # names that were checked
+        return statement.replace("{table}", quoted(self._named)).replace("{batches}", quoted(self._named + BATCHES))
+
+    def _durably(self, connection: Session) -> None:
+        for statement in self._database.durably:
+            connection.execute(statement)
 
     def _decoded(self, text: str | None) -> LedgerRecord | None:
         return None if text is None else decode(text.encode(), where=f"{self._place}, row {self._pipeline!r}")
@@ -335,32 +341,26 @@ class TableChain(Chain):
         return overtaken(self._pipeline, self._place)
 
     @contextmanager
-    def _talking(self) -> Iterator[psycopg.Connection[Any]]:
+    def _talking(self) -> Iterator[Session]:
         """With a connection; what goes wrong before a COMMIT was sent has not happened."""
-        psycopg = _driver()
         try:
-            connection = self._connected()
-            yield connection
-        except psycopg.Error as error:
+            yield self._connected()
+        except self._database.errors as error:
             self._forget_connection()
             raise LedgerUnreachable(
                 f"the ledger in {self._place} cannot be used: {error}",
-                next_step="see that the database answers and that this login may SELECT, INSERT and UPDATE there (and "
-                "CREATE, where the table is missing); then start the query again",
+                next_step="see that the database answers and that this login may SELECT, INSERT, UPDATE and DELETE "
+                "there (and CREATE, where the table is missing); then start the query again",
             ) from error
+        except BaseException:
+            self.abort()  # no half of it becomes part of what is done next
+            raise
 
-    def _connected(self) -> psycopg.Connection[Any]:
-        if self._connection is None or self._connection.closed:
+    def _connected(self) -> Session:
+        if self._connection is None or not self._database.is_usable(self._connection):
+            self._forget_connection()
             began = time.monotonic()
-            said = {"application_name": f"onceward-{self._pipeline}"[:63], **self._said}
-            connection = _driver().connect(**said, prepare_threshold=None)
-            connection.isolation_level = _driver().IsolationLevel.READ_COMMITTED
-            connection.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_MS}")
-            connection.execute(f"SET statement_timeout = {_STATEMENT_MS}")
-            for statement in PINNED:
-                connection.execute(statement)
-            connection.commit()
-            self._connection = connection
+            self._connection = self._database.connect(f"onceward-{self._pipeline}", _IDLE_MS, _STATEMENT_MS)
             log.debug("connected to %s in %.0f ms", self._place, 1000 * (time.monotonic() - began))
         return self._connection
 
@@ -369,18 +369,3 @@ class TableChain(Chain):
         if connection is not None:
             with suppress(Exception):  # it is being given up
                 connection.close()
-
-
-_READ_IF_THERE = "SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass(%s)"
-_DURABLY = "SET LOCAL synchronous_commit = on"
-
-
-def _driver() -> Any:
-    try:
-        import psycopg
-        import psycopg.conninfo
-    except ImportError as error:
-        raise ConfigurationError(
-            f"a ledger in PostgreSQL needs psycopg: {error}", next_step='pip install "onceward[postgresql]"'
-        ) from error
-    return psycopg

@@ -162,6 +162,10 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         """For the tasks: what the subclass has set. Settings, with their passwords, and runs stay in the driver."""
         return {name: value for name, value in vars(self).items() if name not in self._of_the_engine}
 
+    def _told(self) -> object:
+        """What the subclass was built with: equal for two that write the same to the same place."""
+        return self.__getstate__()
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(pipeline_id={self._policy.pipeline!r})"
 
@@ -183,4 +187,4 @@ class _BuiltAlike:
 
     def _said(self) -> tuple[object, ...]:
         sink = self._sink
-        return sink._policy, sink._commit_timeout_s, sink.__getstate__()
+        return sink._policy, sink._commit_timeout_s, sink._told()

@@ -66,9 +66,16 @@ def to_arrow(frame: DataFrame, lost: Lost) -> tuple[pa.Table, int]:
 
     :raises OncewardError: what ``lost`` returned, and as :func:`collect` does.
     """
-    with naming_the_loss(lost), naming_failures(), _watched(frame, lost):
+    with watched(frame, lost):
         tasks = _task_count(frame)
         return frame.toArrow(), tasks
+
+
+@contextmanager
+def watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
+    """Inside, jobs of ``frame`` that Spark itself carries out, a write for example: as in :func:`to_arrow`."""
+    with naming_the_loss(lost), naming_failures(), _watched(frame, lost):
+        yield
 
 
 @contextmanager
