@@ -1,6 +1,7 @@
-"""The sink for tables of a PostgreSQL database: rows and ledger record in one transaction of the database.
+"""The sink for tables of a database: rows and ledger record in one transaction of the database.
 
 In reading order: :mod:`sink` (what users build), :mod:`columns` (does a frame fit a table? pure), :mod:`target`,
-:mod:`attempt` (one batch), :mod:`staging` (what tasks do), :mod:`statements` (SQL, pure), :mod:`catalogue` (what the
-server says of a table), :mod:`refusals` (what its errors mean), :mod:`settings`.
+:mod:`attempt` (one batch), :mod:`frames` (its rows), :mod:`run`, :mod:`settings`; and :mod:`dialect`, what is asked of
+a kind of server. Each has a room, :mod:`postgresql` and :mod:`mysql`: ``types`` and ``statements`` (SQL; both pure),
+``catalogue`` (what the server says of a table), ``staging`` (what tasks do), ``refusals`` (what errors mean).
 """

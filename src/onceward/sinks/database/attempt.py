@@ -7,100 +7,35 @@ staging tables (:meth:`stage`); its COMMIT is the decision.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from onceward import events
 from onceward.engine import driver_rows, task_job
+from onceward.engine.change_words import DELETES, WRITES
 from onceward.engine.target import Attempt, Prepared, Write, ids_of
 from onceward.engine.task_writer import TaskResult
 from onceward.engine.time_limit import TimeLimit
 from onceward.errors import BadColumn, LedgerUnreachable, RowRefused, SendFailed
 from onceward.ids import AttemptId
+from onceward.ledger.database import Session
 from onceward.ledger.record import LedgerRecord, Output
-from onceward.sinks.database import catalogue, statements
 from onceward.sinks.database.columns import Table, Written, fit, staged_columns
-from onceward.sinks.database.refusals import errors, named
+from onceward.sinks.database.frames import Frame, HeldFrame, StagedFrame
+from onceward.sinks.database.rows import Merge, Rows
 from onceward.sinks.database.run import DatabaseRun
 from onceward.sinks.database.settings import TABLE_COLUMN
-from onceward.sinks.database.staging import OpenStagingWriter
-from onceward.sinks.database.statements import Merge, Rows
 from onceward.spark.computation import Computation
 from onceward.spark.query import RunningBatch
-
-if TYPE_CHECKING:
-    import psycopg
 
 KIND = "table"
 """Of a ledger record's outputs, by the names of the tables: ``{"mode": …}``."""
 
 _FORMAT = 1
-
-
-class Frame(ABC):
-    """The rows of one frame, on their way."""
-
-    def __init__(self, staged: Mapping[str, str], table: str | None) -> None:
-        self.staged = staged
-        self.table = table
-
-    @abstractmethod
-    def counts(self, connection: psycopg.Connection[Any]) -> Mapping[str | None, int]:
-        """How many rows there are for each table that they name; None: they name none."""
-
-    @abstractmethod
-    def rows(self, table: str) -> Rows:
-        """Those for one table."""
-
-
-class HeldFrame(Frame):
-    """In the driver's memory."""
-
-    def __init__(self, staged: Mapping[str, str], table: str | None, rows: pa.Table) -> None:
-        super().__init__(staged, table)
-        self._rows = rows
-
-    def counts(self, connection: psycopg.Connection[Any]) -> Mapping[str | None, int]:
-        if self.table is not None:
-            return {self.table: self._rows.num_rows}
-        return Counter(_values(self._rows.column(TABLE_COLUMN), TABLE_COLUMN))
-
-    def rows(self, table: str) -> Rows:
-        mine = self._rows
-        if self.table is None:
-            mine = mine.filter(pc.equal(mine.column(TABLE_COLUMN), table))
-        return statements.held_rows(self.staged, {name: _values(mine.column(name), name) for name in self.staged})
-
-
-class StagedFrame(Frame):
-    """In a staging table."""
-
-    def __init__(self, staged: Mapping[str, str], table: str | None, name: str, results: list[TaskResult]) -> None:
-        super().__init__(staged, table)
-        self._name = name
-        self._results = results
-
-    @property
-    def _tasks(self) -> list[int]:
-        return [result.task_attempt_id for result in self._results]
-
-    def counts(self, connection: psycopg.Connection[Any]) -> Mapping[str | None, int]:
-        if self.table is not None:
-            return {self.table: sum(result.rows for result in self._results)}
-        rows = statements.staged_rows(self._name, self.staged, self._tasks)
-        named_in = statements.quoted(TABLE_COLUMN)
-        sql = f"SELECT {named_in}, count(*) FROM ({rows.sql}) AS rows GROUP BY {named_in}"  # noqa: S608 — quoted
-        return {table: int(number) for table, number in connection.execute(sql, rows.parameters)}
-
-    def rows(self, table: str) -> Rows:
-        only = None if self.table is not None else (TABLE_COLUMN, table)
-        return statements.staged_rows(self._name, self.staged, self._tasks, only)
 
 
 class DatabaseAttempt(Attempt):
@@ -110,6 +45,8 @@ class DatabaseAttempt(Attempt):
         self.id = attempt_id
         self._kept = kept
         self._settings = kept.settings
+        self._dialect = kept.dialect
+        self._statements = kept.dialect.statements
         self._limit = TimeLimit(kept.settings.policy)
         self._computation = Computation(kept.shuffles)
         self._frames: list[Frame] = []
@@ -122,13 +59,14 @@ class DatabaseAttempt(Attempt):
         ids = self._ids(running)
         table = write.where or self._settings.table
         with events.step(events.PLAN, **ids):
-            staged = staged_columns(write.frame.schema)
+            staged = staged_columns(write.frame.schema, self._dialect.staged)
             if table is not None:
                 self._fit(staged, self._kept.table_named(table))
         with events.step(events.SEND, **ids):
             held = self._fetched(write.frame, staged, running)
             if held is not None:
-                self._frames.append(HeldFrame(staged, table, held))
+                name = f"onceward_held_{len(self._frames)}"
+                self._frames.append(HeldFrame(self._dialect, staged, table, name, held))
                 return int(held.num_rows)
             results = self._staged(write.frame, staged, table)
             return sum(result.rows for result in results)
@@ -138,22 +76,23 @@ class DatabaseAttempt(Attempt):
         turn = self._kept.driver_turn
         if arrays or not staged or not turn.takes(running):
             return None
-        return driver_rows.fetch(frame, _row_bytes(staged), running, turn, self._computation, self._limit.passed)
+        return driver_rows.fetch(
+            frame, _row_bytes(staged, self._dialect.wide), running, turn, self._computation, self._limit.passed
+        )
 
     def _staged(self, frame: DataFrame, staged: Mapping[str, str], table: str | None) -> list[TaskResult]:
         name = self._kept.staging_name(self.id, len(self._frames))
         self._staging.append(name)
-        connection = self._kept.create_staging(name, staged)
-        opening = OpenStagingWriter(connection, self._kept.schema, name)
+        opening = self._kept.create_staging(name, staged)
         results: list[TaskResult] = []
         task_job.run(frame, opening, self._computation, self._limit, results)
-        self._frames.append(StagedFrame(staged, table, self._kept.in_schema(name), results))
+        self._frames.append(StagedFrame(self._dialect, staged, table, self._kept.in_schema(name), results))
         return results
 
     def prepared(self) -> Prepared:
         self._computation.must_be_one()
         if self._frames:
-            with self._kept.chain.session() as connection, named("counting staged rows", *errors()):
+            with self._kept.chain.session() as connection, self._dialect.named("counting staged rows"):
                 self._counts = [self._counted(frame, connection) for frame in self._frames]
         rows: Counter[str] = Counter()
         for counts in self._counts:
@@ -163,7 +102,7 @@ class DatabaseAttempt(Attempt):
         where = "by tasks" if self._staging else "by the driver"
         return Prepared(outputs, f"to {len(outputs)} tables {where} as {self.id}")
 
-    def _counted(self, frame: Frame, connection: psycopg.Connection[Any]) -> dict[str, int]:
+    def _counted(self, frame: Frame, connection: Session) -> dict[str, int]:
         counts = frame.counts(connection)
         if not all(counts):
             raise BadColumn(
@@ -177,31 +116,34 @@ class DatabaseAttempt(Attempt):
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
         with events.step(events.LEDGER, **self._ids(running)):
             try:
-                self._kept.chain.put(record, self._move)
+                self._kept.chain.put(record, lambda connection: self._move(connection, running), self._bring)
             except LedgerUnreachable as error:  # before the COMMIT: nothing has happened
                 again = f"the batch runs again; if it repeats, {error.next_step}"
                 raise SendFailed(error.message, next_step=again) from error
         super().stage(record, running)
 
-    def _move(self, connection: psycopg.Connection[Any]) -> None:
+    def _bring(self, connection: Session) -> None:
+        """Ahead of the transaction, in the same session."""
+        for frame in self._frames:
+            with self._dialect.named("bringing rows from the driver"):
+                frame.bring(connection)
+
+    def _move(self, connection: Session, running: RunningBatch) -> None:
         """Inside the transaction of the decision: the ledger's row is ours and locked."""
-        connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'")
-        connection.execute("SET LOCAL statement_timeout = 0")  # moving takes as long as it takes
-        reached: set[int] = set()
+        self._dialect.begin_move(connection, _LOCK_SECONDS)
+        reached: set[object] = set()
         for frame, counts in zip(self._frames, self._counts, strict=True):
             for name, expected in counts.items():
-                with named(f"writing to table {name}", *errors()):
+                step = events.step(events.MOVE, **self._ids(running), table=name) if expected else nullcontext()
+                with step, self._dialect.named(f"writing to table {name}"):
                     self._move_into(name, frame, expected, connection, reached)
-        with named("checking what the tables defer to the COMMIT", *errors()):
-            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        for name in self._staging:
-            with named(f"dropping the staging table {name}", *errors()):
+        self._dialect.end_move(connection)
+        for name in () if self._dialect.staging_outlives else self._staging:
+            with self._dialect.named(f"dropping the staging table {name}"):
                 connection.execute(f"DROP TABLE {self._kept.in_schema(name)}", ())
 
-    def _move_into(
-        self, name: str, frame: Frame, expected: int, connection: psycopg.Connection[Any], reached: set[int]
-    ) -> None:
-        table = catalogue.locked(connection, name, self._settings.ledger.table)
+    def _move_into(self, name: str, frame: Frame, expected: int, connection: Session, reached: set[object]) -> None:
+        table = self._dialect.catalogue.locked(connection, name, self._settings.ledger.table)
         if table.oid in reached and self._settings.mode != "append":
             raise RowRefused(
                 f"the batch comes to table {name} in two parts (two frames, or two spellings of its name), and which "
@@ -211,22 +153,22 @@ class DatabaseAttempt(Attempt):
         reached.add(table.oid)
         written = self._fit(frame.staged, table)
         rows = frame.rows(name)
+        self._dialect.look_closer(rows, written, table, connection)
         limited = [column for column in written if column.longest is not None]
         if limited:
             self._must_not_be_cut(rows, limited, table, connection)
         if self._settings.mode == "append":
-            moved = connection.execute(*statements.append(rows, table, written)).rowcount
+            moved = connection.execute(*self._statements.append(rows, table, written)).rowcount
             if moved != expected:
                 raise self._not_all(rows, expected, moved, table, connection)
             return
         self._merge(rows, written, expected, table, connection)
 
-    def _merge(
-        self, rows: Rows, written: Sequence[Written], expected: int, table: Table, connection: psycopg.Connection[Any]
-    ) -> None:
+    def _merge(self, rows: Rows, written: Sequence[Written], expected: int, table: Table, connection: Session) -> None:
         changes = self._settings.mode == "changes"
         merge = Merge(self._settings.key, self._settings.order_by, self._settings.op_column if changes else None)
-        found = connection.execute(*statements.looked_at(rows, written, merge)).fetchone()
+        self._dialect.must_tell_keys_apart(rows, written, merge, connection)
+        found = connection.execute(*self._statements.looked_at(rows, written, merge)).fetchone()
         assert found is not None  # noqa: S101 — counts
         total, without_key, odd, last, keys, deletes = found
         if total != expected:
@@ -239,7 +181,12 @@ class DatabaseAttempt(Attempt):
         if odd:
             raise RowRefused(
                 f"{odd} rows for table {table.name} have a value in column {merge.op_column!r} that nobody knows",
-                next_step=f"use one of {', '.join((*statements.WRITES, *statements.DELETES))}",
+                next_step=f"use one of {', '.join((*WRITES, *DELETES))}",
+            )
+        if last < keys:
+            raise RowRefused(
+                f"table {table.name} has {keys} keys of the batch, of which the server sorts some as the same",
+                next_step="use a key of shorter values, or of numbers",
             )
         if last != keys:
             advice = (
@@ -253,29 +200,42 @@ class DatabaseAttempt(Attempt):
                 next_step=advice,
             )
         if deletes:
-            connection.execute(*statements.delete(rows, table, written, merge))
-        moved = connection.execute(*statements.upsert(rows, table, written, merge)).rowcount
-        if deletes or len(written) == len(merge.key):  # where rows of just a key are there already, none is written
-            still, moved = connection.execute(*statements.present(rows, table, written, merge)).fetchone() or (0, 0)
-            if still:
-                raise RowRefused(
-                    f"{still} rows of table {table.name} are still there when they were deleted: a trigger or a policy "
-                    "of the table keeps them",
-                    next_step="filter such changes in the query, or write to a table without it",
-                )
+            present = self._statements.present(rows, table, written, merge)
+            _, before = connection.execute(*present).fetchone() or (0, 0)
+            connection.execute(*self._statements.delete(rows, table, written, merge))
+            still, after = connection.execute(*present).fetchone() or (0, 0)
+            self._must_be_deleted_alone(table, still, before - after)
+        moved = sum(
+            connection.execute(*statement).rowcount
+            for statement in self._statements.upsert(rows, table, written, merge)
+        )
         if moved != last - deletes:
             raise self._not_all(rows, last - deletes, moved, table, connection)
+
+    def _must_be_deleted_alone(self, table: Table, still: int, more: int) -> None:
+        if still:
+            raise RowRefused(
+                f"{still} rows of table {table.name} are still there when they were deleted: a trigger or a policy "
+                "of the table keeps them",
+                next_step="filter such changes in the query, or write to a table without it",
+            )
+        if more:
+            raise RowRefused(
+                f"with the rows that were deleted from table {table.name} {more} others are gone, which the same batch "
+                "changes: a foreign key's ON DELETE CASCADE, or a trigger, takes them although they may have changed "
+                "before",
+                next_step="write to a table without it, or let batches be so small (max_offsets_per_trigger) that such "
+                "changes do not meet",
+            )
 
     def _fit(self, staged: Mapping[str, str], table: Table) -> tuple[Written, ...]:
         settings = self._settings
         # A frame that was handed over for one table need not name it in each row.
         control = [column for column in settings.control_columns if column in staged or column != TABLE_COLUMN]
-        return fit(staged, table, control, settings.order_by, settings.key)
+        return fit(staged, table, control, settings.order_by, settings.key, self._dialect.fitting)
 
-    def _must_not_be_cut(
-        self, rows: Rows, limited: Sequence[Written], table: Table, connection: psycopg.Connection[Any]
-    ) -> None:
-        longest = connection.execute(*statements.longest(rows, limited)).fetchone() or ()
+    def _must_not_be_cut(self, rows: Rows, limited: Sequence[Written], table: Table, connection: Session) -> None:
+        longest = connection.execute(*self._statements.longest(rows, limited)).fetchone() or ()
         for column, length in zip(limited, longest, strict=True):
             if length is not None and column.longest is not None and length > column.longest:
                 raise RowRefused(
@@ -284,10 +244,8 @@ class DatabaseAttempt(Attempt):
                     next_step="widen the column, or shorten the value in the query; nothing of the batch was written",
                 )
 
-    def _not_all(
-        self, rows: Rows, expected: int, moved: int, table: Table, connection: psycopg.Connection[Any]
-    ) -> Exception:
-        (there,) = connection.execute(*statements.count(rows)).fetchone() or (0,)
+    def _not_all(self, rows: Rows, expected: int, moved: int, table: Table, connection: Session) -> Exception:
+        (there,) = connection.execute(*self._statements.count(rows)).fetchone() or (0,)
         if there < expected:
             return _staged_rows_are_gone(expected, there)
         return RowRefused(
@@ -297,7 +255,13 @@ class DatabaseAttempt(Attempt):
         )
 
     def commit(self) -> None:
-        self._kept.chain.commit()
+        try:
+            self._kept.chain.commit()
+        except BaseException:
+            self._kept.drop_later(self._staging)  # what was moved was read before
+            raise
+        if self._dialect.staging_outlives:
+            self._kept.drop_staging(self._staging)
 
     def abort(self) -> None:
         self._kept.chain.abort()
@@ -312,24 +276,6 @@ class DatabaseAttempt(Attempt):
 _LOCK_SECONDS = 60
 
 
-def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
-    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        column = column.cast(pa.timestamp("us", "UTC"))  # Python does not know every name of a zone
-    try:
-        values: list[Any] = column.to_pylist()
-    except UnicodeDecodeError as error:
-        raise RowRefused(
-            f"a value of column {name!r} is no text: {error}",
-            next_step="mend it in the query; is_valid_utf8 finds such",
-        ) from error
-    except (OverflowError, ValueError) as error:  # a date after the year 9999, which Python has not
-        raise RowRefused(
-            f"a value of column {name!r} is none of Python's: {error}",
-            next_step="pass driver_records=0, so that tasks write the rows without Python's values; or mend it",
-        ) from error
-    return values
-
-
 def _staged_rows_are_gone(expected: int, there: int) -> SendFailed:
     return SendFailed(
         f"of {expected} staged rows {there} are left: the server has crashed since they were copied, or somebody else "
@@ -338,7 +284,7 @@ def _staged_rows_are_gone(expected: int, there: int) -> SendFailed:
     )
 
 
-def _row_bytes(staged: Mapping[str, str]) -> str:
+def _row_bytes(staged: Mapping[str, str], wide: Sequence[str]) -> str:
     """SQL of Spark's for the payload bytes of a row."""
-    wide = ("`" + name.replace("`", "``") + "`" for name, kind in staged.items() if kind in ("text", "bytea"))
-    return " + ".join([f"{8 * len(staged)}", *(f"COALESCE(OCTET_LENGTH({name}), 0)" for name in wide)])
+    columns = ("`" + name.replace("`", "``") + "`" for name, kind in staged.items() if kind in wide)
+    return " + ".join([f"{8 * len(staged)}", *(f"COALESCE(OCTET_LENGTH({name}), 0)" for name in columns)])

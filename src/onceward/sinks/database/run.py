@@ -11,25 +11,20 @@ import hashlib
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
 
 from onceward.engine.driver_rows import DriverTurn
+from onceward.engine.task_writer import OpenWriter
 from onceward.errors import Fenced, LedgerUnreachable, OncewardError, SendFailed
 from onceward.ids import AttemptId
-from onceward.sinks.database import catalogue, statements
+from onceward.ledger.database import Session
 from onceward.sinks.database.columns import Table, must_be_a_key
-from onceward.sinks.database.refusals import errors, named
+from onceward.sinks.database.dialect import quoted_pair
 from onceward.sinks.database.settings import DatabaseSinkSettings
 from onceward.spark.shuffles import Shuffles
 
-if TYPE_CHECKING:
-    import psycopg
-
 log = logging.getLogger(__name__)
 
-_LOCK_WAIT = "SET LOCAL lock_timeout = '5s'"  # what a task is copying just now ends sooner
-_OURS = "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-_OURS += "WHERE n.nspname = %s AND relkind = 'r' AND relname LIKE %s"
+_LOCK_SECONDS = 5  # what a task is copying just now ends sooner
 
 
 class DatabaseRun:
@@ -37,6 +32,7 @@ class DatabaseRun:
 
     def __init__(self, settings: DatabaseSinkSettings) -> None:
         self.settings = settings
+        self.dialect = settings.dialect
         self.chain = settings.ledger.chain(settings.policy.pipeline)
         self.shuffles = Shuffles()
         self.driver_turn = DriverTurn(settings.driver_records, settings.driver_bytes)
@@ -51,6 +47,8 @@ class DatabaseRun:
         :raises TableMissing, BadColumn: the sink's table is not there, or has no such key.
         """
         name = self.settings.table
+        with self.chain.session() as connection:
+            self.dialect.must_serve(connection)
         if name is not None:
             try:
                 table = self.table_named(name)
@@ -63,8 +61,8 @@ class DatabaseRun:
 
         :raises TableMissing: there is none.
         """
-        with self.chain.session() as connection, named(f"looking at table {name}", *errors()):
-            return catalogue.table_named(connection, name, self.settings.ledger.table)
+        with self.chain.session() as connection, self.dialect.named(f"looking at table {name}"):
+            return self.dialect.catalogue.table_named(connection, name, self.settings.ledger.table)
 
     def staging_name(self, attempt: AttemptId, frame: int) -> str:
         """Of the staging table for one frame of an attempt: nobody else's, ever."""
@@ -72,16 +70,16 @@ class DatabaseRun:
 
     def in_schema(self, name: str) -> str:
         """``name`` with the ledger's schema, where this login may create tables; for statements with parameters."""
-        return f"{statements.quoted(self.schema)}.{name}"
+        return quoted_pair(self.dialect.statements, self.schema, name)
 
-    def create_staging(self, name: str, staged: Mapping[str, str]) -> str:
-        """As the owner, who has to be it until the table is there; what the tasks need to connect.
+    def create_staging(self, name: str, staged: Mapping[str, str]) -> OpenWriter:
+        """As the owner, who has to be it until the table is there; what the tasks write to it with.
 
         :raises Fenced: somebody newer has the pipeline, and drops what they find.
         """
-        with self.chain.owned() as connection, named(f"creating the staging table {name}", *errors()):
-            connection.execute(statements.staging_table(self.in_schema(name), staged), ())
-            return connection_words(connection)
+        with self.chain.owned() as connection, self.dialect.named(f"creating the staging table {name}"):
+            connection.execute(self.dialect.statements.staging_table(self.in_schema(name), staged), ())
+            return self.dialect.open_staging(connection, self.schema, name, staged)
 
     def drop_staging(self, names: Iterable[str]) -> None:
         """Tables of attempts that are not decided. What cannot be dropped now is tried again, or left to the next
@@ -89,10 +87,14 @@ class DatabaseRun:
         self._left |= set(names)
         self._left = {name for name in sorted(self._left) if not self._dropped(name, self.chain.session())}
 
-    def _dropped(self, name: str, session: AbstractContextManager[psycopg.Connection[Any]]) -> bool:
+    def drop_later(self, names: Iterable[str]) -> None:
+        """Once the transaction that moves their rows is over: see :meth:`try_again_to_drop`."""
+        self._left |= set(names)
+
+    def _dropped(self, name: str, session: AbstractContextManager[Session]) -> bool:
         try:
             with session as connection:
-                connection.execute(_LOCK_WAIT)
+                self.dialect.in_a_hurry(connection, _LOCK_SECONDS)
                 connection.execute(f"DROP TABLE IF EXISTS {self.in_schema(name)}", ())
         except Fenced:
             raise
@@ -105,23 +107,14 @@ class DatabaseRun:
         """At the start: whatever is there was never decided. As the owner, who has to be it all the while: what is
         there later may be a newer copy's."""
         with self.chain.session() as connection:
-            self.schema, ledger = catalogue.schema_of(connection, self.settings.ledger.table)
+            self.schema, ledger = self.dialect.catalogue.schema_of(connection, self.settings.ledger.table)
             # Of a ledger, however it is spelled, and a pipeline in it: others may be beside it in the same schema.
             named_by = f"{ledger}/{self.settings.policy.pipeline}".encode()
             self._prefix = f"onceward_staging_{hashlib.sha256(named_by).hexdigest()[:16]}_"
-            escaped = self._prefix.replace("_", r"\_")
-            found = [str(name) for (name,) in connection.execute(_OURS, (self.schema, f"{escaped}%"))]
+            found = self.dialect.catalogue.staging_left(connection, self.schema, self._prefix)
         self._left = {name for name in found if not self._dropped(name, self.chain.owned())}
 
     def try_again_to_drop(self) -> None:
         """Between batches."""
         if self._left:
             self.drop_staging(())
-
-
-def connection_words(connection: psycopg.Connection[Any]) -> str:
-    """What libpq was told to connect with, its variables and password file included: for processes elsewhere."""
-    from psycopg.conninfo import make_conninfo
-
-    told = {word.keyword.decode(): word.val.decode() for word in connection.pgconn.info if word.val}
-    return make_conninfo(**{**told, "application_name": "onceward"})

@@ -9,6 +9,8 @@ from typing import Literal, get_args
 from onceward.engine.policy import SinkPolicy, one_of, whole_number
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ledger.table import DatabaseLedger
+from onceward.sinks.database.dialect import Dialect
+from onceward.sinks.database.dialects import dialect_of
 
 Mode = Literal["append", "upsert", "changes"]
 
@@ -60,6 +62,11 @@ class DatabaseSinkSettings:
                 next_step="pass order_by=, a column or several that grow from change to change of one key, such as the "
                 "source's offset",
             )
+
+    @property
+    def dialect(self) -> Dialect:
+        """Of the server that the url names."""
+        return dialect_of(self.ledger.database)
 
     @property
     def control_columns(self) -> tuple[str, ...]:

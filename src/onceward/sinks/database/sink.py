@@ -20,21 +20,24 @@ from onceward.sinks.database.target import DatabaseTarget
 
 
 class DatabaseSink(ForeachBatchSink):
-    """Writes each micro-batch as one transaction of a PostgreSQL database: rows, source offsets, progress in one step.
+    """Writes each micro-batch as one transaction of a database: rows, source offsets, progress in one step.
 
-    Columns of the frame go to the table's columns of the same names; :mod:`onceward.sinks.database.columns` says which
-    types fit. What does not fit is named before anything is written.
+    Columns of the frame go to the table's columns of the same names; which types fit is said in
+    :mod:`onceward.sinks.database.postgresql.types` and :mod:`onceward.sinks.database.mysql.types`. What does not fit is
+    named before anything is written.
 
     Guarantee: after any crash the tables hold every micro-batch exactly once; whoever reads sees all of a batch, over
     all its tables, or nothing of it. The ledger is a table of the same database, changed by the same transaction.
 
-    Tasks copy their rows into a staging table of the attempt, in parallel (COPY, from Arrow); the driver moves them in
-    one transaction, which also changes the ledger's row and so fences older copies of the pipeline. Rows of a small
-    batch go from the driver without staging.
+    Tasks copy their rows into a staging table of the attempt, in parallel (COPY from Arrow, or LOAD DATA LOCAL); the
+    driver moves them in one transaction, which also changes the ledger's row and so fences older copies of the
+    pipeline. Rows of a small batch go from the driver without staging.
 
     :param url: ``postgresql://user:password@host:port/database?sslmode=…``, as libpq takes it; also what executors
-        connect with. PostgreSQL 12 or later. The login needs SELECT and INSERT on the table (for ``upsert`` and
-        ``changes`` UPDATE and DELETE, too) and CREATE in the schema of the ledger's table, for staging tables.
+        connect with; or ``mysql://…``, ``mariadb://…``, as :class:`onceward.DatabaseLedger` says. PostgreSQL 12,
+        MySQL 8.0, MariaDB 10.6 or later. The login needs SELECT and INSERT on the table (for ``upsert`` and ``changes``
+        UPDATE and DELETE, too) and CREATE in the schema of the ledger's table, for staging tables (MySQL: also DROP and
+        CREATE TEMPORARY TABLES).
     :param table: where rows go, spelled as in SQL (``table``, ``schema.table``, ``"Name"``); leave it out to follow the
         column ``table``, which must not be null then.
     :param pipeline_id: the stable name of this query: its key in the ledger. One running query per id; a second one
@@ -97,9 +100,10 @@ class DatabaseSink(ForeachBatchSink):
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         must_be_a_frame(frame)
-        staged = staged_columns(frame.schema)
+        dialect = self.settings.dialect
+        staged = staged_columns(frame.schema, dialect.staged)
         table = self.settings.table if where is None else where
-        if table is None and staged.get(TABLE_COLUMN) != "text":
+        if table is None and staged.get(TABLE_COLUMN) != dialect.text:
             raise BadColumn(
                 f"the sink has no table=, and the frame no column {TABLE_COLUMN!r} of type string",
                 next_step=f"pass table= to the sink or to batch.write, or add the column {TABLE_COLUMN!r}",

@@ -13,6 +13,7 @@ task; opening one costs some 50 ms.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,16 +23,10 @@ import pyarrow.compute as pc
 from onceward.engine.task_writer import TaskWriter
 from onceward.errors import ConfigurationError, RowRefused
 from onceward.ids import TaskAttempt
-from onceward.ledger.table import PINNED
-from onceward.sinks.database.refusals import named
-from onceward.sinks.database.statements import TASK
-
-_PIECE_BYTES = 8 << 20
-
-_MOST_KEPT = 2
-
-_kept: dict[str, Any] = {}
-"""The connections of this worker, by what they were made with: one, as a rule. The last one used comes last."""
+from onceward.ledger.postgresql import PINNED
+from onceward.sinks.database.pieces import KeptSessions, PieceWriter
+from onceward.sinks.database.postgresql.refusals import named
+from onceward.sinks.database.rows import TASK
 
 
 @dataclass(frozen=True)
@@ -49,37 +44,25 @@ class OpenStagingWriter:
         return StagingWriter(self, task.task_attempt_id)
 
 
-class StagingWriter(TaskWriter):
-    """One task attempt's rows, in pieces of some MiB."""
+class StagingWriter(PieceWriter):
+    """One task attempt's rows."""
 
     def __init__(self, spec: OpenStagingWriter, task_attempt_id: int) -> None:
+        super().__init__(task_attempt_id)
         self._spec = spec
-        self._task = task_attempt_id
-        self._rows: list[pa.RecordBatch] = []
-        self._bytes = 0
         self._connection: Any = None
 
-    def write(self, rows: pa.RecordBatch) -> None:
-        self._rows.append(rows)
-        self._bytes += rows.nbytes
-        if self._bytes >= _PIECE_BYTES:
-            self._copy()
-
-    def pre_commit(self) -> None:
-        self._copy()
-
-    def _copy(self) -> None:
-        rows, self._rows, self._bytes = [_widened(part) for part in self._rows if part.num_rows], [], 0
-        if not rows:
-            return
-        table = pa.Table.from_batches(rows)
+    def _send(self, rows: list[pa.RecordBatch]) -> None:
+        table = pa.Table.from_batches([_widened(part) for part in rows])
         table = table.append_column(TASK, pa.repeat(pa.scalar(self._task, pa.int64()), table.num_rows))
-        self._connection = self._connection or _connected(self._spec.connection)
+        if self._connection is None:
+            with named("connecting to the database from a task", *_errors()):
+                self._connection = sessions.of(self._spec.connection, lambda: _connect(self._spec.connection))
         try:
             with named("copying rows to the staging table", *_errors()), self._connection.cursor() as cursor:
                 cursor.adbc_ingest(self._spec.table, table, mode="append", db_schema_name=self._spec.schema)
         except BaseException:
-            _forget(self._spec.connection)  # it may be in the middle of a COPY, with a lock on the table
+            sessions.forget(self._spec.connection)  # it may be in the middle of a COPY, with a lock on the table
             raise
 
 
@@ -110,26 +93,20 @@ _TIMES = {"date": (-2_440_588, 2_145_000_000), "timestamp": (-210_866_803_200_00
 """Days and microseconds from 1970 on: from 4713 BC, the server's first day, to the year 5,874,000, or Arrow's end."""
 
 
-def _connected(said: str) -> Any:
-    """A connection that answers: the kept one, or another."""
-    with named("connecting to the database from a task", *_errors()):
-        kept = _kept.get(said)
-        if kept is not None:
-            try:
-                _execute(kept, "SELECT 1")
-            except _errors():
-                _forget(said)
-            else:
-                _kept[said] = _kept.pop(said)
-                return kept
-        while len(_kept) >= _MOST_KEPT:
-            _forget(next(iter(_kept)))
-        connection = _driver().connect(said, autocommit=True)
-        # Whether a piece outlives a crash is found out when it is moved.
-        for statement in (*PINNED, "SET statement_timeout = 0", "SET synchronous_commit = off"):
-            _execute(connection, statement)
-        _kept[said] = connection
-        return connection
+def _connect(said: str) -> Any:
+    connection = _driver().connect(said, autocommit=True)
+    # Whether a piece outlives a crash is found out when it is moved.
+    for statement in (*PINNED, "SET statement_timeout = 0", "SET synchronous_commit = off"):
+        _execute(connection, statement)
+    return connection
+
+
+def _answers(connection: Any) -> bool:
+    try:
+        _execute(connection, "SELECT 1")
+    except _errors():
+        return False
+    return True
 
 
 def _execute(connection: Any, statement: str) -> None:
@@ -137,13 +114,12 @@ def _execute(connection: Any, statement: str) -> None:
         cursor.execute(statement)
 
 
-def _forget(said: str) -> None:
-    connection = _kept.pop(said, None)
-    if connection is not None:
-        try:
-            connection.close()
-        except _errors():
-            return
+def _give_up(connection: Any) -> None:
+    with suppress(*_errors()):
+        connection.close()
+
+
+sessions: KeptSessions[Any] = KeptSessions(_answers, _give_up)
 
 
 def _driver() -> Any:

@@ -6,31 +6,11 @@ Rows come from a staging table, or as arrays from the driver; what is done with 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from onceward.engine.change_words import DELETES, WRITES
 from onceward.sinks.database.columns import Table, Written
-
-TASK = "onceward_task"
-"""Column of a staging table: the task attempt that wrote the row. Those that no report names do not count."""
-
-DELETES = ("d", "delete")
-WRITES = ("c", "r", "u", "insert", "update", "upsert")
-"""What the column ``op`` may say: Debezium's letters, or words."""
-
-
-class Rows(NamedTuple):
-    """A query for the rows of a frame, or of it those for one table."""
-
-    sql: str
-    parameters: tuple[Any, ...]
-
-
-class Merge(NamedTuple):
-    """How rows with a key are applied."""
-
-    key: tuple[str, ...]
-    order_by: tuple[str, ...]
-    op_column: str | None
+from onceward.sinks.database.rows import TASK, Merge, Rows
 
 
 def quoted(name: str) -> str:
@@ -65,6 +45,12 @@ def held_rows(staged: Mapping[str, str], values: Mapping[str, Sequence[Any]]) ->
 def count(rows: Rows) -> Rows:
     """How many there are."""
     return Rows(f"SELECT count(*) FROM ({rows.sql}) AS rows", rows.parameters)
+
+
+def by_table(rows: Rows, column: str) -> Rows:
+    """How many there are of each value of ``column``, which names tables."""
+    named_in = quoted(column)
+    return Rows(f"SELECT {named_in}, count(*) FROM ({rows.sql}) AS rows GROUP BY {named_in}", rows.parameters)
 
 
 def longest(rows: Rows, limited: Sequence[Written]) -> Rows:
@@ -108,17 +94,18 @@ def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -
     )
 
 
-def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
+def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> list[Rows]:
     """The last row of each key, but for those that delete."""
     names = ", ".join(quoted(column.name) for column in written)
     keys = ", ".join(quoted(name) for name in merge.key)
-    news = [quoted(column.name) for column in written if column.name not in merge.key]
-    then = f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in news)}" if news else "NOTHING"
-    return Rows(
+    # Where there is nothing but a key, that: DO NOTHING would leave the row another batch's, and not count it.
+    news = [quoted(column.name) for column in written if column.name not in merge.key] or [quoted(merge.key[0])]
+    then = ", ".join(f"{name} = excluded.{name}" for name in news)
+    sql = (
         f"{_last(rows, written, merge)} INSERT INTO {_in_statement(table)} ({names}) SELECT {names} FROM last "
-        f"WHERE NOT {_DELETED} ORDER BY onceward_place ON CONFLICT ({keys}) DO {then}",
-        rows.parameters,
+        f"WHERE NOT {_DELETED} ORDER BY onceward_place ON CONFLICT ({keys}) DO UPDATE SET {then}"
     )
+    return [Rows(sql, rows.parameters)]
 
 
 def present(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, TableMissing
+from onceward.ledger.database import Session
+from onceward.ledger.table import BATCHES
 from onceward.sinks.database.columns import Column, Table
-
-if TYPE_CHECKING:
-    import psycopg
 
 _RELATION = """
 SELECT c.oid, format('%%I.%%I', n.nspname, c.relname), c.relkind::text, c.relname::text, c.relpersistence::text,
@@ -16,7 +15,7 @@ SELECT c.oid, format('%%I.%%I', n.nspname, c.relname), c.relkind::text, c.relnam
     EXISTS (SELECT 1 FROM pg_rewrite WHERE ev_class = c.oid AND is_instead),
     EXISTS (SELECT 1 FROM pg_partition_tree(c.oid) p JOIN pg_class part ON part.oid = p.relid
             WHERE part.relpersistence <> 'p' OR part.relkind = 'f'),
-    c.oid = to_regclass(%s),
+    c.oid IN (to_regclass(%s), to_regclass(%s)),
     current_setting('server_encoding')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)"""
 _COLUMNS = """
@@ -38,17 +37,19 @@ WHERE i.indrelid = %s AND NOT EXISTS (
     SELECT 1 FROM pg_collation k WHERE k.oid = ANY(i.indcollation) AND NOT k.collisdeterministic)
 AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid"""
+_LEFT = "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+_LEFT += "WHERE n.nspname = %s AND relkind = 'r' AND relname LIKE %s"
 _TABLES = ("r", "p")  # relkind: also partitioned ones
 
 
-def locked(connection: psycopg.Connection[Any], name: str, ledger: str) -> Table:
+def locked(connection: Session, name: str, ledger: str) -> Table:
     """As :func:`table_named`, of a table that cannot be changed until the transaction ends: not between what is found
     out about it and what is done with it."""
     connection.execute(f"LOCK TABLE {_relation(connection, name, ledger).sql} IN ROW EXCLUSIVE MODE")
     return table_named(connection, name, ledger)
 
 
-def table_named(connection: psycopg.Connection[Any], name: str, ledger: str) -> Table:
+def table_named(connection: Session, name: str, ledger: str) -> Table:
     """The table that ``name`` means to the server (``table`` or ``schema.table``, quoted where SQL wants it).
 
     :raises TableMissing: there is none, or it is a view or the like.
@@ -73,8 +74,8 @@ class _Relation(NamedTuple):
     has_children: bool
 
 
-def _relation(connection: psycopg.Connection[Any], name: str, ledger: str) -> _Relation:
-    found = connection.execute(_RELATION, (ledger, name)).fetchone()
+def _relation(connection: Session, name: str, ledger: str) -> _Relation:
+    found = connection.execute(_RELATION, (ledger, ledger + BATCHES, name)).fetchone()
     if found is None or found[2] not in _TABLES:
         what = "does not exist" if found is None else "is no table, but a view or the like"
         raise TableMissing(
@@ -99,7 +100,7 @@ def _relation(connection: psycopg.Connection[Any], name: str, ledger: str) -> _R
     return _Relation(oid, sql, has_children)
 
 
-def schema_of(connection: psycopg.Connection[Any], table: str) -> tuple[str, int]:
+def schema_of(connection: Session, table: str) -> tuple[str, int]:
     """The schema that has a table, and what the table is to the server."""
     found = connection.execute(
         "SELECT n.nspname::text, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
@@ -109,3 +110,9 @@ def schema_of(connection: psycopg.Connection[Any], table: str) -> tuple[str, int
     if found is None:
         raise TableMissing(f"table {table} is gone", next_step="start the query again")
     return str(found[0]), int(found[1])
+
+
+def staging_left(connection: Session, schema: str, prefix: str) -> list[str]:
+    """The tables of a schema whose names begin so."""
+    escaped = prefix.replace("_", r"\_")
+    return [str(name) for (name,) in connection.execute(_LEFT, (schema, f"{escaped}%"))]

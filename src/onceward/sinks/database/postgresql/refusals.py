@@ -57,10 +57,3 @@ def named(what: str, *kinds: type[Exception]) -> Iterator[None]:
         # What the client itself refuses, a NUL in a text, never gets to the server.
         by_the_client = _CLIENTS_DATA if type(error).__name__ == "DataError" else None
         raise refusal(getattr(error, "sqlstate", None) or by_the_client, str(error), what) from error
-
-
-def errors() -> tuple[type[Exception], ...]:
-    """Of the driver's client library."""
-    import psycopg
-
-    return (psycopg.Error,)

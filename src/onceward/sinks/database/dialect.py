@@ -1,0 +1,150 @@
+"""What the sink asks of a kind of database server. An interface; :mod:`postgresql` and :mod:`mysql` are it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import ClassVar, Protocol
+
+import pyarrow as pa
+from pyspark.sql.types import DataType
+
+from onceward.engine.task_writer import OpenWriter
+from onceward.ledger.database import Session
+from onceward.sinks.database.columns import Column, Table, Written
+from onceward.sinks.database.rows import Merge, Rows
+
+
+class Statements(Protocol):
+    """The SQL of a batch: text and parameters (``%s``). Pure. Rows come from a staging table or from the driver; what
+    is done with them is the same."""
+
+    def quoted(self, name: str) -> str:
+        """``name`` as SQL has it, inside a statement with parameters."""
+
+    def staging_table(self, sql_name: str, staged: Mapping[str, str]) -> str:
+        """Makes it."""
+
+    def staged_rows(
+        self, sql_name: str, staged: Mapping[str, str], tasks: Sequence[int], only: tuple[str, str] | None = None
+    ) -> Rows:
+        """What these task attempts have staged; ``only`` where a column has a value."""
+
+    def count(self, rows: Rows) -> Rows:
+        """How many there are."""
+
+    def by_table(self, rows: Rows, column: str) -> Rows:
+        """How many there are of each value of ``column``, which names tables."""
+
+    def longest(self, rows: Rows, limited: Sequence[Written]) -> Rows:
+        """The length of the longest value of each of these columns."""
+
+    def append(self, rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
+        """Add them all."""
+
+    def looked_at(self, rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
+        """Of rows with a key: how many there are, and how many without a key, with an ``op`` that nobody knows, that
+        are the last of their key, such keys, and of the last those that delete."""
+
+    def delete(self, rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
+        """The rows whose last change says so."""
+
+    def upsert(self, rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> list[Rows]:
+        """The last row of each key, but for those that delete: statements whose counts add up to that."""
+
+    def present(self, rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
+        """Of the keys whose last change deletes, and of the others: how many the table has."""
+
+
+class Catalogue(Protocol):
+    """What the server says of a table."""
+
+    def table_named(self, connection: Session, name: str, ledger: str) -> Table:
+        """The table that ``name`` means to the server.
+
+        :raises TableMissing: there is none, or it is a view or the like.
+        :raises ConfigurationError: it is one that cannot be written to exactly once.
+        """
+
+    def locked(self, connection: Session, name: str, ledger: str) -> Table:
+        """The same, of a table that cannot be changed until the transaction ends: not between what is found out about
+        it and what is done with it."""
+
+    def schema_of(self, connection: Session, table: str) -> tuple[str, object]:
+        """The schema that has a table, and what the table is to the server."""
+
+    def staging_left(self, connection: Session, schema: str, prefix: str) -> list[str]:
+        """The tables of a schema whose names begin so."""
+
+
+class Dialect(ABC):
+    """See the module. Driver only."""
+
+    statements: Statements
+    catalogue: Catalogue
+
+    text: ClassVar[str]
+    """What a string is staged as."""
+    wide: ClassVar[tuple[str, ...]]
+    """Staged types whose values may be of any length."""
+    staging_outlives: ClassVar[bool]
+    """A DROP TABLE would end the transaction, so that staging is dropped after the decision."""
+
+    def must_serve(self, connection: Session) -> None:  # noqa: B027
+        """:raises ConfigurationError: by its settings the server cannot be written to in this way."""
+
+    @abstractmethod
+    def staged(self, name: str, kind: DataType) -> str:
+        """The type that a column of a frame is staged with.
+
+        :raises BadColumn: there is none.
+        """
+
+    @abstractmethod
+    def fitting(self, name: str, staged: str, column: Column, table: Table) -> Written:
+        """See :data:`onceward.sinks.database.columns.Fitting`."""
+
+    @abstractmethod
+    def named(self, what: str) -> AbstractContextManager[None]:
+        """Inside, an error of the server's is raised as ours, with what was being done."""
+
+    @abstractmethod
+    def open_staging(self, connection: Session, schema: str, name: str, staged: Mapping[str, str]) -> OpenWriter:
+        """For tasks: with the address, login and password of ``connection``."""
+
+    def bring(self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table) -> None:  # noqa: B027
+        """Ahead of the transaction that decides: rows that the driver has, for :meth:`held_rows`."""
+
+    @abstractmethod
+    def held_rows(self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None) -> Rows:
+        """Those of ``rows``, which the driver has; ``only`` where a column has a value.
+
+        :param name: nobody else's in this session.
+        """
+
+    @abstractmethod
+    def begin_move(self, connection: Session, lock_seconds: int) -> None:
+        """Inside the transaction of the decision: from here on statements may take as long as they take, and wait for a
+        lock for so long."""
+
+    def end_move(self, connection: Session) -> None:  # noqa: B027
+        """Check what the tables would leave to the COMMIT."""
+
+    def look_closer(self, rows: Rows, written: Sequence[Written], table: Table, connection: Session) -> None:  # noqa: B027
+        """At values that the server would store as others without a word.
+
+        :raises RowRefused: there are some.
+        """
+
+    def must_tell_keys_apart(self, rows: Rows, written: Sequence[Written], merge: Merge, connection: Session) -> None:  # noqa: B027
+        """:raises RowRefused: the server would sort some of them as if they were the same."""
+
+    @abstractmethod
+    def in_a_hurry(self, connection: Session, seconds: int) -> None:
+        """In this transaction, wait for a lock only for so long."""
+
+
+def quoted_pair(statements: Statements, schema: str, name: str) -> str:
+    """``schema.name`` for statements with parameters."""
+    return f"{statements.quoted(schema)}.{statements.quoted(name)}"

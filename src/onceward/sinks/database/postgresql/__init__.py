@@ -1,0 +1,3 @@
+"""What is PostgreSQL's own in the sink for databases: :mod:`types`, :mod:`catalogue`, :mod:`statements`, :mod:`staging`
+(what tasks do), :mod:`refusals`; put together in :mod:`dialect`.
+"""

@@ -1,0 +1,66 @@
+"""The sink's PostgreSQL. Driver only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import DataType
+
+from onceward.engine.task_writer import OpenWriter
+from onceward.ledger.database import Session
+from onceward.sinks.database.columns import Column, Table, Written
+from onceward.sinks.database.dialect import Dialect
+from onceward.sinks.database.postgresql import catalogue, statements, types
+from onceward.sinks.database.postgresql.refusals import named
+from onceward.sinks.database.postgresql.staging import OpenStagingWriter
+from onceward.sinks.database.rows import Rows, values_of
+
+
+class PostgreSQLDialect(Dialect):
+    """See the module."""
+
+    statements = statements
+    catalogue = catalogue
+    text = "text"
+    wide = ("text", "bytea")
+    staging_outlives = False
+
+    def staged(self, name: str, kind: DataType) -> str:
+        return types.staged(name, kind)
+
+    def fitting(self, name: str, staged: str, column: Column, table: Table) -> Written:
+        return types.fitting(name, staged, column, table)
+
+    def named(self, what: str) -> AbstractContextManager[None]:
+        return named(what, psycopg.Error)
+
+    def open_staging(self, connection: Session, schema: str, name: str, staged: Mapping[str, str]) -> OpenWriter:
+        return OpenStagingWriter(connection_words(connection), schema, name)
+
+    def held_rows(self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None) -> Rows:
+        mine = rows if only is None else rows.filter(pc.equal(rows.column(only[0]), only[1]))
+        return statements.held_rows(staged, {column: values_of(mine.column(column), column) for column in staged})
+
+    def begin_move(self, connection: Session, lock_seconds: int) -> None:
+        connection.execute(f"SET LOCAL lock_timeout = '{lock_seconds}s'")
+        connection.execute("SET LOCAL statement_timeout = 0")  # moving takes as long as it takes
+
+    def end_move(self, connection: Session) -> None:
+        with self.named("checking what the tables defer to the COMMIT"):
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def in_a_hurry(self, connection: Session, seconds: int) -> None:
+        connection.execute(f"SET LOCAL lock_timeout = '{seconds}s'")
+
+
+def connection_words(connection: Any) -> str:
+    """What libpq was told to connect with, its variables and password file included: for processes elsewhere."""
+    from psycopg.conninfo import make_conninfo
+
+    told = {word.keyword.decode(): word.val.decode() for word in connection.pgconn.info if word.val}
+    return make_conninfo(**{**told, "application_name": "onceward"})
