@@ -1,0 +1,40 @@
+"""Does a frame fit the files that a sink writes? Values only; what a format itself refuses, Spark says."""
+
+from __future__ import annotations
+
+from pyspark.sql.types import StringType, StructType
+
+from onceward.errors import BadColumn
+from onceward.sinks.files.settings import FileSinkSettings
+
+
+def check(schema: StructType, settings: FileSinkSettings) -> None:
+    """Asked as a frame is handed over, before anything is computed.
+
+    :raises BadColumn: a column is missing, or in the way.
+    """
+    names = [name.lower() for name in schema.names]  # Spark's own rule, unless spark.sql.caseSensitive is set
+    for column in settings.partition_by:
+        if column.lower() not in names:
+            raise BadColumn(
+                f"the frame has no column {column!r} to partition by; it has {', '.join(schema.names) or 'none'}",
+                next_step="select it in the query, or correct partition_by",
+            )
+    if settings.layout == "batches" and settings.batch_column.lower() in names:
+        raise BadColumn(
+            f"the frame has a column {settings.batch_column!r}, and so has each batch's folder "
+            f"({settings.batch_column}=…): readers would see one of them",
+            next_step="pass another name as batch_column=, or rename the column",
+        )
+    partitions = {column.lower() for column in settings.partition_by}
+    kept = [field for field in schema.fields if field.name.lower() not in partitions]
+    if not kept:
+        raise BadColumn(
+            "the frame has no columns but those of partition_by, which become folders",
+            next_step="leave at least one column to the files",
+        )
+    if settings.format == "text" and [type(field.dataType) for field in kept] != [StringType]:
+        raise BadColumn(
+            f"text files take one column of type string, and the frame has {', '.join(field.name for field in kept)}",
+            next_step="make one string of each row, or use another format",
+        )

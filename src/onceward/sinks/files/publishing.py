@@ -1,0 +1,269 @@
+"""From hidden to visible: how the files of a batch are prepared, published and dropped. Driver only.
+
+Below the sink's path::
+
+    _onceward/ledger/<pipeline>/…              the ledger, where none was given
+    _onceward/prepared/<attempt>/              what Spark is writing into
+    _onceward/prepared/<attempt>.ready/        what Spark has written: exactly the files that the ledger will name
+    batch=<pipeline>@<number>/…                a published batch (layout "batches"); its column is ``batch``
+    day=2026-11-22/part-….parquet              a published file (layout "flat")
+
+Executors know the first of the two folders of an attempt. The second one, which it is renamed to once the jobs have
+ended, is known to the driver alone: a task that was given up and goes on writing all the same has no way into it.
+
+``batches`` is published by one rename of the folder: a reader who lists the path sees the whole batch, or nothing of
+it. ``flat`` is published file by file: each is renamed once, so that none is seen twice, and none that is not decided;
+in between a reader sees a part.
+
+Both are repeated until they are done, and look first: what has gone from the one place and is in the other is done,
+what is in neither is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, NamedTuple
+
+from onceward.engine.two_phase import CommitResult
+from onceward.errors import (
+    ConfigurationError,
+    LedgerUnreadable,
+    ReportMismatch,
+    SendFailed,
+    TargetUnreachable,
+)
+from onceward.ids import AttemptId, PipelineId
+from onceward.ledger.folder import FolderLedger
+from onceward.sinks.files.settings import HIDDEN, FileSinkSettings
+from onceward.spark.file_system import Files, files_at
+from onceward.spark.file_writer import Written
+
+log = logging.getLogger(__name__)
+
+_PREPARED = f"{HIDDEN}/prepared"
+_READY = ".ready"
+_DIGITS = 10
+
+
+class Committable(NamedTuple):
+    """The prepared files of one batch, as the ledger names them.
+
+    ``folder`` is the attempt's name, ``root`` the sink's path when it was prepared, ``to`` where the files go below it,
+    ``files`` their names there with their sizes in bytes.
+    """
+
+    folder: str
+    root: str
+    layout: str
+    to: str
+    files: Mapping[str, int]
+
+
+class Publisher:
+    """What a :class:`~onceward.engine.two_phase.TwoPhaseTarget` asks of the files of one sink."""
+
+    committable_version: ClassVar[int] = 1
+
+    def __init__(self, settings: FileSinkSettings, *, ledger_is_beside: bool) -> None:
+        self._settings = settings
+        self._ledger_is_beside = ledger_is_beside
+        self._files: Files | None = None
+
+    @property
+    def files(self) -> Files:
+        """Of the sink's path. Asked for inside a batch."""
+        if self._files is None:
+            self._files = files_at(self._settings.path)
+        return self._files
+
+    # before the first batch
+
+    def check(self) -> None:
+        """Before anybody is fenced.
+
+        :raises TargetUnreachable: the path cannot be written to.
+        :raises ConfigurationError: the ledger would not be where the files are.
+        """
+        try:
+            self._must_be_beside_its_ledger()
+            self.files.make(_PREPARED)
+        except OSError as error:
+            raise TargetUnreachable(
+                f"files cannot be written below {self._settings.path}: {error}",
+                next_step="make the folder, and let the driver and the executors write there; see that its file system "
+                "is there and has room",
+            ) from error
+
+    def _must_be_beside_its_ledger(self) -> None:
+        ledger = self._settings.ledger
+        if not self._ledger_is_beside or not isinstance(ledger, FolderLedger):
+            return
+        here = None if self.files.local is None else str(FolderLedger(f"{self.files.local}/{HIDDEN}/ledger").path)
+        if here != ledger.path:
+            raise ConfigurationError(
+                f"path={self._settings.path!r} is {self.files.root} to Spark, and without ledger= the ledger would be "
+                f"kept in {ledger.path}",
+                next_step="pass a path with its scheme (file:/… or hdfs://…), and for hdfs also ledger=",
+            )
+
+    # an attempt
+
+    def folder(self, pipeline: PipelineId, attempt: AttemptId) -> str:
+        """The name of the attempt's folder. Nobody else's, ever."""
+        return f"{pipeline}@{attempt.owner}.{attempt.number}"
+
+    def uri(self, folder: str) -> str:
+        """Where Spark writes."""
+        return self.files.uri(f"{_PREPARED}/{folder}")
+
+    def free_place(self, pipeline: PipelineId, sequence: int) -> str:
+        """Below the sink's path, where batch number ``sequence`` of the ledger goes; empty for the path itself.
+
+        :raises ConfigurationError: something is there already.
+        """
+        if self._settings.layout == "flat":
+            return ""
+        place = f"{self._settings.batch_column}={pipeline}@{sequence:0{_DIGITS}}"
+        with self._reached():
+            is_free = self.files.listed(place) is None
+        if not is_free:
+            raise ConfigurationError(
+                f"{self.files.uri(place)} is there, where batch number {sequence} of pipeline {pipeline} would have to "
+                "go: the pipeline has written to this path under a ledger that is no longer used",
+                next_step="use the ledger that the pipeline has had; or, if it shall begin anew, another path or "
+                "another pipeline_id",
+            )
+        return place
+
+    def prepare(self, folder: str, to: str, jobs: Sequence[Written]) -> Committable:
+        """After the last job of an attempt: its files in a folder that no task knows of, and durable.
+
+        :raises ReportMismatch: there are others than the tasks have written.
+        :raises SendFailed: the file system does not do its part.
+        """
+        with self._reached():
+            return self._prepare(folder, to, jobs)
+
+    def _prepare(self, folder: str, to: str, jobs: Sequence[Written]) -> Committable:
+        ready = f"{_PREPARED}/{folder}{_READY}"
+        self.files.move(f"{_PREPARED}/{folder}", ready)
+        for name in self.files.names(ready):  # leftovers of tasks that were given up
+            if name.startswith("_temporary"):
+                self.files.remove(f"{ready}/{name}")
+        found = self.files.listed(ready) or {}
+        said = sum(job.files for job in jobs), sum(job.bytes for job in jobs)
+        there = len(found), sum(found.values())
+        if there != said:
+            raise ReportMismatch(
+                f"tasks have written {said[0]} files of {said[1]} bytes, and {there[0]} of {there[1]} bytes are in "
+                f"{self.files.uri(ready)}",
+                next_step="nothing, the batch runs again; if it repeats, see that the path is one that driver and "
+                "executors share, and that nobody else writes or deletes below _onceward",
+            )
+        self.files.sync(ready)
+        return Committable(folder, self.files.root, self._settings.layout, to, found)
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SendFailed(
+                f"the files of a batch could not be prepared below {self._settings.path}: {error}",
+                next_step="nothing, the batch runs again; if it repeats, see that its file system is there and has "
+                "room",
+            ) from error
+
+    # after the decision, or instead of it
+
+    def commit(self, committable: Mapping[str, Any]) -> CommitResult:
+        """Publish; see the module. For the batch that it was, also where the sink's settings are others by now."""
+        batch = _read(committable)
+        files = self.files if batch.root == self.files.root else files_at(batch.root)
+        return _publish_folder(files, batch) if batch.layout == "batches" else _publish_files(files, batch)
+
+    def commit_what_is_left(self, committable: Mapping[str, Any]) -> None:
+        """Of a batch of which a part is lost, and which somebody wants all the same."""
+        batch = _read(committable)
+        files = self.files if batch.root == self.files.root else files_at(batch.root)
+        there = files.listed(_ready(batch)) or {}
+        self.commit(batch._replace(files=there)._asdict())
+
+    def abort(self, committable: Mapping[str, Any]) -> None:
+        """Drop what an attempt has prepared."""
+        folder = str(committable["folder"])
+        for name in (folder, f"{folder}{_READY}"):
+            self.files.remove(f"{_PREPARED}/{name}")
+
+    def recover(self) -> list[dict[str, str]]:
+        """The attempts of this pipeline of which something is prepared: their folders' names."""
+        ours = f"{self._settings.policy.pipeline}@"
+        try:
+            names = self.files.names(_PREPARED)
+        except OSError as error:
+            raise TargetUnreachable(
+                f"{self.files.uri(_PREPARED)} cannot be listed: {error}",
+                next_step="see that the file system is there, and lets the driver read",
+            ) from error
+        return [{"folder": name} for name in sorted({n.removesuffix(_READY) for n in names if n.startswith(ours)})]
+
+    def begin(self, task: Any) -> Any:
+        """Spark's own tasks write."""
+        raise NotImplementedError
+
+    def upgrade(self, committable: Any, version: int) -> Any:
+        """There is no older form."""
+        raise LedgerUnreadable(f"version {version} of prepared files is unknown")
+
+
+def _read(committable: Mapping[str, Any]) -> Committable:
+    return Committable(**committable)
+
+
+def _ready(batch: Committable) -> str:
+    return f"{_PREPARED}/{batch.folder}{_READY}"
+
+
+def _publish_folder(files: Files, batch: Committable) -> CommitResult:
+    prepared, published = files.listed(_ready(batch)), files.listed(batch.to)
+    if published is None:
+        if lost := _lost(batch.files, prepared or {}):
+            return _said(lost, batch)
+        if not files.move(_ready(batch), batch.to):
+            return CommitResult.RETRY_LATER  # another copy is about it: look again
+        files.sync_names({"", _PREPARED})
+        return CommitResult.DONE
+    if lost := _lost(batch.files, published):
+        return _said(lost, batch)
+    files.sync_names({"", _PREPARED})  # also what an earlier call has renamed
+    return CommitResult.ALREADY_DONE
+
+
+def _publish_files(files: Files, batch: Committable) -> CommitResult:
+    """Of a batch of which a file is lost the others are published: they are decided."""
+    prepared = files.listed(_ready(batch)) or {}
+    folders = {name.rpartition("/")[0] for name in batch.files}
+    for folder in sorted(folders):
+        files.make(folder)
+    lost, moved = [], 0
+    for name, size in batch.files.items():
+        if prepared.get(name) == size:
+            moved += files.move(f"{_ready(batch)}/{name}", name)
+        if files.size(name) != size:
+            lost.append(name)
+    files.sync_names(folders)
+    if lost:
+        return _said(lost, batch)
+    files.remove(_ready(batch))
+    return CommitResult.DONE if moved else CommitResult.ALREADY_DONE
+
+
+def _lost(wanted: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
+    return [name for name, size in wanted.items() if found.get(name) != size]
+
+
+def _said(lost: Sequence[str], batch: Committable) -> CommitResult:
+    log.error("of %s below %s %d files are lost: %s", batch.folder, batch.root, len(lost), ", ".join(lost[:10]))
+    return CommitResult.LOST

@@ -1,0 +1,127 @@
+"""The settings of a file sink, checked when it is built, immutable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from onceward.engine.policy import SinkPolicy, one_of, whole_number
+from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.ledger.chain import Ledger
+from onceward.ledger.folder import FolderLedger
+from onceward.spark.file_system import hidden, local_path, refuse_other_schemes, scheme_of
+from onceward.spark.file_writer import COMMITTER_OPTIONS, FileFormat
+
+Format = Literal["parquet", "orc", "json", "csv", "text", "avro"]
+Layout = Literal["batches", "flat"]
+
+HIDDEN = "_onceward"
+"""Below the sink's path; what begins so is passed over by readers."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSinkSettings:
+    """See :class:`onceward.FileSink`.
+
+    :raises ConfigurationError: naming the setting and what it takes.
+    """
+
+    policy: SinkPolicy
+    ledger: Ledger
+    path: str
+    format: Format
+    layout: Layout
+    partition_by: tuple[str, ...]
+    batch_column: str
+    options: Mapping[str, str] = field(hash=False)
+    commit_timeout_s: float
+
+    def __post_init__(self) -> None:
+        refuse_other_schemes(self.path)
+        one_of("format", self.format, get_args(Format))
+        one_of("layout", self.layout, get_args(Layout))
+        if not isinstance(self.ledger, Ledger):
+            raise ConfigurationError(
+                f"ledger={self.ledger!r} is no ledger",
+                next_step="pass ow.FolderLedger(…), ow.DatabaseLedger(…) or ow.KafkaLedger(…)",
+            )
+        if not self.commit_timeout_s >= 0:
+            raise ConfigurationError(
+                f"commit_timeout_s={self.commit_timeout_s!r} is not a number of seconds", next_step="pass 0 or more"
+            )
+        folders = [*self.partition_by, *([self.batch_column] if self.layout == "batches" else [])]
+        for name in folders:
+            _must_name_a_folder(name)
+        if len({name.lower() for name in folders}) < len(folders):
+            raise ContradictoryOptions(
+                f"folders of one path are named by {', '.join(folders)}, of which two are the same",
+                next_step="name each column once in partition_by, and give batch_column= a name of its own",
+            )
+
+    @property
+    def how(self) -> FileFormat:
+        """What Spark is told."""
+        return FileFormat(self.format, self.partition_by, self.options)
+
+
+def path_of(path: str | os.PathLike[str]) -> str:
+    """:raises ConfigurationError: it is none."""
+    if isinstance(path, Path):
+        return f"file://{path.absolute()}"
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigurationError(f"path={path!r} names no folder", next_step="pass the path of a folder, or its URI")
+    return text
+
+
+def default_ledger(path: str) -> Ledger:
+    """Beside the files that it speaks of, where these are on a local disk.
+
+    :raises ConfigurationError: they are not.
+    """
+    if scheme_of(path) not in ("", "file"):
+        raise ConfigurationError(
+            f"path={path!r} is on no local disk, where the ledger would be kept",
+            next_step="pass ledger=ow.KafkaLedger(…) or ow.DatabaseLedger(…)",
+        )
+    return FolderLedger(Path(local_path(path) if scheme_of(path) else path) / HIDDEN / "ledger")
+
+
+def columns_of(partition_by: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One name, several, or none."""
+    if partition_by is None:
+        return ()
+    return (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+
+
+def options_of(options: Mapping[str, Any] | None, max_records_per_file: int | None) -> dict[str, str]:
+    """As Spark takes them: text.
+
+    :raises ConfigurationError: one of them is the sink's own.
+    """
+    own = {"path", "maxrecordsperfile", "__partition_columns", *COMMITTER_OPTIONS}
+    given: dict[str, str] = {}
+    for name, value in (options or {}).items():
+        if str(name).lower() in own:
+            raise ConfigurationError(
+                f"options={{{name!r}: …}}: the sink itself says so to Spark",
+                next_step="leave it out" + ("; pass max_records_per_file=" if "records" in name.lower() else ""),
+            )
+        if not isinstance(value, (str, bool, int, float)):
+            raise ConfigurationError(f"options[{name!r}]={value!r} is no text", next_step="pass text or a number")
+        given[str(name)] = str(value).lower() if isinstance(value, bool) else str(value)
+    if max_records_per_file is not None:
+        whole_number("max_records_per_file", max_records_per_file, 1)
+        given["maxRecordsPerFile"] = str(max_records_per_file)
+    return given
+
+
+def _must_name_a_folder(column: object) -> None:
+    if not isinstance(column, str) or not column or hidden(column) or column.startswith("_"):
+        raise ConfigurationError(
+            f"column {column!r} would name folders, and readers (Hive, pyarrow) pass over those that begin with _ or .",
+            next_step="give the column another name in the query, or batch_column=, or partition by another one",
+        )

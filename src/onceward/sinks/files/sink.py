@@ -1,0 +1,122 @@
+"""``onceward.FileSink``: what the user builds and hands to ``foreachBatch``. Driver only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from onceward.engine.foreach_batch import ForeachBatchSink, must_be_a_frame
+from onceward.engine.policy import SinkPolicy
+from onceward.engine.target import Write
+from onceward.ids import pipeline_id as checked_pipeline_id
+from onceward.ledger.admission import Resume
+from onceward.ledger.chain import Ledger
+from onceward.sinks.files import columns
+from onceward.sinks.files.publishing import Publisher
+from onceward.sinks.files.settings import (
+    FileSinkSettings,
+    Format,
+    Layout,
+    columns_of,
+    default_ledger,
+    options_of,
+    path_of,
+)
+from onceward.sinks.files.target import FileTarget
+from onceward.sources.kafka_clusters import client_of
+from onceward.sources.kafka_witness import KafkaWitness
+from onceward.spark.file_writer import must_know
+
+
+class FileSink(ForeachBatchSink):
+    """Writes each micro-batch exactly once as files: Parquet, ORC, JSON, CSV, text or Avro.
+
+    Spark's own writers write into a hidden folder of the attempt. The ledger record, which names every file, is the
+    decision; after it the files are renamed to where readers look.
+
+    Guarantee: after any crash the path holds the files of every batch exactly once, and none that is not decided. With
+    ``layout="batches"`` whoever lists the path sees all of a batch or nothing of it; with ``layout="flat"`` a batch
+    appears file by file. What a crash leaves is hidden from readers, and removed at the next start.
+
+    :param path: the folder, on a local disk that driver and executors share, or on HDFS: a path, or a URI with
+        ``file:`` or ``hdfs:``. Made when it is missing.
+    :param pipeline_id: the stable name of this query: its key in the ledger. One running query per id; a second one
+        takes over.
+    :param format: ``"parquet"``, ``"orc"``, ``"json"``, ``"csv"``, ``"text"``, or ``"avro"``, which needs spark-avro.
+    :param partition_by: columns whose values become folders, as ``DataFrameWriter.partitionBy`` has it.
+    :param layout: ``"batches"``: a folder for each batch, ``batch=<pipeline_id>@<number>``, which readers who know
+        partitions take for a column; ``"flat"``: files, or the folders of ``partition_by``, right below the path.
+    :param batch_column: the name of that column.
+    :param options: Spark's options of the format, such as ``compression``.
+    :param max_records_per_file: begin a new file after so many rows.
+    :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``, ``ow.KafkaLedger``. None: a
+        folder ledger below a local ``path``, hidden.
+    :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without files that are lost of the batch
+        that an earlier run has decided.
+    :param batch_attempts: how often one batch is tried before the query fails.
+    :param batch_timeout_s: abort an attempt whose Spark jobs run longer, in seconds; None: no limit.
+    :param commit_timeout_s: how long publishing is tried again without progress before the query fails with
+        :class:`~onceward.errors.Unfinished`; started again (``ow.supervise``) it goes on with that first.
+    :raises ConfigurationError: any of these is wrong. Nothing is touched before the first batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str | os.PathLike[str],
+        pipeline_id: str,
+        format: Format = "parquet",
+        partition_by: str | Sequence[str] | None = None,
+        layout: Layout = "batches",
+        batch_column: str = "batch",
+        options: Mapping[str, Any] | None = None,
+        max_records_per_file: int | None = None,
+        ledger: Ledger | None = None,
+        resume: Resume = "checkpoint",
+        batch_attempts: int = 3,
+        batch_timeout_s: float | None = None,
+        commit_timeout_s: float = 60.0,
+    ) -> None:
+        place = path_of(path)
+        self.settings = FileSinkSettings(
+            policy=SinkPolicy(
+                checked_pipeline_id(pipeline_id),
+                resume=resume,
+                batch_attempts=batch_attempts,
+                batch_timeout_s=batch_timeout_s,
+            ),
+            path=place,
+            ledger=default_ledger(place) if ledger is None else ledger,
+            format=format,
+            layout=layout,
+            partition_by=columns_of(partition_by),
+            batch_column=batch_column,
+            options=options_of(options, max_records_per_file),
+            commit_timeout_s=commit_timeout_s,
+        )
+        self._ledger_is_beside = ledger is None
+        where = (self.settings.ledger.where, self.settings.policy.pipeline)
+        super().__init__(self.settings.policy, where=where, settings=self.settings)
+
+    def new_target(self, policy: SinkPolicy | None = None) -> FileTarget:
+        """What the engine drives, as a new process of the pipeline would make it; also for contract tests."""
+        settings = self.settings if policy is None else replace(self.settings, policy=policy)
+        publisher = Publisher(settings, ledger_is_beside=self._ledger_is_beside)
+        return FileTarget(settings, publisher, KafkaWitness(client_of))
+
+    def _new_target(self, policy: SinkPolicy) -> FileTarget:
+        return self.new_target(policy)
+
+    def _checked(self, frame: DataFrame, where: str | None) -> Write:
+        must_be_a_frame(frame)
+        must_know(frame.sparkSession, self.settings.format)
+        columns.check(frame.schema, self.settings)
+        return Write(frame)
+
+    def __repr__(self) -> str:
+        settings = self.settings
+        return f"FileSink(pipeline_id={settings.policy.pipeline!r}, path={settings.path!r}, layout={settings.layout!r})"

@@ -1,0 +1,58 @@
+"""The file sink's side of a pipeline: a two-phase target whose tasks are Spark's own. Driver only.
+
+Called by ``engine.micro_batch``; the order of things is :mod:`onceward.engine.two_phase`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from onceward.engine.target import Witness
+from onceward.engine.two_phase import TwoPhaseTarget
+from onceward.ledger.record import LedgerRecord
+from onceward.sinks.files.attempt import KIND, FileAttempt
+from onceward.sinks.files.publishing import Publisher
+from onceward.sinks.files.settings import FileSinkSettings
+from onceward.spark.computation import Computation
+from onceward.spark.query import RunningBatch
+
+log = logging.getLogger(__name__)
+
+
+class FileTarget(TwoPhaseTarget):
+    """One run of a query, writing files below one path."""
+
+    kind: ClassVar[str] = KIND
+
+    def __init__(self, settings: FileSinkSettings, publisher: Publisher, witness: Witness) -> None:
+        policy = settings.policy
+        chain = settings.ledger.chain(policy.pipeline)
+        super().__init__(publisher, chain, policy, witness, commit_timeout_s=settings.commit_timeout_s)
+        self._settings = settings
+        self._publisher = publisher
+
+    def open(self, running: RunningBatch) -> LedgerRecord | None:
+        self._publisher.check()
+        return super().open(running)
+
+    def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> FileAttempt:
+        return FileAttempt(
+            self._publisher,
+            self._settings.how,
+            self.chain,
+            self._policy,
+            self.chain.begin(newest),
+            0 if newest is None else newest.sequence + 1,
+            Computation(self._shuffles),
+        )
+
+    def _as_recovered(self, record: LedgerRecord) -> list[Any]:
+        """An attempt's folder is listed by its name; what shall become of its files, the ledger alone says."""
+        return [{"folder": committable["folder"]} for committable in self._committables(record)]
+
+    def _must_not_be_lost(self, lost: Sequence[Any], record: LedgerRecord) -> None:
+        super()._must_not_be_lost(lost, record)
+        for committable in lost:  # it may be left out: what is still there need not be
+            self._publisher.commit_what_is_left(committable)

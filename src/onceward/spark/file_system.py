@@ -1,0 +1,289 @@
+"""The few things that publishing files needs of a file system, on a local disk and on HDFS. Driver only.
+
+Called by the file sink. Paths are relative to the root of a :class:`Files`, with ``/`` between their parts. What all of
+them owe: :meth:`Files.move` is one atomic step which never replaces anything and never moves into it; a name that
+begins with ``.`` or ``_`` is hidden, as it is to Spark, Hive and pyarrow, unless it is a partition (``_a=1``).
+
+On a local disk this is Python's own ``os``: Hadoop's ``FileSystem.rename`` looks first and renames then, moves a folder
+*into* one that is there and says that all is well, and where renaming fails it copies (``RawLocalFileSystem.rename``),
+which is not atomic; and it syncs nothing. On HDFS it is ``FileContext.rename``, which the name node carries out in one
+step or refuses (``ClientProtocol.rename2``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import IllegalArgumentException
+
+from onceward.durable import make, sync
+from onceward.errors import ConfigurationError
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_SYNCING = 8  # a disk takes several requests at once, and a journal commits them together
+_REFUSED = {  # of a rename that was not carried out
+    "org.apache.hadoop.fs.FileAlreadyExistsException",
+    "org.apache.hadoop.fs.ParentNotDirectoryException",
+    "java.io.FileNotFoundException",
+}
+
+
+def scheme_of(path: str) -> str:
+    """``hdfs`` of ``hdfs://…``; empty where a path names none."""
+    found = _SCHEME.match(path)
+    return found[1].lower() if found else ""
+
+
+def local_path(uri: str) -> str:
+    """``/data`` of ``file:/data``, ``file:///data`` and ``file://localhost/data``."""
+    return "/" + re.sub(r"^//[^/]*", "", uri.partition(":")[2]).lstrip("/")
+
+
+def refuse_other_schemes(path: str) -> None:
+    """:raises ConfigurationError: ``path`` lies on a file system of which nothing is known, or which cannot rename."""
+    scheme = scheme_of(path)
+    if scheme in ("", "file", "hdfs"):
+        return
+    raise ConfigurationError(
+        f"path={path!r}: files are published by renaming, of which it is known on local disks (file:) and on HDFS "
+        f"(hdfs:) that it is one step; on {scheme}: it is not"
+        + (", there it is a copy" if scheme.startswith(("s3", "gs", "oss", "cos", "wasb")) else ""),
+        next_step="write to a path on file: or hdfs:, and copy finished batches from there; or to Kafka or a database",
+    )
+
+
+def hidden(name: str) -> bool:
+    """Do readers pass over it? As ``HadoopFSUtils.shouldFilterOutPathName`` has it."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+class Files(ABC):
+    """What lies below :attr:`root`. Whatever fails raises ``OSError``."""
+
+    root: str
+    """As Spark takes it."""
+    local: str | None = None
+    """The same as a path of this machine."""
+
+    def uri(self, path: str) -> str:
+        """``path`` as Spark takes it."""
+        return f"{self.root}/{path}"
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """What is in ``folder``, hidden or not; nothing where there is no such folder."""
+
+    @abstractmethod
+    def listed(self, folder: str) -> dict[str, int] | None:
+        """The files in ``folder`` and below that are not hidden, relative to it, with their sizes in bytes; None where
+        there is no such folder."""
+
+    @abstractmethod
+    def size(self, path: str) -> int | None:
+        """Bytes of a file; None where there is none."""
+
+    @abstractmethod
+    def make(self, folder: str) -> None:
+        """With its parents, so that all of them outlast a power failure."""
+
+    @abstractmethod
+    def move(self, source: str, target: str) -> bool:
+        """One atomic step; False where there is no ``source``, or something is at ``target``."""
+
+    @abstractmethod
+    def remove(self, path: str) -> None:
+        """Whatever it is, with all that is in it; nothing where there is nothing."""
+
+    @abstractmethod
+    def sync(self, folder: str) -> None:
+        """All that is in ``folder``, and its own name, outlasts a power failure."""
+
+    @abstractmethod
+    def sync_names(self, folders: set[str]) -> None:
+        """The names in each of ``folders`` do."""
+
+
+def files_at(path: str) -> Files:
+    """The files below ``path``, which names no other scheme than ``file`` or ``hdfs``; one without is Hadoop's default.
+
+    :raises ConfigurationError: that default is another.
+    :raises OSError: Hadoop knows no such file system.
+    """
+    if scheme_of(path) == "file":
+        return LocalFiles(local_path(path))
+    context = SparkContext._active_spark_context
+    assert context is not None  # noqa: S101 — a batch is running
+    jvm: Any = context._jvm
+    configuration = context._jsc.hadoopConfiguration()
+    try:
+        asked = jvm.org.apache.hadoop.fs.Path(path)
+        qualified = str(asked.getFileSystem(configuration).makeQualified(asked).toString())
+        refuse_other_schemes(qualified)
+        return LocalFiles(local_path(qualified)) if scheme_of(qualified) == "file" else HadoopFiles(context, qualified)
+    except Py4JJavaError as error:
+        raise _as_os_error(error) from error
+    except IllegalArgumentException as error:  # a host that nobody knows
+        raise OSError(str(error)) from error
+
+
+class LocalFiles(Files):
+    """On a disk of this machine, or one that all machines have under the same path."""
+
+    def __init__(self, folder: str) -> None:
+        self.local = folder.rstrip("/") or "/"
+        self.root = f"file://{self.local}"
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._at(folder)))
+        except FileNotFoundError:
+            return []
+
+    def listed(self, folder: str) -> dict[str, int] | None:
+        top = self._at(folder)
+        if not os.path.isdir(top):
+            return None
+        found: dict[str, int] = {}
+        for where, folders, names in os.walk(top, onerror=_raise):
+            folders[:] = [name for name in folders if not hidden(name)]
+            for name in names:
+                if not hidden(name):
+                    path = os.path.join(where, name)
+                    found[os.path.relpath(path, top)] = os.path.getsize(path)
+        return found
+
+    def size(self, path: str) -> int | None:
+        try:
+            return os.path.getsize(self._at(path))
+        except FileNotFoundError:
+            return None
+
+    def make(self, folder: str) -> None:
+        make(Path(self._at(folder)))
+
+    def move(self, source: str, target: str) -> bool:
+        # rename(2) replaces a file, or a folder that is empty. Nobody else makes names like ours; whoever publishes the
+        # same batch takes the same source away, and one of two finds it gone.
+        if os.path.lexists(self._at(target)):
+            return False
+        try:
+            os.rename(self._at(source), self._at(target))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def remove(self, path: str) -> None:
+        found = self._at(path)
+        if os.path.isdir(found) and not os.path.islink(found):
+            shutil.rmtree(found)
+        elif os.path.lexists(found):
+            os.unlink(found)
+
+    def sync(self, folder: str) -> None:
+        top = self._at(folder)
+        every = [os.path.dirname(top)]
+        for where, _, names in os.walk(top, onerror=_raise):
+            every += [where, *(os.path.join(where, name) for name in names)]
+        with ThreadPoolExecutor(_SYNCING) as pool:
+            list(pool.map(sync, every))
+
+    def sync_names(self, folders: set[str]) -> None:
+        for folder in sorted(folders):
+            sync(self._at(folder))
+
+    def _at(self, path: str) -> str:
+        return os.path.join(str(self.local), path) if path else str(self.local)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+class HadoopFiles(Files):
+    """On HDFS. What the name node has answered outlasts its death (the edit log), and blocks are on as many machines as
+    the file system is told to write at once (``dfs.replication``, ``dfs.namenode.replication.min``)."""
+
+    def __init__(self, context: SparkContext, root: str) -> None:
+        assert context._gateway is not None  # noqa: S101 — a classic session has one
+        self._gateway = context._gateway
+        self._hadoop = self._gateway.jvm.org.apache.hadoop.fs
+        self.root = root.rstrip("/")
+        configuration = context._jsc.hadoopConfiguration()
+        top = self._hadoop.Path(self.root)
+        self._system = top.getFileSystem(configuration)
+        self._context = self._hadoop.FileContext.getFileContext(top.toUri(), configuration)
+
+    def names(self, folder: str) -> list[str]:
+        found = self._asked(lambda: self._system.listStatus(self._at(folder)))
+        return [] if found is None else sorted(str(status.getPath().getName()) for status in found)
+
+    def listed(self, folder: str) -> dict[str, int] | None:
+        top = self._asked(lambda: self._system.getFileStatus(self._at(folder)))
+        return None if top is None or not top.isDirectory() else dict(self._below(folder, ""))
+
+    def _below(self, folder: str, within: str) -> Iterator[tuple[str, int]]:
+        for status in self._asked(lambda: self._system.listStatus(self._at(f"{folder}/{within}".rstrip("/")))) or ():
+            name = str(status.getPath().getName())
+            if hidden(name):
+                continue
+            if status.isDirectory():
+                yield from self._below(folder, f"{within}{name}/")
+            else:
+                yield f"{within}{name}", int(status.getLen())
+
+    def size(self, path: str) -> int | None:
+        status = self._asked(lambda: self._system.getFileStatus(self._at(path)))
+        return None if status is None else int(status.getLen())
+
+    def make(self, folder: str) -> None:
+        self._asked(lambda: self._system.mkdirs(self._at(folder)))
+
+    def move(self, source: str, target: str) -> bool:
+        if self.size(target) is not None:  # of a folder over a file the name node says more than that it is there
+            return False
+        no_options = self._gateway.new_array(self._hadoop.Options.Rename, 0)
+        try:
+            self._context.rename(self._at(source), self._at(target), no_options)
+        except Py4JJavaError as error:
+            if _kind(error) in _REFUSED:
+                return False
+            raise _as_os_error(error) from error
+        return True
+
+    def remove(self, path: str) -> None:
+        self._asked(lambda: self._system.delete(self._at(path), True))
+
+    def sync(self, folder: str) -> None:
+        """Done when the name node has answered; see the class."""
+
+    def sync_names(self, folders: set[str]) -> None:
+        """The same."""
+
+    def _at(self, path: str) -> Any:
+        return self._hadoop.Path(f"{self.root}/{path}" if path else self.root)
+
+    def _asked(self, question: Any) -> Any:
+        """None where there is no such file."""
+        try:
+            return question()
+        except Py4JJavaError as error:
+            if _kind(error) == "java.io.FileNotFoundException":
+                return None
+            raise _as_os_error(error) from error
+
+
+def _kind(error: Py4JJavaError) -> str:
+    return str(error.java_exception.getClass().getName())
+
+
+def _as_os_error(error: Py4JJavaError) -> OSError:
+    return OSError(str(error.java_exception.toString()))
