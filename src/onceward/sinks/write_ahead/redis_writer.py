@@ -1,0 +1,184 @@
+"""Writes to Redis: a hash for each row, replaced whole, and never by an older version. Driver only.
+
+Compare and replace are one script, which the server runs as one step (Redis documentation, *Scripting with Lua*:
+"atomic execution"). Versions are compared as texts: a Lua number is a double, which holds 53 bits. A row that is
+deleted leaves a tombstone with its version, under a name of its own so that readers find nothing.
+
+What Redis itself forgets (a crash with ``appendfsync everysec``, a replica that is promoted and had not all of it, an
+eviction) is lost here, too: the ledger has counted it.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from onceward.errors import ConfigurationError, DeliveryRefused
+from onceward.sinks.write_ahead.upserts import VERSION_LENGTH, Upsert
+
+if TYPE_CHECKING:
+    import redis
+
+log = logging.getLogger(__name__)
+
+VERSION_FIELD = "_version"
+TOMBSTONES = "onceward:deleted:"
+_TIMEOUT_SECONDS = 30.0
+
+# KEYS: the row, its tombstone. ARGV: version, what it counts by, the tombstone's milliseconds, then fields and values;
+# without any the row is deleted. Answers what became of it, and what stood in the way.
+_SCRIPT = f"""
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'none' and kind ~= 'hash' then return {{'other type', kind}} end
+local stored
+if kind == 'hash' then
+  stored = redis.call('HGET', KEYS[1], '{VERSION_FIELD}')
+  if not stored then return {{'no version', ''}} end
+else
+  stored = redis.call('GET', KEYS[2])
+end
+if stored then
+  local version, counted_by = string.sub(stored, 1, {VERSION_LENGTH}), string.sub(stored, {VERSION_LENGTH} + 2)
+  if counted_by ~= ARGV[2] then return {{'other versions', counted_by}} end
+  if version == ARGV[1] then return {{'done', ''}} end
+  if version > ARGV[1] then return {{'newer', version}} end
+end
+local written = ARGV[1] .. ' ' .. ARGV[2]
+redis.call('DEL', KEYS[1])
+if #ARGV == 3 then
+  redis.call('SET', KEYS[2], written, 'PX', ARGV[3])
+else
+  redis.call('DEL', KEYS[2])
+  redis.call('HSET', KEYS[1], '{VERSION_FIELD}', written, unpack(ARGV, 4))
+end
+return {{'written', ''}}
+"""
+
+
+@dataclass
+class RedisWriter:
+    """Called with what is to be written, as often as it takes.
+
+    :param url: as ``redis.Redis.from_url`` takes it.
+    :param prefix: of all keys.
+    :param tombstone_s: how long the version of a deleted row is kept.
+    """
+
+    url: str = field(repr=False)
+    prefix: str
+    tombstone_s: int
+    _client: redis.Redis | None = field(default=None, init=False, repr=False, compare=False)
+    _script: str = field(default="", init=False, repr=False, compare=False)
+
+    def __call__(self, upserts: Iterable[Upsert]) -> None:
+        """:raises DeliveryRefused: keys that cannot be written, ever; the others are written.
+        :raises Exception: the client's, when the server does not answer or refuses; some may be written."""
+        upserts = list(upserts)
+        if not upserts:
+            return
+        pipe = self._connected().pipeline(transaction=False)
+        for upsert in upserts:
+            key = self.prefix + upsert.key
+            said = [upsert.version, upsert.counted_by, str(1000 * self.tombstone_s), *fields(upsert.row)]
+            pipe.evalsha(self._script, 2, key, TOMBSTONES + key, *said)
+        try:
+            answers = pipe.execute()
+        except client_library().exceptions.NoScriptError:  # the server was restarted, or flushed
+            self._script = ""
+            raise
+        self._must_be_written(upserts, answers)
+
+    def close(self) -> None:
+        """Give back connections; the next call opens them again."""
+        client, self._client, self._script = self._client, None, ""
+        if client is not None:
+            client.close()
+
+    def _must_be_written(self, upserts: Sequence[Upsert], answers: Sequence[Any]) -> None:
+        for upsert, answer in zip(upserts, answers, strict=True):
+            # As texts, should the URL ask for that.
+            word, more = (part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in answer)
+            if word in ("written", "done") or (word == "newer" and upsert.counted_by.startswith("c.")):
+                continue
+            raise DeliveryRefused(
+                f"key {self.prefix + upsert.key!r} cannot be written: {_WHY[word].format(more)}",
+                next_step=_NEXT[word],
+                details={"key": self.prefix + upsert.key},
+            )
+
+    def _connected(self) -> redis.Redis:
+        library = client_library()
+        if self._client is None:
+            self._client = library.Redis.from_url(
+                self.url,
+                # A row's writes are tried again by whoever calls us, and that is said in the log.
+                socket_timeout=_TIMEOUT_SECONDS,
+                socket_connect_timeout=_TIMEOUT_SECONDS,
+                decode_responses=False,
+            )
+        if not self._script:
+            if int(self._client.info("cluster").get("cluster_enabled", 0)):
+                raise ConfigurationError(
+                    "the Redis server is part of a cluster, where a row and its tombstone may lie on different nodes",
+                    next_step="use a server that stands alone, or has replicas",
+                )
+            self._script = str(self._client.script_load(_SCRIPT))
+        return self._client
+
+
+_WHY = {
+    "other type": "it holds a {}, not a hash",
+    "no version": "it holds a hash that this sink has not written",
+    "other versions": "it was written with versions that count by something else ({})",
+    "newer": "it has a newer version ({}) than the ledger can have given out",
+}
+_MOVE = "delete those keys, or pass another prefix=; then start the query again: it begins with this chunk"
+_NEXT = {
+    "other type": _MOVE,
+    "no version": _MOVE,
+    "other versions": f"go on with the pipeline_id and version= that have written it; or {_MOVE}",
+    "newer": f"restore the ledger, if it was lost or restored from an older copy; or {_MOVE}",
+}
+
+
+def fields(row: Any) -> list[str | bytes]:
+    """``row`` as fields and values of a hash; columns that are null have none."""
+    return (
+        []
+        if row is None
+        else [part for name, value in row.items() if value is not None for part in (name, text(value))]
+    )
+
+
+def text(value: Any) -> str | bytes:
+    """Strings and bytes as they are, what is nested as JSON, times as ISO 8601, all else as Spark writes it."""
+    if isinstance(value, (str, bytes)):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, (list, dict)):
+        return json.dumps(value, default=_within, ensure_ascii=False, separators=(",", ":"))
+    return str(value)
+
+
+def _within(value: Any) -> str:
+    """Bytes within JSON as Spark's ``to_json`` has them: Base64."""
+    said = text(value)
+    return base64.b64encode(said).decode() if isinstance(said, bytes) else said
+
+
+def client_library() -> Any:
+    try:
+        import redis
+    except ImportError as error:
+        raise ConfigurationError(
+            f"writing to Redis needs its client: {error}", next_step='pip install "onceward[redis]"'
+        ) from error
+    return redis

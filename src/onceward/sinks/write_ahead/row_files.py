@@ -1,0 +1,210 @@
+"""The rows of a task in a file: written by tasks, read by the driver once the batch is decided.
+
+An Arrow IPC stream, compressed, whose name tells all that is known of it: who wrote it, for which frame of the batch,
+how many rows and bytes it has, and their CRC-32C. So the name is the committable, and a listing of the folder is
+``recover()``. Until all of that is known the file has another name, of which nothing can ever be decided.
+
+The folder may lie on a file system that several machines share. No two tasks have the same name, so nothing is asked of
+it but that what was synced stays, and that it can be opened by its name from elsewhere afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import crc32c
+import pyarrow as pa
+
+from onceward.durable import sync
+from onceward.engine.task_writer import TaskWriter
+from onceward.engine.two_phase import Task
+from onceward.errors import ConfigurationError, LedgerUnreadable, StoreUnreachable, TargetLost
+
+_NAME = re.compile(r"(?P<task>.+-(?P<frame>\d+)-\d+\.\d+)\.(?P<rows>\d+)\.(?P<bytes>\d+)\.(?P<crc>[0-9a-f]{8})\.arrow")
+_PART = ".part"
+_READ_BYTES = 1 << 20
+
+
+class RowFile(NamedTuple):
+    """A file that was written to its end. ``frame``: of the batch's frames which, from 0."""
+
+    name: str
+    frame: int
+    rows: int
+    bytes: int
+    crc32c: int
+
+    @staticmethod
+    def of(name: Any) -> RowFile:
+        """:raises LedgerUnreadable: it is no name of such a file."""
+        found = _NAME.fullmatch(name) if isinstance(name, str) else None
+        if found is None:
+            raise LedgerUnreadable(
+                f"{name!r} is no file of rows that this Onceward has written",
+                next_step="start this pipeline with the release that wrote the ledger record",
+            )
+        return RowFile(name, int(found["frame"]), int(found["rows"]), int(found["bytes"]), int(found["crc"], 16))
+
+    def missing_from(self, folder: Path) -> str | None:
+        """What is wrong with it, if it is not there as it was written; None if it is. Reads all of it."""
+        with reached(folder):
+            try:
+                with (folder / self.name).open("rb") as file:
+                    found_bytes, found_crc = 0, 0
+                    while block := file.read(_READ_BYTES):
+                        found_bytes += len(block)
+                        found_crc = crc32c.crc32c(block, found_crc)
+            except FileNotFoundError:
+                return f"{folder / self.name} (it is gone)"
+        if (found_bytes, found_crc) != (self.bytes, self.crc32c):
+            return f"{folder / self.name} (it has {found_bytes} bytes with checksum {found_crc:08x} now)"
+        return None
+
+    def is_seen_in(self, folder: Path) -> bool:
+        """By the driver, in its full length."""
+        with reached(folder):
+            try:
+                return (folder / self.name).stat().st_size == self.bytes
+            except FileNotFoundError:
+                return False
+
+    def read(self, folder: Path) -> Iterator[pa.RecordBatch]:
+        """Its rows, in their order.
+
+        :raises TargetLost: it is not what was written, although it was a moment ago (:meth:`missing_from`).
+        """
+        rows = 0
+        try:
+            # Not mapped into memory: a file that is cut short meanwhile would then be a SIGBUS.
+            with reached(folder), (folder / self.name).open("rb") as file, pa.ipc.open_stream(file) as stream:
+                for batch in stream:
+                    rows += batch.num_rows
+                    yield batch
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            raise self._lost(folder, str(error)) from error
+        if rows != self.rows:
+            raise self._lost(folder, f"it has {rows} rows")
+
+    def _lost(self, folder: Path, how: str) -> TargetLost:
+        return TargetLost(
+            f"{folder / self.name} was as it had been written, and is not any more: {how}",
+            next_step="find out what else writes to the store; start the query again, which looks at it anew",
+        )
+
+
+class RowFileWriter(TaskWriter):
+    """Writes the rows of one task attempt. A task without rows leaves no file.
+
+    :param folder: the driver has made it.
+    """
+
+    def __init__(self, folder: Path, task: Task) -> None:
+        # The pipeline's name is the folder's already; together they could be too long for a file.
+        self._folder, self._name = folder, task.name.partition("@")[2]
+        self._path = folder / f"{self._name}{_PART}"
+        self._file: _Summing | None = None
+        self._stream: Any = None
+        self._rows = 0
+        self._kept = False
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        if rows.num_rows == 0:
+            return
+        with reached(self._folder):
+            if self._file is None:
+                self._file = _Summing(self._opened())
+                options = pa.ipc.IpcWriteOptions(compression="zstd")
+                self._stream = pa.ipc.new_stream(pa.PythonFile(self._file, mode="w"), rows.schema, options=options)
+            self._stream.write_batch(rows)
+        self._rows += rows.num_rows
+
+    def _opened(self) -> BinaryIO:
+        try:
+            return self._path.open("xb")
+        except FileNotFoundError as error:
+            raise not_shared(self._folder, "the driver has made it, and an executor does not see it") from error
+
+    def pre_commit(self) -> str | None:
+        if self._file is None:
+            return None
+        with reached(self._folder):
+            self._stream.close()
+            self._file.to_disk()
+            name = f"{self._name}.{self._rows}.{self._file.bytes}.{self._file.crc32c:08x}.arrow"
+            self._path = self._path.rename(self._folder / name)
+            sync(self._folder)  # so that the name outlasts a power failure
+        self._kept = True
+        return name
+
+    def close(self) -> None:
+        if self._file is None:
+            return
+        self._file.file.close()
+        if not self._kept:
+            with suppress(OSError):  # the next start of the query lists it, and drops it
+                self._path.unlink(missing_ok=True)
+
+
+class _Summing:
+    """A file that counts what is written to it, as far as Arrow needs one."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.bytes = 0
+        self.crc32c = 0
+
+    @property
+    def closed(self) -> bool:
+        return self.file.closed
+
+    def write(self, data: bytes) -> int:
+        self.file.write(data)
+        self.bytes += len(data)
+        self.crc32c = crc32c.crc32c(data, self.crc32c)
+        return len(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+    def close(self) -> None:
+        """Arrow's, when it forgets us; the writer closes the file."""
+
+    def to_disk(self) -> None:
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+
+def listed(folder: Path) -> list[str]:
+    """The names of all that tasks have left in ``folder``, finished or not."""
+    with reached(folder):
+        try:
+            return sorted(name for name in os.listdir(folder) if name.endswith(_PART) or _NAME.fullmatch(name))
+        except FileNotFoundError:
+            return []
+
+
+def not_shared(folder: Path, how: str) -> ConfigurationError:
+    """Driver and executors do not see the same folder."""
+    return ConfigurationError(
+        f"the store {folder} is not one folder for driver and executors: {how}",
+        next_step="pass store=, a folder of a file system that all of them see under the same path",
+    )
+
+
+@contextmanager
+def reached(folder: Path) -> Iterator[None]:
+    """Inside, what goes wrong with files is told with the folder's name."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreUnreachable(
+            f"the store {folder} cannot be used: {error}",
+            next_step="make the folder readable and writable for driver and executors, and see that its disk has room",
+        ) from error

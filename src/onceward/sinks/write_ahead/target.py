@@ -1,0 +1,223 @@
+"""After the decision, the driver delivers: chunk by chunk, and after each one the ledger says so. Driver only.
+
+On top of what every two-phase target does (:mod:`onceward.engine.two_phase`): committables are files of rows, and a
+committable is committed by removing its file, which comes last. Before it:
+
+1. Before the decision: the driver sees every file that a task has reported, in its full length.
+2. After the decision, or at the next start: all files that are still needed are read and compared with their
+   checksums. Where one is lost nothing more is delivered.
+3. Chunk after chunk: it is delivered, tried again with growing pauses until the target has it; then the ledger record
+   is replaced by one that counts it. Nothing is delivered in between, so that a crash repeats one chunk at most.
+4. The files are removed, and the record says *finished*.
+
+What if an older copy still delivers while a newer one starts? Nothing fences the target. But a copy delivers nothing
+unless it was the chain's owner just before: the count after each chunk is an append by compare-and-set, and where a
+moment has passed since, it is repeated before the next try. So what can reach the target of an older copy is the one
+chunk that it has in its hands, once, at any later time; the newer copy begins with the same chunk, under the same key.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from onceward import events
+from onceward.durable import make
+from onceward.engine.policy import SinkPolicy
+from onceward.engine.target import Prepared, Witness
+from onceward.engine.two_phase import Committer, Patience, TwoPhaseAttempt, TwoPhaseTarget
+from onceward.errors import (
+    CommitInDoubt,
+    ConfigurationError,
+    DeliveryRefused,
+    OncewardError,
+    Recovery,
+    TargetLost,
+    Unfinished,
+)
+from onceward.ledger.chain import Chain
+from onceward.ledger.record import LedgerRecord
+from onceward.sinks.write_ahead.chunks import Chunk, Delivery, told
+from onceward.sinks.write_ahead.row_files import RowFile, not_shared, reached
+from onceward.spark.computation import Computation
+from onceward.spark.query import RunningBatch
+
+log = logging.getLogger(__name__)
+
+KIND = "write_ahead"
+"""Of a ledger record's output: as of ``two_phase``, and what :func:`onceward.sinks.write_ahead.chunks.told` says."""
+
+OWNED_SECONDS = 1.0
+"""How long after an append of ours nobody is asked again whether the chain is still ours."""
+
+Deliver = Callable[[Chunk], object]
+"""Returns None. Anything else is refused: nobody would know what it says (an HTTP answer, of status 500?)."""
+
+
+class WriteAheadTarget(TwoPhaseTarget):
+    """One run of a query.
+
+    :param deliver: the user's; called in the query's own thread, for one chunk after the other. Its ``close``, if it
+        has one, is called when the query has ended; it may be called again after that.
+    :param folder: where tasks store rows, and nobody else's.
+    :param chunk_rows: of batches that are decided from now on.
+    """
+
+    kind = KIND
+
+    def __init__(
+        self,
+        committer: Committer,
+        chain: Chain,
+        policy: SinkPolicy,
+        witness: Witness,
+        *,
+        commit_timeout_s: float,
+        deliver: Deliver,
+        folder: Path,
+        chunk_rows: int,
+    ) -> None:
+        super().__init__(committer, chain, policy, witness, commit_timeout_s=commit_timeout_s)
+        self.deliver = deliver
+        self._folder = folder
+        self._chunk_rows = chunk_rows
+        self._owned_at = 0.0
+
+    def open(self, running: RunningBatch) -> LedgerRecord | None:
+        with reached(self._folder):
+            make(self._folder)
+        return super().open(running)
+
+    def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> WriteAheadAttempt:
+        attempt = WriteAheadAttempt(
+            self.committer, self.chain, self._policy, self.chain.begin(newest), Computation(self._shuffles)
+        )
+        attempt.folder, attempt.chunk_rows = self._folder, self._chunk_rows
+        return attempt
+
+    def finish(self, record: LedgerRecord) -> LedgerRecord:
+        self._owned_at = time.monotonic()  # the decision, or the start, has just come before
+        names = self._committables(record)
+        delivery = Delivery(record, record.outputs[KIND].data, names)
+        try:
+            lost = self._lost(delivery, record)
+            for chunk in delivery.rest(self._folder, lost):
+                if chunk.rows.num_rows:
+                    record = self._delivered(chunk, record)
+                record = self._counted(chunk, record)
+        except TargetLost:
+            # A newer copy that has finished the batch has removed its files, and then it is for Fenced to say so.
+            self._progress(record)
+            raise
+        return super().finish(record)
+
+    def close(self) -> None:
+        super().close()
+        closing = getattr(self.deliver, "close", None)
+        if callable(closing):
+            try:
+                closing()
+            except Exception as error:  # noqa: BLE001 — it is being given up
+                log.debug("closing: %r", error)
+
+    def _lost(self, delivery: Delivery, record: LedgerRecord) -> list[RowFile]:
+        """The files that are gone, and may be left out. :raises TargetLost: may not."""
+        wrong = {file: file.missing_from(self._folder) for file in delivery.needed}
+        lost = {file: how for file, how in wrong.items() if how}
+        self._must_not_be_lost(list(lost.values()), record)
+        return list(lost)
+
+    def _delivered(self, chunk: Chunk, record: LedgerRecord) -> LedgerRecord:
+        """Deliver ``chunk``, as often as it takes.
+
+        :raises Unfinished: the target has not taken it in time. :raises DeliveryRefused: it never will.
+        """
+        patience = Patience(self.commit_timeout_s)
+        ids = {"pipeline": record.pipeline, "batch_id": record.batch.batch_id, "chunk": chunk.number}
+        while True:
+            if time.monotonic() - self._owned_at > OWNED_SECONDS:
+                record = self._progress(record)  # says nothing new, and is refused if the chain is not ours any more
+            try:
+                with events.step(events.DELIVER, **ids):
+                    answer: object = self.deliver(chunk)
+            except DeliveryRefused as refused:
+                self._progress(record)  # of an older copy the target may say so: then it is for Fenced to be said
+                raise _refused(refused, chunk, record) from refused
+            except Exception as error:  # the decision stands: whatever it is, it is tried again
+                if isinstance(error, OncewardError) and error.recovery is Recovery.STOP:
+                    raise
+                log.warning("%s: delivering %s failed: %r", record.pipeline, chunk.key, error)
+                if not patience.wait():
+                    raise self._unfinished(chunk, record, error) from error
+                self._owned_at = 0.0  # others may have come while we waited
+                continue
+            if answer is not None:
+                raise ConfigurationError(
+                    f"deliver() has answered {type(answer).__name__} for chunk {chunk.key}, and what that means is not "
+                    "known; the chunk counts as not delivered",
+                    next_step="let deliver() return None when the target has all rows of the chunk, and raise when it "
+                    "has not (an HTTP answer, say: response.raise_for_status()); then start the query again",
+                )
+            return record
+
+    def _unfinished(self, chunk: Chunk, record: LedgerRecord, error: Exception) -> Unfinished:
+        return Unfinished(
+            f"{record.batch} is decided, and the target has not taken chunk {chunk.number} of {chunk.of} ({chunk.key}) "
+            f"within {self.commit_timeout_s:g} s: {type(error).__name__}: {error}",
+            next_step="see that the target answers; start the query again: it goes on with this chunk before anything "
+            "else",
+            details={"pipeline": record.pipeline, "chunk": chunk.number, "of": chunk.of},
+        )
+
+    def _counted(self, chunk: Chunk, record: LedgerRecord) -> LedgerRecord:
+        """The record that says that ``chunk`` is delivered."""
+        output = record.outputs[KIND]
+        data: Mapping[str, Any] = {**output.data, "delivered": chunk.number + 1}
+        return self._progress(replace(record, outputs={KIND: replace(output, data=data)}))
+
+    def _progress(self, wanted: LedgerRecord) -> LedgerRecord:
+        """An answer that is lost need not cost a repeated chunk: the chain is asked whether it was carried out."""
+        try:
+            written = self.chain.progress(wanted)
+        except CommitInDoubt as doubt:
+            log.warning("%s: progress of %s is in doubt: %s", wanted.pipeline, wanted.batch, doubt)
+            newest = self.chain.settle()
+            known = newest is not None and (newest.sequence, newest.outputs) == (wanted.sequence, wanted.outputs)
+            written = newest if newest is not None and known else self.chain.progress(wanted)
+        self._owned_at = time.monotonic()
+        return written
+
+
+class WriteAheadAttempt(TwoPhaseAttempt):
+    """One attempt at a batch: files of its tasks. ``folder`` and ``chunk_rows`` as the target has them."""
+
+    kind = KIND
+    folder: Path
+    chunk_rows: int
+
+    def prepared(self) -> Prepared:
+        prepared = super().prepared()
+        output = prepared.outputs[KIND]
+        for name in output.data["committables"]:
+            if not RowFile.of(name).is_seen_in(self.folder):
+                # Found out after the decision, it would be lost. But a newer copy of the pipeline may have dropped it
+                # at its start: then it is for Fenced to say so.
+                self._chain.settle()
+                raise not_shared(self.folder, f"an executor has written {name}, and the driver does not see it")
+        data = {**output.data, **told(self.id, self.chunk_rows)}
+        return prepared._replace(outputs={KIND: replace(output, data=data)})
+
+
+def _refused(refused: DeliveryRefused, chunk: Chunk, record: LedgerRecord) -> DeliveryRefused:
+    return DeliveryRefused(
+        f"deliver() refuses chunk {chunk.number} of {chunk.of} ({chunk.key}) of {record.batch} for good: "
+        f"{refused.message}",
+        next_step=refused.next_step
+        or "let deliver() mend such rows, or put them where somebody looks at them; then start the query again: it "
+        "begins with this chunk, and has skipped nothing",
+        details={"pipeline": record.pipeline, "chunk": chunk.number, "of": chunk.of, **refused.details},
+    )

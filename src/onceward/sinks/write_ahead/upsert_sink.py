@@ -1,0 +1,157 @@
+"""``onceward.UpsertSink``: what the user builds and hands to ``foreachBatch``. Driver, and executor tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from onceward.engine.policy import whole_number
+from onceward.engine.target import Write
+from onceward.engine.task_writer import TaskWriter
+from onceward.engine.two_phase import Task
+from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions
+from onceward.ledger.admission import Resume
+from onceward.ledger.chain import Ledger
+from onceward.sinks.write_ahead.chunks import Chunk
+from onceward.sinks.write_ahead.redis_writer import TOMBSTONES, VERSION_FIELD, RedisWriter, client_library
+from onceward.sinks.write_ahead.sink import WriteAheadSink
+from onceward.sinks.write_ahead.upserts import CheckedRows, Upsert, UpsertColumns
+
+WriteUpserts = Callable[[list[Upsert]], object]
+
+
+class UpsertSink(WriteAheadSink):
+    """Writes each row under its key, in Redis or by a function of yours, and never an older one over a newer one.
+
+    A :class:`onceward.WriteAheadSink`: rows are stored, the batch is decided, and then they are written, chunk by
+    chunk. Nothing that is not decided is ever written. What is written again after a crash, or late by an older copy of
+    the pipeline, carries the version that it had, and changes nothing.
+
+    Guarantee: after any crash each key has its row of the newest decided batch that has one, or none if that one
+    deletes it; of several rows of one key in a batch the last, by ``version`` or else by their order. Readers see a
+    batch key by key while it is written, and never a part of a row.
+
+    :param key: the column, or columns, by which rows are the same: strings or whole numbers, not null.
+    :param url: ``redis://user:password@host:port/database``, ``rediss://…`` for TLS: a server that is no cluster. Needs
+        ``onceward[redis]``. Each row is a hash ``<prefix><key>``, a field a column, and ``_version``.
+    :param prefix: of the keys in Redis, such as ``"customer:"``.
+    :param write: instead of ``url``: called as ``deliver`` of a write-ahead sink, with a list of ``ow.Upsert``, one a
+        key. It owes what Redis does here: a smaller version does not replace a larger one, deleted or not.
+    :param version: a column of whole numbers from 0, or timestamps from 1970, that grows with each change of a key;
+        the larger one stays, whatever comes first. None: what is decided later is newer.
+    :param op_column: a column that says what a row is: ``c``, ``r``, ``u``, ``insert``, ``update``, ``upsert``; or
+        ``d``, ``delete``. It is not written. None: nothing is deleted.
+    :param tombstone_s: how long the version of what is deleted is kept in Redis, in seconds. A write that comes later
+        than that from an older copy would be taken for a new row.
+
+    The others, and what is raised, are those of :class:`onceward.WriteAheadSink`.
+    """
+
+    def __init__(
+        self,
+        *,
+        key: str | Sequence[str],
+        pipeline_id: str,
+        ledger: Ledger,
+        store: str | os.PathLike[str],
+        url: str | None = None,
+        prefix: str | None = None,
+        write: WriteUpserts | None = None,
+        version: str | None = None,
+        op_column: str | None = None,
+        tombstone_s: int = 604_800,
+        chunk_rows: int = 1_000,
+        resume: Resume = "checkpoint",
+        batch_attempts: int = 3,
+        batch_timeout_s: float | None = None,
+        commit_timeout_s: float = 60.0,
+    ) -> None:
+        whole_number("tombstone_s", tombstone_s, 1)
+        columns = UpsertColumns(pipeline_id, _names(key), version, op_column)
+        if (url is None) == (write is None):
+            raise ContradictoryOptions("an upsert sink writes to one place", next_step="pass either url= or write=")
+        if write is None:
+            write = _redis_writer(url, prefix, tombstone_s)
+        elif prefix is not None:
+            raise ContradictoryOptions("prefix= is for keys in Redis", next_step="leave it out, or pass url=")
+        if not callable(write):
+            raise ConfigurationError(
+                f"write={write!r} cannot be called", next_step="pass a function that takes a list of ow.Upsert"
+            )
+        super().__init__(
+            deliver=_UpsertChunk(columns, write),
+            pipeline_id=pipeline_id,
+            ledger=ledger,
+            store=store,
+            chunk_rows=chunk_rows,
+            resume=resume,
+            batch_attempts=batch_attempts,
+            batch_timeout_s=batch_timeout_s,
+            commit_timeout_s=commit_timeout_s,
+        )
+        self.columns = columns
+
+    def begin(self, task: Task) -> TaskWriter:
+        """In a task: what can never be written is refused before the decision."""
+        return CheckedRows(self.columns, super().begin(task))
+
+    def _checked(self, frame: DataFrame, where: str | None) -> Write:
+        write = super()._checked(frame, where)
+        self.columns.check(frame.schema)
+        if VERSION_FIELD in frame.columns:
+            raise BadColumn(
+                f"the frame has a column {VERSION_FIELD!r}, which is the sink's own", next_step="give it another name"
+            )
+        return write
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "columns": self.columns}
+
+
+@dataclass(frozen=True)
+class _UpsertChunk:
+    """A ``deliver``. Equal for sinks that write the same to the same place."""
+
+    columns: UpsertColumns
+    write: WriteUpserts
+
+    def __call__(self, chunk: Chunk) -> object:
+        return self.write(self.columns.upserts(chunk))
+
+    def close(self) -> None:
+        if isinstance(self.write, RedisWriter):
+            self.write.close()
+
+
+def _redis_writer(url: Any, prefix: Any, tombstone_s: int) -> RedisWriter:
+    """No error repeats the URL: it may hold a password."""
+    if not isinstance(url, str) or not url.startswith(("redis://", "rediss://", "unix://")):
+        raise ConfigurationError(
+            "UpsertSink(url=…) is no address of a Redis server",
+            next_step="pass redis://user:password@host:port/database, or write= for another target",
+        )
+    if not isinstance(prefix, str) or not prefix or prefix.startswith(TOMBSTONES):
+        raise ConfigurationError(
+            f"prefix={prefix!r} does not set this sink's keys apart",
+            next_step='pass what all of them begin with, such as prefix="customer:"',
+        )
+    try:
+        client_library().Redis.from_url(url)
+    except ValueError:
+        raise ConfigurationError(
+            "UpsertSink(url=…) cannot be read as an address", next_step="write special characters as %25 and the like"
+        ) from None
+    return RedisWriter(url, prefix, tombstone_s)
+
+
+def _names(key: str | Sequence[str]) -> tuple[str, ...]:
+    found = (key,) if isinstance(key, str) else tuple(key)
+    if not found or any(not isinstance(name, str) or not name for name in found) or len(set(found)) < len(found):
+        raise ConfigurationError(
+            f"key={key!r} does not name columns", next_step="pass a column's name, or a list of different ones"
+        )
+    return found
