@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from onceward.verify.findings import STATUS_HELP
-
-if TYPE_CHECKING:
-    from onceward.verify.checker import Question
+from onceward.verify.findings import STATUS_HELP, Findings
 
 
 class Output(str, Enum):
@@ -36,9 +33,24 @@ _PURPOSE = f"Prove or refute exactly-once for a pipeline's topics.\n\n{STATUS_HE
 
 
 def verify(
-    bootstrap_servers: Annotated[str, typer.Option(metavar="HOST:PORT,…", help="The cluster of the output.")],
     pipeline_id: Annotated[str, typer.Option(help="The pipeline to judge.")],
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT,…", help="The cluster of the output's topics; beside a database the sources'."),
+    ] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="The database of the output's tables: postgresql://…. The password may stand in PGPASSWORD.",
+        ),
+    ] = None,
+    files: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder of the output's files.")] = None,
+    ledger_folder: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Of files: the ledger's folder, where it is not below theirs.")
+    ] = None,
     ledger_topic: Annotated[str, typer.Option(help="Where its batches are told of.")] = "onceward-ledger",
+    ledger_table: Annotated[str, typer.Option(help="The same, in a database.")] = "onceward_ledger",
     topic: Annotated[
         list[str] | None, typer.Option(help="An output topic; by default all that its batches name.")
     ] = None,
@@ -49,7 +61,7 @@ def verify(
         bool, typer.Option("--expect-caught-up", help="The pipeline is at rest: lag and open transactions count, too.")
     ] = False,
     shared_topic: Annotated[
-        bool, typer.Option("--shared-topic", help="Others write to the output topics, too.")
+        bool, typer.Option("--shared-topic", "--shared-table", help="Others write to the output, too.")
     ] = False,
     what_is_left: Annotated[
         bool, typer.Option("--what-is-left", help="Do not ask for what compaction and retention have removed.")
@@ -98,26 +110,28 @@ def verify(
 ) -> None:
     from onceward.verify.command import run
 
-    def ask() -> Question:
-        from onceward.verify.checker import Question
-        from onceward.verify.client_settings import settings_from_file
-        from onceward.verify.options import conserves_of
-        from onceward.verify.since import since_of
+    def ask() -> Findings:
+        from onceward.verify.options import answer
 
-        return Question(
-            bootstrap_servers=bootstrap_servers,
+        return answer(
             pipeline_id=pipeline_id,
+            bootstrap_servers=bootstrap_servers,
+            database_url=database_url,
+            files=files,
+            ledger_folder=ledger_folder,
             ledger_topic=ledger_topic,
-            topics=tuple(topic or ()),
-            client=settings_from_file(command_config) if command_config else {},
+            ledger_table=ledger_table,
+            topic=topic or [],
+            command_config=command_config,
             expect_caught_up=expect_caught_up,
-            shared_topic=shared_topic,
+            shared=shared_topic,
             what_is_left=what_is_left,
-            log_dirs=tuple(log_dirs or ()),
-            since=None if since is None else since_of(since),
-            conserves=conserves_of(
-                conserves.value if conserves else None, lineage_headers, lineage_json, each_topic=each_topic
-            ),
+            since=since,
+            conserves=conserves.value if conserves else None,
+            each_topic=each_topic,
+            lineage_headers=lineage_headers,
+            lineage_json=lineage_json,
+            log_dirs=log_dirs or [],
             settle_s=settle,
             patience_s=patience,
             verbose=verbose,

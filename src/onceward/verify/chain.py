@@ -14,6 +14,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from onceward.verify.findings import Findings, place
 from onceward.verify.ledger import Batch, Part, Span, kafka_position
@@ -278,7 +279,8 @@ def _as_many(
 
 
 def _records_to(batch: Batch, topic: str) -> int:
-    return sum(part.count for part in batch.parts if part.topic == topic)
+    rows = sum(part.rows for part in batch.tables if part.table == topic)
+    return rows + sum(part.count for part in batch.parts if part.topic == topic)
 
 
 def _output_only_grows(batches: Sequence[Batch], findings: Findings) -> None:
@@ -300,3 +302,30 @@ def disjoint_parts(batches: Sequence[Batch]) -> dict[tuple[str, int], list[Part]
         if not told or told[-1].last < part.first:
             told.append(part)
     return dict(parts)
+
+
+def ledger_facts(ledger: str, chain: Chain) -> dict[str, Any]:
+    """Where it begins and ends, and what it tells in all. ``ledger``: the name of its topic, or table."""
+    batches = chain.batches
+    if not batches:
+        return {"topic": ledger, "batches": 0}
+    return {
+        "topic": ledger,
+        "batches": len(batches),
+        "records": sum(batch.records for batch in batches),
+        "first_sequence": batches[0].sequence,
+        "last_sequence": batches[-1].sequence,
+        "covered_from_sequence": chain.covered[0].sequence,
+        "begins_at": [span.start for span in batches[0].spans],
+        "ends_at": [span.end for span in batches[-1].spans],
+        "queries": len({batch.query_id for batch in batches}),
+        "supplements": sum(batch.supplement for batch in batches),
+        "skipped": [
+            {
+                "query_id": skipped.query_id,
+                "batches": [skipped.first_batch, skipped.last_batch],
+                "read": [place(*where, first, last) for where, first, last in skipped.ranges],
+            }
+            for skipped in chain.skipped
+        ],
+    }

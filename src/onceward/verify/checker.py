@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onceward.verify.chain import Chain, disjoint_parts, one_chain
+from onceward.verify.chain import Chain, disjoint_parts, ledger_facts, one_chain
 from onceward.verify.cluster import COMMITTED, Cluster, Where
 from onceward.verify.conserves import Conserves, conserve
 from onceward.verify.culprits import leave_undecided, name_culprits
@@ -75,7 +75,7 @@ def check(question: Question) -> Findings:
     _undecided(ledger, question, findings)
     selected = select(ledger.batches, question.since)
     chain = one_chain(selected.batches, findings, complete=selected.complete)
-    findings.facts |= {"pipeline_id": question.pipeline_id, "ledger": _ledger_facts(question.ledger_topic, chain)}
+    findings.facts |= {"pipeline_id": question.pipeline_id, "ledger": ledger_facts(question.ledger_topic, chain)}
     if not chain.batches:
         findings.cannot_judge(f"pipeline {question.pipeline_id}: the ledger {question.ledger_topic} has no batch of it")
     parts = _parts_looked_at(chain, outputs, findings)
@@ -225,32 +225,6 @@ def _epochs(
         elif where in readings:
             judge_output(where, readings[where], folder, epochs, findings)
     findings.facts["epochs"] = epochs.facts()
-
-
-def _ledger_facts(topic: str, chain: Chain) -> dict[str, Any]:
-    batches = chain.batches
-    if not batches:
-        return {"topic": topic, "batches": 0}
-    return {
-        "topic": topic,
-        "batches": len(batches),
-        "records": sum(batch.records for batch in batches),
-        "first_sequence": batches[0].sequence,
-        "last_sequence": batches[-1].sequence,
-        "covered_from_sequence": chain.covered[0].sequence,
-        "begins_at": [span.start for span in batches[0].spans],
-        "ends_at": [span.end for span in batches[-1].spans],
-        "queries": len({batch.query_id for batch in batches}),
-        "supplements": sum(batch.supplement for batch in batches),
-        "skipped": [
-            {
-                "query_id": skipped.query_id,
-                "batches": [skipped.first_batch, skipped.last_batch],
-                "read": [place(*where, first, last) for where, first, last in skipped.ranges],
-            }
-            for skipped in chain.skipped
-        ],
-    }
 
 
 def _topic_facts(readings: Mapping[Where, Reading], findings: Findings) -> dict[str, Any]:

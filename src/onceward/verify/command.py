@@ -9,26 +9,21 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from onceward.verify.findings import CHECKER_FAILED, EXIT_STATUS, CannotTell, Findings
 from onceward.verify.report import as_text
 
-if TYPE_CHECKING:
-    from onceward.verify.checker import Question
 
-
-def run(ask: Callable[[], Question], output: str, stream: TextIO = sys.stdout) -> int:
+def run(ask: Callable[[], Findings], output: str, stream: TextIO = sys.stdout) -> int:
     """Asks, answers, and returns the exit status.
 
-    :param ask: makes the question; a setting that cannot be used comes up there.
+    :param ask: makes the question, and asks it; a setting that cannot be used comes up there.
     :param output: ``json`` or ``text``.
     """
     status: int | None = None
     try:
-        from onceward.verify.checker import check  # here, because it needs confluent-kafka
-
-        findings = check(ask())
+        findings = ask()
     except CannotTell as reason:
         findings = Findings()
         findings.cannot_judge(reason.message)

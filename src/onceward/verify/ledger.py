@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from onceward.verify.findings import CannotTell, place
 
 _VERSION = 2
-_KAFKA = "kafka"
+_KAFKA, _TABLE, _FILES = ("kafka", 1), ("table", 1), ("files", 1)
+_COMMITTABLES = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,24 @@ class Part:
     @property
     def place(self) -> str:
         return place(self.topic, self.partition, self.first, self.last)
+
+
+class TablePart(NamedTuple):
+    """What one batch is told to have put into one table of a database, spelled as the query spells it."""
+
+    table: str
+    rows: int
+    mode: str
+
+
+class FilesPart(NamedTuple):
+    """What one batch is told to have put below a folder: files by their names there, with their sizes in bytes."""
+
+    root: str
+    layout: str
+    format: str
+    rows: int
+    files: Mapping[str, int]
 
 
 class Span(NamedTuple):
@@ -68,6 +87,10 @@ class Batch:
     supplement: bool = False
     """It adds to the batch of the record before it; ``parts`` are only what was added."""
     committed_at_ms: int = 0
+    tables: tuple[TablePart, ...] = ()
+    files: FilesPart | None = None
+    finished: bool = True
+    """Nothing is left to be done for it."""
 
     @property
     def place(self) -> str:
@@ -75,7 +98,8 @@ class Batch:
 
     @property
     def records(self) -> int:
-        return sum(part.count for part in self.parts)
+        rows = sum(part.rows for part in self.tables) + (self.files.rows if self.files else 0)
+        return rows + sum(part.count for part in self.parts)
 
 
 def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
@@ -104,6 +128,9 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
             writes=_writes(told.get("writes")),
             supplement=bool(told.get("supplement", False)),
             committed_at_ms=int(told.get("committed_at_ms", 0)),
+            tables=_tables(told["outputs"]),
+            files=_files(told["outputs"]),
+            finished=told.get("state", "finished") == "finished",
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CannotTell(
@@ -114,18 +141,40 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
 
 def _parts(sequence: int, outputs: Mapping[str, Mapping[str, Any]], where: str) -> tuple[Part, ...]:
     for name, output in outputs.items():
-        if (output["kind"], output["version"]) != (_KAFKA, 1):
+        if (output["kind"], output["version"]) not in (_KAFKA, _TABLE, _FILES):
             raise CannotTell(
                 f"the ledger record at {where} tells of output {name!r}, of kind {output['kind']!r} (version "
-                f"{output['version']}), and this checker can read Kafka's only",
+                f"{output['version']}), and this checker can read those of topics, tables and files",
                 next_step="look at that target with a reader of its own: the ledger record lists what was committed",
             )
     return tuple(
         Part(sequence, topic, int(partition), int(count), int(first), int(last), str(checksum))
         for output in outputs.values()
+        if output["kind"] == _KAFKA[0]
         for topic, partitions in output["data"].items()
         for partition, (count, first, last, checksum) in partitions.items()
     )
+
+
+def _tables(outputs: Mapping[str, Mapping[str, Any]]) -> tuple[TablePart, ...]:
+    told = [(name, output) for name, output in outputs.items() if output["kind"] == _TABLE[0]]
+    return tuple(TablePart(name, int(output["records"]), str(output["data"]["mode"])) for name, output in told)
+
+
+def _files(outputs: Mapping[str, Mapping[str, Any]]) -> FilesPart | None:
+    """Of a batch without rows: no files."""
+    told = next((output for output in outputs.values() if output["kind"] == _FILES[0]), None)
+    if told is None:
+        return None
+    data = told["data"]
+    if data["version"] != _COMMITTABLES:
+        raise ValueError(f"files in form {data['version']}")
+    rows, form = int(told["records"]), str(data["format"])
+    for one in data["committables"]:  # one at most
+        to = f"{one['to']}/" if one["to"] else ""
+        files = {f"{to}{name}": int(size) for name, size in one["files"].items()}
+        return FilesPart(str(one["root"]), str(one["layout"]), form, rows, files)
+    return FilesPart("", "", form, rows, {})
 
 
 def _writes(told: Any) -> tuple[Write, ...] | None:

@@ -14,14 +14,19 @@ from onceward.verify.findings import Findings, place
 from onceward.verify.ledger import kafka_position
 
 
-def look_at_sources(cluster: Cluster, chain: Chain, findings: Findings, *, expect_caught_up: bool) -> None:
-    """Facts per source topic; with ``expect_caught_up`` everything must be at the sources' ends."""
+def look_at_sources(
+    cluster: Cluster, chain: Chain, findings: Findings, *, expect_caught_up: bool, has_group: bool = True
+) -> None:
+    """Facts per source topic; with ``expect_caught_up`` everything must be at the sources' ends.
+
+    :param has_group: the pipeline commits offsets to a consumer group of its own.
+    """
     sources: dict[str, Any] = {}
     findings.facts["sources"] = sources
     if not chain.batches:
         return
-    group = cluster.group_offsets()
-    if group is None and expect_caught_up:
+    group = cluster.group_offsets() if has_group else None
+    if group is None and expect_caught_up and has_group:
         findings.cannot_judge(f"the lag of consumer group {cluster.group}: DESCRIBE on it is not granted")
     for number, span in enumerate(chain.batches[-1].spans):
         position = kafka_position(span.end)

@@ -43,6 +43,16 @@ def topic_sentence(facts: dict[str, Any]) -> str:
     return "every record belongs to one batch, every batch is whole"
 
 
+def _table_words(facts: dict[str, Any]) -> str:
+    if facts["anomalies"]:
+        return "violated: " + ", ".join(facts["anomalies"])
+    if facts["unaccounted_rows"]:
+        return f"{facts['unaccounted_rows']:,} rows of others"
+    if facts["replaced_rows"]:
+        return "every row is of one batch's transaction"
+    return "every row is of one batch's transaction, every batch has as many as it was told to write"
+
+
 def _conservation(facts: dict[str, Any] | None) -> Iterator[str]:
     if facts is None:
         return
@@ -72,6 +82,15 @@ def _lines(findings: Findings) -> Iterator[str]:
             f"  topic {topic}: {facts['records']:,} records in {facts['partitions']} partitions, {facts['batches']:,} "
             f"batches, {facts['aborted_records']:,} aborted records hidden; {topic_sentence(facts)}"
         )
+    for table, facts in findings.facts.get("tables", {}).items():
+        line = f"  table {table}: {facts['rows']:,} rows, {facts['batches']:,} batches"
+        if facts["replaced_rows"]:
+            line += f", {facts['replaced_rows']:,} rows replaced or removed by later batches"
+        yield f"{line}; {_table_words(facts)}"
+    if files := findings.facts.get("files"):
+        words = "every file belongs to one batch, and is as it was when its batch was decided"
+        words = "violated" if findings.anomalies else words
+        yield f"  files below {files['path']}: {files['files']:,} of {files['batches']:,} batches; {words}"
     yield from _conservation(findings.facts.get("conservation"))
     for source, facts in findings.facts.get("sources", {}).items():
         if "records_behind" in facts:
