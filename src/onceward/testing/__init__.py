@@ -1,7 +1,9 @@
 """What users test their own pipelines with: a real broker, fault points and verdicts.
 
 :class:`LocalKafka` starts an Apache Kafka for the length of a test; with pytest the fixture ``local_kafka`` is there
-as soon as Onceward is installed (:mod:`onceward.testing.pytest_plugin`). :class:`LocalPostgres` is a real PostgreSQL.
+as soon as Onceward is installed (:mod:`onceward.testing.pytest_plugin`). :class:`LocalPostgres` is a real PostgreSQL,
+:class:`LocalMySQL` a real MySQL or MariaDB,
+:class:`LocalRedis` a real Redis (fixture ``local_redis``).
 :mod:`onceward.testing.sink_contract` is the suite for a sink of your own. :func:`arm_from_environment` lets a test kill
 a job at an exact step (:mod:`onceward.testing.faults`); :class:`KafkaProxy` (``LocalKafka(proxied=True)``) loses,
 delays and holds single requests between clients and brokers. :func:`read_topic` and :func:`exactly_once` tell the
@@ -11,7 +13,9 @@ outcome.
 from onceward.testing.faults import arm_from_environment, fired_faults
 from onceward.testing.kafka_node import KafkaNode
 from onceward.testing.local_kafka import LocalKafka
+from onceward.testing.local_mysql import LocalMySQL
 from onceward.testing.local_postgres import LocalPostgres
+from onceward.testing.local_redis import LocalRedis
 from onceward.testing.proxy import KafkaProxy, ProxyFault
 from onceward.testing.topic_reader import ReadRecord, read_topic
 from onceward.testing.verdict import Verdict, exactly_once
@@ -20,7 +24,9 @@ __all__ = [
     "KafkaNode",
     "KafkaProxy",
     "LocalKafka",
+    "LocalMySQL",
     "LocalPostgres",
+    "LocalRedis",
     "ProxyFault",
     "ReadRecord",
     "Verdict",

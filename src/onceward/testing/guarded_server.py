@@ -1,6 +1,6 @@
 """A server's process for the length of a test: it never outlives the process that started it, however that ends.
 
-Called by :mod:`kafka_node` and :mod:`local_postgres`. Between the server and us stands a guard
+Called by :mod:`kafka_node`, :mod:`local_postgres` and :mod:`local_mysql`. Between the server and us stands a guard
 (:mod:`onceward.testing.process_guard`), which takes it down when we are gone.
 """
 

@@ -1,4 +1,4 @@
-"""The pytest plugin: a real Kafka for anybody's tests, started when the first test asks for it.
+"""The pytest plugin: a real Kafka and a real Redis for anybody's tests, started when the first test asks for them.
 
 pytest loads this module by itself wherever Onceward is installed, so it imports nothing heavy at the top. In a test::
 
@@ -25,6 +25,7 @@ import pytest
 
 if TYPE_CHECKING:
     from onceward.testing.local_kafka import LocalKafka
+    from onceward.testing.local_redis import LocalRedis
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +41,12 @@ def local_kafka(local_kafka_settings: dict[str, Any]) -> Iterator[LocalKafka]:
 
     with LocalKafka(**local_kafka_settings) as kafka:
         yield kafka
+
+
+@pytest.fixture(scope="session")
+def local_redis() -> Iterator[LocalRedis]:
+    """A running :class:`~onceward.testing.local_redis.LocalRedis` for the whole run: give each test its own prefix."""
+    from onceward.testing.local_redis import LocalRedis
+
+    with LocalRedis() as redis:
+        yield redis
