@@ -7,10 +7,19 @@ from __future__ import annotations
 
 import importlib.util
 import signal
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+
+class Sink(str, Enum):
+    """Where the job of the demo writes to."""
+
+    kafka = "kafka"
+    postgres = "postgres"
+    files = "files"
 
 
 def demo(
@@ -18,11 +27,15 @@ def demo(
     at_least_once: Annotated[
         bool, typer.Option("--at-least-once", help="Use Spark's own Kafka sink instead, and see its duplicates.")
     ] = False,
+    sink: Annotated[Sink, typer.Option(help="Where the job writes to.")] = Sink.kafka,
     nodes: Annotated[int, typer.Option(help="Brokers: 1, or 3 with every topic on three replicas.")] = 1,
     broker_version: Annotated[str, typer.Option(help="Kafka release; 4.3.1 and 3.9.1 are tested.")] = "4.3.1",
     master: Annotated[str, typer.Option(help="Spark master, such as local-cluster[2,1,1200].")] = "local[2]",
     seconds: Annotated[float, typer.Option(help="Over how long the input is spread, in seconds.")] = 90.0,
     window_seconds: Annotated[int, typer.Option(help="Length of the tumbling window, in seconds.")] = 20,
+    kills: Annotated[
+        int | None, typer.Option(help="So many kills, at random moments, instead of the planned few.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the input and of the random kill.")] = 1,
     json_only: Annotated[bool, typer.Option("--json-only", help="Show nothing but the JSON line.")] = False,
     log_dir: Annotated[Path | None, typer.Option(help="Keep the logs of broker and job in this folder.")] = None,
@@ -32,7 +45,7 @@ def demo(
     Status 0: every expected number is visible exactly once, and `onceward verify` agrees. Status 1: it is not so
     (always with --at-least-once), or the run proves nothing because a planned kill did not happen.
     """
-    _require_demo_extra()
+    _require_demo_extra(sink)
     from onceward.demo.play import play
     from onceward.demo.report import show
     from onceward.demo.screen import Screen
@@ -42,11 +55,13 @@ def demo(
         records=records,
         seed=seed,
         delivery="at_least_once" if at_least_once else "exactly_once",
+        sink=sink.value,
         nodes=nodes,
         broker_version=broker_version,
         master=master,
         window_seconds=window_seconds,
         produce_seconds=seconds,
+        kills=kills,
     )
     signal.signal(signal.SIGTERM, _leave)
     with Screen(quiet=json_only) as screen:
@@ -61,11 +76,12 @@ def _leave(number: int, _frame: Any) -> None:
     raise SystemExit(128 + number)
 
 
-def _require_demo_extra() -> None:
+def _require_demo_extra(sink: Sink) -> None:
     from onceward.errors import ConfigurationError
 
-    missing = [name for name in ("confluent_kafka", "psutil") if importlib.util.find_spec(name) is None]
+    needed = ["confluent_kafka", "psutil", *(["psycopg", "adbc_driver_postgresql"] if sink is Sink.postgres else [])]
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigurationError(
-            f"the demo needs {' and '.join(missing)}", next_step='run pip install "onceward[demo]"'
+            f"the demo needs {' and '.join(missing)}", next_step='run pip install "onceward[demo,postgresql]"'
         )

@@ -9,24 +9,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from onceward.demo.settings import OUTPUT_TOPIC, PIPELINE_ID
-from onceward.testing.local_kafka import LocalKafka
-from onceward.testing.topic_reader import read_topic
-from onceward.testing.verdict import Verdict, exactly_once
+from onceward.testing.verdict import Verdict
 
 _CHECKER_SECONDS = 300
 
 
 @dataclass(frozen=True)
 class OutputFacts:
-    """The output topic: what a ``read_committed`` reader sees against the model, and how many records it is not shown:
-    those of aborted attempts."""
+    """The output: what a reader sees against the model; in a topic, how many records it is not shown: those of aborted
+    attempts (None: elsewhere there is no such thing); and what killed attempts have left behind, in words."""
 
     verdict: Verdict[str]
-    aborted_records_hidden: int
+    aborted_records_hidden: int | None = None
+    left_over: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -56,19 +54,9 @@ class CheckerFacts:
         return told or [f"onceward verify says {self.answer['verdict']}"]
 
 
-def read_output(kafka: LocalKafka, expected: set[str]) -> OutputFacts:
-    """Read the output topic twice, committed and uncommitted."""
-    committed = read_topic(kafka.bootstrap_servers, OUTPUT_TOPIC, "read_committed")
-    uncommitted = read_topic(kafka.bootstrap_servers, OUTPUT_TOPIC, "read_uncommitted")
-    verdict = exactly_once(expected, [(record.key or b"").decode() for record in committed])
-    return OutputFacts(verdict, aborted_records_hidden=len(uncommitted) - len(committed))
-
-
-def ask_the_checker(kafka: LocalKafka) -> CheckerFacts:
-    """Is the pipeline exactly once, at the end of its source, and does every record on the brokers' disks say so?"""
-    command = [sys.executable, "-m", "onceward.verify", "--bootstrap-servers", kafka.bootstrap_servers]
-    command += ["--pipeline-id", PIPELINE_ID, "--topic", OUTPUT_TOPIC, "--expect-caught-up", "--output", "json"]
-    command += [part for node in kafka.nodes for part in ("--log-dirs", str(node.data_folder))]
+def ask(*question: str) -> CheckerFacts:
+    """``onceward verify`` with these options."""
+    command = [sys.executable, "-m", "onceward.verify", *question, "--output", "json"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_CHECKER_SECONDS, check=False)
     except subprocess.TimeoutExpired:

@@ -6,6 +6,8 @@ write it when the window closes. Runs in the driver of the job's process (:mod:`
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
@@ -14,6 +16,7 @@ import onceward as ow
 from onceward.demo.people import VALID_LENGTH
 from onceward.demo.settings import (
     INPUT_TOPIC,
+    OUTPUT_TABLE,
     OUTPUT_TOPIC,
     PIPELINE_ID,
     WATERMARK_DELAY_SECONDS,
@@ -24,7 +27,7 @@ _PERSON = "id BIGINT, name STRING, identifyNumber STRING"
 
 
 def clean_people(people: DataFrame, window_seconds: int) -> DataFrame:
-    """Kafka records of people → one row per window and valid number: ``key`` is the number, ``value`` JSON."""
+    """Kafka records of people → one row per window and valid number: ``number``, ``id``, ``name``, ``window``."""
     number = F.col("person.identifyNumber")
     # Spark moves a filter that does not mention the event time below the watermark, and then a record that is filtered
     # out does not move time on: tombstones could not close a window. So the condition mentions it.
@@ -35,8 +38,20 @@ def clean_people(people: DataFrame, window_seconds: int) -> DataFrame:
         .where(valid)
         .groupBy(F.window("timestamp", f"{window_seconds} seconds"), number.alias("number"))
         .agg(F.max("person.id").alias("id"), F.max("person.name").alias("name"))
-        .select(F.col("number").alias("key"), F.to_json(F.struct("id", "name", "number", "window")).alias("value"))
     )
+
+
+def as_records(rows: DataFrame) -> DataFrame:
+    """For a topic: ``key`` is the number, ``value`` JSON."""
+    return rows.select(
+        F.col("number").alias("key"), F.to_json(F.struct("id", "name", "number", "window")).alias("value")
+    )
+
+
+def as_columns(rows: DataFrame) -> DataFrame:
+    """For a table."""
+    window = (F.col("window.start").alias("from_time"), F.col("window.end").alias("to_time"))
+    return rows.select("number", "id", "name", *window)
 
 
 def start_exactly_once(spark: SparkSession, settings: JobSettings) -> StreamingQuery:
@@ -44,20 +59,27 @@ def start_exactly_once(spark: SparkSession, settings: JobSettings) -> StreamingQ
     people = ow.kafka_source(
         spark, bootstrap_servers=settings.bootstrap_servers, topic=INPUT_TOPIC, starting="earliest"
     )
+    shaped = as_records if settings.sink == "kafka" else as_columns
     return (
-        clean_people(people, settings.window_seconds)
+        shaped(clean_people(people, settings.window_seconds))
         .writeStream.queryName("people-etl")
         .option("checkpointLocation", settings.checkpoint)
         .trigger(processingTime="1 second")
         .outputMode("append")
-        .foreachBatch(
-            ow.KafkaSink(
-                bootstrap_servers=settings.bootstrap_servers,
-                topic=OUTPUT_TOPIC,
-                pipeline_id=PIPELINE_ID,
-            )
-        )
+        .foreachBatch(_sink(settings))
         .start()
+    )
+
+
+def _sink(settings: JobSettings) -> Callable[[DataFrame, int], None]:
+    if settings.sink == "postgres":
+        return ow.DatabaseSink(url=settings.address, table=OUTPUT_TABLE, pipeline_id=PIPELINE_ID)
+    if settings.sink == "files":
+        return ow.FileSink(path=settings.address, pipeline_id=PIPELINE_ID)
+    return ow.KafkaSink(
+        bootstrap_servers=settings.bootstrap_servers,
+        topic=OUTPUT_TOPIC,
+        pipeline_id=PIPELINE_ID,
     )
 
 
@@ -71,7 +93,7 @@ def start_at_least_once(spark: SparkSession, settings: JobSettings) -> Streaming
         .load()
     )
     return (
-        clean_people(people, settings.window_seconds)
+        as_records(clean_people(people, settings.window_seconds))
         .writeStream.queryName("people-etl")
         .option("checkpointLocation", settings.checkpoint)
         .trigger(processingTime="1 second")

@@ -20,7 +20,7 @@ from onceward.demo.invalid import DemoInvalid
 from onceward.demo.job_news import News
 from onceward.demo.job_process import DemoJob
 from onceward.demo.kill_plan import Kill
-from onceward.demo.output_tail import OutputTail
+from onceward.demo.outputs.output import Tail
 from onceward.demo.screen import Screen
 from onceward.demo.settings import WATERMARK_DELAY_SECONDS, DemoSettings, JobSettings
 from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, fired_faults
@@ -49,7 +49,7 @@ class JobLives:
         job: JobSettings,
         screen: Screen,
         stream: InputStream,
-        tail: OutputTail,
+        tail: Tail,
     ) -> None:
         self._settings = settings
         self._job_settings = job
@@ -119,6 +119,9 @@ class JobLives:
 
     def _trigger(self, kill: Kill) -> Callable[[News | None], bool]:
         """A function that is asked again and again, with the newest news, whether to kill now."""
+        if kill.trigger == "after_the_start":
+            began = time.monotonic()
+            return lambda _news: time.monotonic() >= began + kill.delay_s
         if kill.trigger == "after_a_commit":
             return _AfterACommit(kill.delay_s)
         if kill.trigger == "output_grows":
@@ -131,9 +134,10 @@ class JobLives:
         if news is not None:
             self._hear(news)
         self._show_progress()
-        if self._screen.seconds > self._settings.limit_seconds:
+        limit_s = self._settings.limit_seconds * (1 + (self._settings.kills or 0) / 10)
+        if self._screen.seconds > limit_s:
             raise DemoInvalid(
-                f"not done after {self._settings.limit_seconds:g} s\n{job.log_tail()}",
+                f"not done after {limit_s:g} s\n{job.log_tail()}",
                 next_step="look at the job's log above",
             )
         return news
@@ -147,7 +151,7 @@ class JobLives:
         elif news.is_step(events.COMMIT, "finished"):
             again = self._killed and news.batch_id == self._killed[-1].unfinished_batch
             how = "run again and committed" if again else "committed"
-            self._back(f"batch {news.batch_id} {how} under epoch {news.details.get('epoch')}")
+            self._back(f"batch {news.batch_id} {how}{_as_who(news)}")
         elif news.is_step(events.ABORT, "started"):
             self._screen.say(f"batch {news.batch_id} is being aborted and will run again")
         elif news.what == "running" and not self._settings.exactly_once:
@@ -172,7 +176,8 @@ class JobLives:
         self._down_since = self._screen.seconds
         batch = f"batch {unfinished} unfinished" if unfinished is not None else "between batches"
         self._screen.say(
-            f"kill -9, number {number}: {kill.where} ({batch}). {kill.meaning[:1].upper()}{kill.meaning[1:]}", "red"
+            f"kill -9, number {number}: {kill.where} ({batch}). {kill.meaning[:1].upper()}{kill.meaning[1:]}".rstrip(),
+            "red",
         )
 
     def _show_progress(self) -> None:
@@ -194,6 +199,13 @@ class JobLives:
         )
 
 
+def _as_who(news: News) -> str:
+    """By which of the pipeline's attempts, in its target's words."""
+    if "epoch" in news.details:
+        return f" under epoch {news.details['epoch']}"
+    return f" as {news.details['attempt']}" if "attempt" in news.details else ""
+
+
 class _AfterACommit:
     """Due some time after this life's first commit."""
 
@@ -208,12 +220,12 @@ class _AfterACommit:
 
 
 class _OutputGrows:
-    """Due when records show up in the output topic that belong to a batch after ``begun``.
+    """Due when records show up in the output that belong to a batch after ``begun``.
 
     Not while the batch that was interrupted last is written again: that one is a duplicate already.
     """
 
-    def __init__(self, checkpoint: Path, tail: OutputTail, begun: int) -> None:
+    def __init__(self, checkpoint: Path, tail: Tail, begun: int) -> None:
         self._checkpoint = checkpoint
         self._tail = tail
         self._begun = begun

@@ -9,9 +9,9 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from onceward.demo.settings import DemoSettings
+from onceward.demo.settings import DemoSettings, SinkName
 
-Trigger = Literal["fault_point", "after_a_commit", "output_grows"]
+Trigger = Literal["fault_point", "after_the_start", "after_a_commit", "output_grows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class Kill:
     """One ``kill -9``.
 
     ``trigger``: ``fault_point``, the job itself at the step that ``fault`` names (:mod:`onceward.testing.faults`);
-    ``after_a_commit``, from outside ``delay_s`` seconds after this life's first commit; ``output_grows``, from outside
+    ``after_the_start`` and ``after_a_commit``, from outside ``delay_s`` seconds after this life began, or committed for
+    the first time; ``output_grows``, from outside
     as soon as new records show in the output topic.
     """
 
@@ -31,13 +32,39 @@ class Kill:
 
 
 def kill_plan(settings: DemoSettings) -> tuple[Kill, ...]:
-    """At least three kills."""
-    return _exactly_once_plan(settings.seed) if settings.exactly_once else _AT_LEAST_ONCE_PLAN
+    """At least three kills, unless the settings say how many."""
+    if not settings.exactly_once:
+        return _AT_LEAST_ONCE_PLAN
+    if settings.kills is not None:
+        return _random_plan(settings.sink, settings.kills, random.Random(settings.seed))  # noqa: S311  moments
+    delay_s = round(random.Random(settings.seed).uniform(0.5, 4.0), 2)  # noqa: S311  a moment, not a secret
+    at_random = Kill(
+        "from outside, at a random moment",
+        "after_a_commit",
+        delay_s=delay_s,
+        meaning="wherever the job happens to be",
+    )
+    return (*_AT_STEPS[settings.sink], at_random)
 
 
-def _exactly_once_plan(seed: int) -> tuple[Kill, ...]:
-    delay_s = round(random.Random(seed).uniform(0.5, 4.0), 2)  # noqa: S311  a moment, not a secret
-    return (
+def _random_plan(sink: SinkName, kills: int, chance: random.Random) -> tuple[Kill, ...]:
+    """Half of them some time after a commit, a quarter before there can be one, a quarter at a step of the engine."""
+    return tuple(_at_random(sink, chance) for _ in range(kills))
+
+
+def _at_random(sink: SinkName, chance: random.Random) -> Kill:
+    kind = chance.random()
+    if kind < 0.5:
+        delay_s = round(chance.uniform(0.0, 4.0), 2)
+        return Kill(f"{delay_s} s after its first commit", "after_a_commit", delay_s=delay_s)
+    if kind < 0.75:
+        delay_s = round(chance.uniform(2.0, 12.0), 2)
+        return Kill(f"{delay_s} s after its start", "after_the_start", delay_s=delay_s)
+    return chance.choice(_AT_STEPS[sink])
+
+
+_AT_STEPS: dict[SinkName, tuple[Kill, ...]] = {
+    "kafka": (
         Kill(
             "inside the send phase",
             "fault_point",
@@ -57,13 +84,50 @@ def _exactly_once_plan(seed: int) -> tuple[Kill, ...]:
             fault="lease:finished:1>ledger:finished:1:kill",
             meaning="everything of the batch is on the broker, nothing is committed",
         ),
+    ),
+    # A step of this name is there only where a batch has rows.
+    "postgres": (
         Kill(
-            "from outside, at a random moment",
-            "after_a_commit",
-            delay_s=delay_s,
-            meaning="wherever the job happens to be",
+            "after the rows were staged, before they are moved",
+            "fault_point",
+            fault="move:started:1:kill",
+            meaning="tasks have committed all rows to a staging table; the transaction is open, with the ledger's row",
         ),
-    )
+        Kill(
+            "after the rows were moved, before COMMIT",
+            "fault_point",
+            fault="move:finished:1:kill",
+            meaning="rows and ledger record are in the open transaction, nothing is committed",
+        ),
+        Kill(
+            "between COMMIT and Spark's commit log",
+            "fault_point",
+            fault="move:finished:1>commit:finished:1:kill",
+            meaning="the batch is visible, and Spark does not know it",
+        ),
+    ),
+    # Only a batch with files is published.
+    "files": (
+        Kill(
+            "after the decision, before the files are published",
+            "fault_point",
+            fault="publish:started:1:kill",
+            meaning="the ledger names the files, and no reader sees them yet",
+        ),
+        Kill(
+            "after the next start has published them",
+            "fault_point",
+            fault="publish:finished:1:kill",
+            meaning="the batch is visible, and Spark does not know it",
+        ),
+        Kill(
+            "after Spark's job, before the decision",
+            "fault_point",
+            fault="send:finished:3:kill",
+            meaning="files are written, hidden, and named nowhere",
+        ),
+    ),
+}
 
 
 _AT_LEAST_ONCE_PLAN = tuple(

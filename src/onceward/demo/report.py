@@ -18,8 +18,10 @@ from onceward.demo.settings import DemoSettings
 @dataclass(frozen=True)
 class DemoResult:
     """One run. ``batches`` is the number of batches finished, with Onceward's sink those in the ledger; ``group_lag``
-    None without it. ``violations`` in words, empty when the promise was kept."""
+    None where no consumer group takes part. ``aborted_records_hidden``: None where the target has no such thing.
+    ``violations`` in words, empty when the promise was kept."""
 
+    sink: str
     delivery: str
     broker_version: str
     nodes: int
@@ -30,7 +32,8 @@ class DemoResult:
     lost: int
     duplicates: int
     unexpected: int
-    aborted_records_hidden: int
+    aborted_records_hidden: int | None
+    left_over: int
     kills: int
     killed_at: list[str]
     batches: int
@@ -58,6 +61,7 @@ def judge(
 ) -> DemoResult:
     """The result of a run with these facts. ``checked`` None: the sink keeps no ledger that could be checked."""
     violations = [] if output.verdict.holds else [str(output.verdict)]
+    violations += [f"left over: {what}" for what in output.left_over]
     if checked is not None:
         violations += checked.violations
         if output.aborted_records_hidden == 0:
@@ -65,6 +69,7 @@ def judge(
     elif not violations:
         violations.append("INVALID: the kills caused no duplicates, so this comparison shows nothing; run it again")
     return DemoResult(
+        sink=settings.sink,
         delivery=settings.delivery,
         broker_version=settings.broker_version,
         nodes=settings.nodes,
@@ -76,6 +81,7 @@ def judge(
         duplicates=output.verdict.duplicates.total(),
         unexpected=output.verdict.unexpected.total(),
         aborted_records_hidden=output.aborted_records_hidden,
+        left_over=len(output.left_over),
         kills=len(killed),
         killed_at=[one.kill.where for one in killed],
         batches=checked.batches if checked is not None else batches,
@@ -87,9 +93,8 @@ def judge(
 
 def show(result: DemoResult, console: Console) -> None:
     """The table, and what it means."""
-    table = Table(
-        title=f"{_SINK[result.delivery]} on Kafka {result.broker_version}, {result.nodes} node(s)", show_header=False
-    )
+    sink = _SINK[result.sink] if result.delivery == "exactly_once" else "Spark's own Kafka sink"
+    table = Table(title=f"{sink} behind Kafka {result.broker_version}, {result.nodes} node(s)", show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_column()
@@ -105,20 +110,28 @@ _BATCHES = {
     "exactly_once": "micro-batches in the ledger; `onceward verify` looked at each",
     "at_least_once": "finished micro-batches",
 }
-_SINK = {"exactly_once": "Onceward's KafkaSink", "at_least_once": "Spark's own Kafka sink"}
+_SINK = {
+    "kafka": "Onceward's KafkaSink",
+    "postgres": "Onceward's DatabaseSink, to PostgreSQL,",
+    "files": "Onceward's FileSink",
+}
+_READER = {"kafka": "a read_committed reader", "postgres": "a SELECT", "files": "a reader of Parquet"}
 
 
 def _rows(result: DemoResult) -> list[tuple[str, int, str]]:
     rows = [
         ("input", result.input, "records written to the input topic while the job ran"),
         ("expected", result.expected, "distinct numbers of 18 characters among them"),
-        ("visible", result.visible, "records that a read_committed reader sees"),
+        ("visible", result.visible, f"records that {_READER[result.sink]} sees"),
         ("lost", result.lost, "expected and not visible"),
         ("duplicates", result.duplicates, "visible more than once"),
-        ("aborted, hidden", result.aborted_records_hidden, "records of killed attempts that no such reader sees"),
+        ("left over", result.left_over, "staging tables, hidden files: what killed attempts had begun"),
         ("kills", result.kills, "; ".join(dict.fromkeys(result.killed_at))),
         ("batches", result.batches, _BATCHES[result.delivery]),
     ]
+    if result.aborted_records_hidden is not None:
+        hidden = "records of killed attempts that no such reader sees"
+        rows.append(("aborted, hidden", result.aborted_records_hidden, hidden))
     if result.group_lag is not None:
         rows.append(("lag", result.group_lag, "of the pipeline's consumer group"))
     return rows

@@ -9,9 +9,11 @@ from typing import Literal
 from onceward.errors import ConfigurationError
 
 Delivery = Literal["exactly_once", "at_least_once"]
+SinkName = Literal["kafka", "postgres", "files"]
 
 INPUT_TOPIC = "people"
 OUTPUT_TOPIC = "people-clean"
+OUTPUT_TABLE = "people_clean"
 PIPELINE_ID = "people-etl"
 PARTITIONS = 4
 WATERMARK_DELAY_SECONDS = 5
@@ -21,18 +23,21 @@ WATERMARK_DELAY_SECONDS = 5
 class DemoSettings:
     """One run. Checked when built.
 
-    ``produce_seconds``: over how long the input is spread; it takes longer when the planned kills do.
-    ``window_seconds``: the tumbling window of the ETL. ``limit_seconds``: after that long the run has failed.
+    ``sink``: where the job writes to. ``produce_seconds``: over how long the input is spread; it takes longer when the
+    kills do. ``window_seconds``: the tumbling window of the ETL. ``kills``: so many at random moments, by ``seed``;
+    None: the planned few. ``limit_seconds``: after that long, and a tenth more for each such kill, the run has failed.
     """
 
     records: int = 200_000
     seed: int = 1
     delivery: Delivery = "exactly_once"
+    sink: SinkName = "kafka"
     nodes: int = 1
     broker_version: str = "4.3.1"
     master: str = "local[2]"
     window_seconds: int = 20
     produce_seconds: float = 90.0
+    kills: int | None = None
     limit_seconds: float = 1_200.0
 
     def __post_init__(self) -> None:
@@ -42,6 +47,16 @@ class DemoSettings:
             )
         if self.window_seconds < 1 or self.produce_seconds <= 0:
             raise ConfigurationError("window and produce seconds must be positive", next_step="leave them out")
+        if self.kills is not None and (self.kills < 1 or not self.exactly_once):
+            raise ConfigurationError(
+                f"{self.kills} random kills are none, or are asked for with --at-least-once, which has its own plan",
+                next_step="use --kills 1 or more, and leave out --at-least-once",
+            )
+        if self.sink != "kafka" and not self.exactly_once:
+            raise ConfigurationError(
+                "at-least-once is shown with Spark's own Kafka sink alone",
+                next_step="leave out --sink, or --at-least-once",
+            )
 
     @property
     def exactly_once(self) -> bool:
@@ -51,7 +66,8 @@ class DemoSettings:
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """What the job's process is told, as JSON on its command line."""
+    """What the job's process is told, as JSON on its command line. ``address``: of the output, where it is not the
+    cluster of the input."""
 
     bootstrap_servers: str
     checkpoint: str
@@ -59,6 +75,8 @@ class JobSettings:
     delivery: Delivery
     master: str
     window_seconds: int
+    sink: SinkName = "kafka"
+    address: str = ""
 
     def to_json(self) -> str:
         """One line of JSON."""
