@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 import tiers
 from onceward import spark_conf
-from onceward.testing import LocalKafka, LocalPostgres
+from onceward.testing import LocalKafka, LocalMySQL, LocalPostgres
 
 pytest_plugins = ["fault_table", "no_java"]
 
@@ -59,6 +59,20 @@ def kafka() -> Iterator[LocalKafka]:
 def postgres() -> Iterator[LocalPostgres]:
     """One server for all tests of a worker; each takes a table, or a pipeline, of its own."""
     with LocalPostgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql() -> Iterator[LocalMySQL]:
+    """MySQL 8.0, in the same way."""
+    with LocalMySQL() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[LocalMySQL]:
+    """MariaDB, in the same way."""
+    with LocalMySQL("mariadb") as server:
         yield server
 
 

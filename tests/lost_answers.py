@@ -7,9 +7,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-import psycopg
-
 from onceward.ledger.chain import Chain
+from onceward.ledger.database import Session
 from onceward.ledger.kafka_chain import KafkaChain
 from onceward.ledger.table import TableChain
 from onceward.wire.connections import ConnectionLost
@@ -42,9 +41,7 @@ def lost_end_txn(chain: KafkaChain, *, carried_out: bool) -> Iterator[None]:
 
 
 @contextmanager
-def lost_commit(
-    chain: Chain, carried_out: bool, under_way: list[psycopg.Connection[Any]] | None = None
-) -> Iterator[None]:
+def lost_commit(chain: Chain, carried_out: bool, under_way: list[Session] | None = None) -> Iterator[None]:
     """The COMMIT gets no answer: it was carried out, or waits somewhere, or never left."""
     assert isinstance(chain, TableChain)
     connection = chain._connected()
@@ -67,7 +64,7 @@ def lost_commit(
             if carried_out or not appending:
                 connection.commit()
             if appending:
-                raise psycopg.OperationalError("lost on purpose")
+                raise chain._database.errors[0]("lost on purpose")
 
         def close(self) -> None:
             if under_way is None:

@@ -5,10 +5,11 @@ like then choose. A test is in the cheapest tier that has what it needs, and eac
 
 * ``fast`` (``make test-fast``): no broker and no JVM. :mod:`no_java` holds it to that.
 * ``main`` (``make test`` = ``fast`` + ``main``): the worker's one broker and its one Spark session. Of a file on Spark
-  only the first test is here, and of a contract that many keep the first two, and its first case: write what tells
+  only the first test is here, and of a suite of many cases the first two, and their first case: write what tells
   most at the top.
 * ``ci`` (``make test-ci`` = all but ``chaos``): the others, and whole pipelines in processes of their own.
-* ``chaos`` (``make chaos``): what needs a broker of the old version, or a cluster beside the shared one, or minutes.
+* ``chaos`` (``make chaos``): what needs a broker of the old version, or a cluster beside the shared one, or minutes;
+  and of a suite that is run once more, over another server, ledger or layout, all but the first tests.
 
 What a test stands on is read off its fixtures, its parameters, and the code that it and its fixtures reach in this
 folder. Nothing is started for it.
@@ -36,11 +37,14 @@ PURE = ("unit", "tidy")
 OWN_DRIVERS = ("chaos", "bench")
 """Folders whose tests run whole pipelines in processes of their own. In ``spark`` those do that ask for no session."""
 
-SHARED_BROKER, SHARED_SPARK, SHARED_DATABASE = "kafka", "spark", "postgres"
+SHARED_BROKER, SHARED_SPARK, SHARED_DATABASES = "kafka", "spark", ("postgres", "mysql", "mariadb")
 """The fixtures of ``tests/conftest.py`` that each worker has once."""
 
-_EARLY = {"contract": 2}
-"""How many tests of a file on Spark are the newcomer's, by folder; of others one."""
+_SUITES = ("contract", "database")
+"""Folders of suites with many cases, which on a server cost half a second each."""
+
+_EARLY = dict.fromkeys(_SUITES, 2)
+"""How many tests of a file on Spark, or of a suite, are the newcomer's, by folder; of others one."""
 
 _PROGRAM_TEXTS = ("LocalKafka(", "local_kafka.")
 """A cluster that is started by the text of a program, which a test runs in a process of its own, is named so there."""
@@ -58,14 +62,16 @@ class Facts:
     """It, or a fixture of it, starts a cluster beside the shared one."""
     slow: bool = False
     """Marked as one that takes minutes: the one thing that cannot be read off a test."""
+    once_more: bool = False
+    """Marked as one of a suite that other tests run already, over something else: of it the first are ``ci``'s."""
     first_case: bool = True
     """The first of the cases of its function, or the only one."""
     early: bool = True
     """Among the first of its file (:data:`_EARLY`)."""
     own_driver: bool = False
     """Stands on Spark and not on the shared session: it runs pipelines in processes, each with a Spark of its own."""
-    contract: bool = False
-    """One of a suite that is run over many targets, of which it shows little that the others do not."""
+    suite: bool = False
+    """One of a suite with many cases, of which it shows little that the others do not."""
     driver_killed: bool = False
     """Shows a fault that begins with a dead driver, which there is a real ``kill -9``."""
 
@@ -76,9 +82,11 @@ def tier_of(facts: Facts) -> str:
         return "chaos"
     if not facts.broker and not facts.spark:
         return "fast"
+    if facts.once_more:
+        return "ci" if facts.first_case and facts.early else "chaos"
     if facts.own_driver:
         return "main" if facts.driver_killed and facts.first_case else "ci"
-    return "main" if not (facts.spark or facts.contract) or (facts.first_case and facts.early) else "ci"
+    return "main" if not (facts.spark or facts.suite) or (facts.first_case and facts.early) else "ci"
 
 
 def facts_of(item: pytest.Function) -> Facts:
@@ -88,7 +96,7 @@ def facts_of(item: pytest.Function) -> Facts:
     shared = {function.__name__ for function in functions if _is_shared(function)}
     own_cluster = folder not in PURE and any(_starts_a_cluster(function) for function in functions)
     faults = {fault for mark in item.iter_markers("fault") for fault in mark.args}
-    broker = folder in ("broker", "chaos") or own_cluster or bool({SHARED_BROKER, SHARED_DATABASE} & shared)
+    broker = folder in ("broker", "chaos") or own_cluster or bool({SHARED_BROKER, *SHARED_DATABASES} & shared)
     spark = SHARED_SPARK in shared or (broker and folder in ("spark", *OWN_DRIVERS))
     return Facts(
         broker=broker,
@@ -96,9 +104,10 @@ def facts_of(item: pytest.Function) -> Facts:
         old_broker=any(_is_old_version(value) for value in _parameters(item).values()),
         own_cluster=own_cluster,
         slow=item.get_closest_marker("slow") is not None,
+        once_more=item.get_closest_marker("once_more") is not None,
         first_case=not any(_case_numbers(item)),
         early=_place_in_file(item) < _EARLY.get(folder, 1),
-        contract=folder == "contract",
+        suite=folder in _SUITES,
         own_driver=spark and SHARED_SPARK not in shared,
         driver_killed=any(fault.startswith("driver-killed") for fault in faults),
     )
@@ -211,5 +220,5 @@ def _is_ours(file: str) -> bool:
 
 
 def _is_shared(function: FunctionType) -> bool:
-    named = function.__name__ in (SHARED_BROKER, SHARED_SPARK, SHARED_DATABASE)
+    named = function.__name__ in (SHARED_BROKER, SHARED_SPARK, *SHARED_DATABASES)
     return named and function.__code__.co_filename == str(TESTS / "conftest.py")

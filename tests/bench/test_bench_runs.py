@@ -108,3 +108,14 @@ def test_every_way_into_a_table_is_counted() -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "4"
+
+
+@pytest.mark.timeout(600)
+def test_every_way_into_files_is_counted() -> None:
+    """In a process of its own: it has a Spark of its own."""
+    program = "from benchmarks.files import run_files; print(len(run_files(2_000, 1, print)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=500, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "4"

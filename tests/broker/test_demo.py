@@ -54,6 +54,18 @@ def test_a_job_killed_again_and_again_writes_every_number_exactly_once(tmp_path:
     assert _left_over(tmp_path) == []
 
 
+@pytest.mark.parametrize("sink", ["postgres", "files"])
+def test_a_job_that_writes_elsewhere_does_so_as_well(tmp_path: Path, sink: str) -> None:
+    status, result = _demo(tmp_path, "--sink", sink, "--kills", "5", "--seed", "3")
+    assert result["violations"] == []
+    assert status == 0
+    assert (result["lost"], result["duplicates"], result["unexpected"], result["left_over"]) == (0, 0, 0, 0)
+    assert result["visible"] == result["expected"] > 0
+    assert result["kills"] == 5
+    assert result["batches"] > 0
+    assert _left_over(tmp_path) == []
+
+
 def test_the_same_kills_make_sparks_own_sink_repeat_records(tmp_path: Path) -> None:
     status, result = _demo(tmp_path, "--at-least-once")
     assert status == 1

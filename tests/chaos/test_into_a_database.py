@@ -6,35 +6,46 @@ import signal
 import uuid
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from text_file_jobs import TextFileJob
 
 import onceward as ow
+from mysql_client import sql_at
 from onceward.ids import pipeline_id
-from onceward.testing import LocalPostgres
 
 BATCHES = 4
+
+
+def _postgresql(url: str, statement: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
 
 
 @pytest.mark.fault("database-driver-killed")
 @pytest.mark.parametrize(
     "fault", ["ledger:finished:2:kill", "send:finished:2:kill", "commit:finished:2:kill", "open:finished:1:kill"]
 )
-def test_killed_around_the_transaction(tmp_path: Path, postgres: LocalPostgres, fault: str):
+@pytest.mark.parametrize(
+    "server", ["postgres", *(pytest.param(other, marks=pytest.mark.once_more) for other in ("mysql", "mariadb"))]
+)
+def test_killed_around_the_transaction(request: pytest.FixtureRequest, tmp_path: Path, server: str, fault: str):
+    url = request.getfixturevalue(server).url
+    sql = _postgresql if server == "postgres" else sql_at
     table = f"out_{uuid.uuid4().hex[:10]}"
-    with psycopg.connect(postgres.url, autocommit=True) as connection:
-        connection.execute(f"CREATE TABLE {table} (value text NOT NULL)")
-        job = TextFileJob(Path(__file__).with_name("database_job.py"), tmp_path, postgres.url, table)
-        wanted = job.write_input(BATCHES)
-        killed = job.live(fault)
-        assert killed.status == -signal.SIGKILL, killed.log_tail()
-        ended = job.live()
-        assert ended.status == 0, ended.log_tail()
-        assert Counter(value for (value,) in connection.execute(f"TABLE {table}")) == Counter(wanted)
-        left = connection.execute("SELECT relname FROM pg_class WHERE relname LIKE 'onceward\\_staging%'").fetchall()
-        assert left == []
-    newest = ow.DatabaseLedger(postgres.url).chain(pipeline_id(table)).peek()
+    sql(url, f"CREATE TABLE {table} (value varchar(200) NOT NULL)")
+    job = TextFileJob(Path(__file__).with_name("database_job.py"), tmp_path, url, table)
+    wanted = job.write_input(BATCHES)
+    killed = job.live(fault)
+    assert killed.status == -signal.SIGKILL, killed.log_tail()
+    ended = job.live()
+    assert ended.status == 0, ended.log_tail()
+    assert Counter(value for (value,) in sql(url, f"SELECT value FROM {table}")) == Counter(wanted)  # noqa: S608
+    names = [name for (name,) in sql(url, "SELECT table_name FROM information_schema.tables")]
+    assert [name for name in names if name.startswith("onceward_staging")] == []
+    newest = ow.DatabaseLedger(url).chain(pipeline_id(table)).peek()
     assert newest is not None
     assert newest.sequence == BATCHES - 1

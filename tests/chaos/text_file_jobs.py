@@ -1,12 +1,13 @@
 """Jobs that read text files, a file a batch, and are killed by their own faults. For tests.
 
-:func:`session_and_rows` and :func:`run` are the job's side, :class:`TextFileJob` is the test's.
+:func:`session`, :func:`to_the_end` and :func:`run` are the job's side, :class:`TextFileJob` is the test's.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,17 +19,26 @@ from onceward.operate.job_process import JobProcess
 from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, arm_from_environment, fired_faults
 
 
-def run(folder: Path, sink: Callable[[DataFrame, int], None]) -> None:
-    """In the job: everything there is, to the end."""
+def session(folder: Path) -> SparkSession:
+    """The job's, with its faults armed."""
     arm_from_environment()
-    spark = (
+    return (
         SparkSession.builder.master("local[2]")
         .config(map=ow.spark_conf())
         .config("spark.ui.enabled", "false")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .getOrCreate()
     )
-    rows = spark.readStream.option("maxFilesPerTrigger", 1).text(str(folder / "in")).repartition(2)
+
+
+def run(folder: Path, sink: Callable[[DataFrame, int], None]) -> None:
+    """In the job: everything there is in text files, to the end."""
+    rows = session(folder).readStream.option("maxFilesPerTrigger", 1).text(str(folder / "in")).repartition(2)
+    to_the_end(rows, folder, sink)
+
+
+def to_the_end(rows: DataFrame, folder: Path, sink: Callable[[DataFrame, int], None]) -> None:
+    """Every batch that there is now."""
     query = (
         rows.writeStream.foreachBatch(sink)
         .option("checkpointLocation", str(folder / "checkpoint"))
@@ -47,33 +57,45 @@ class TextFileJob:
     def __init__(self, program: Path, folder: Path, *arguments: str) -> None:
         self._command = [sys.executable, str(program), str(folder), *arguments]
         self._folder = folder
+        self._fired = folder / "fired.jsonl"
         (folder / "in").mkdir()
 
     def write_input(self, batches: int, rows: int = 500) -> list[str]:
         """So many files of so many lines; the lines."""
         wanted = [f"{batch}-{number}" for batch in range(batches) for number in range(rows)]
+        first = time.time() - batches
         for batch in range(batches):
             lines = wanted[batch * rows : (batch + 1) * rows]
-            (self._folder / "in" / f"{batch}.txt").write_text("\n".join(lines) + "\n")
+            file = self._folder / "in" / f"{batch}.txt"
+            file.write_text("\n".join(lines) + "\n")
+            # Spark reads files in the order of their times (FileStreamSource); of one millisecond, in any order.
+            os.utime(file, (first + batch, first + batch))
         return wanted
 
-    def live(self, fault: str | None = None) -> JobProcess:
-        """One life of the job, to its end."""
-        fired = self._folder / "fired.jsonl"
-        job = JobProcess(
+    def start(self, fault: str | None = None) -> JobProcess:
+        """A life of the job, which the caller sees to its end and buries."""
+        return JobProcess(
             self._command,
             folder=self._folder,
             log=self._folder / "log",
             environment={
                 "PYTHONPATH": os.pathsep.join(sys.path),
                 FAULTS_VARIABLE: fault,
-                FIRED_VARIABLE: str(fired) if fault else None,
+                FIRED_VARIABLE: str(self._fired) if fault else None,
             },
         )
+
+    def fired(self) -> list[str]:
+        """The faults that have happened."""
+        return [found.fault for found in fired_faults(self._fired)]
+
+    def live(self, fault: str | None = None) -> JobProcess:
+        """One life of the job, to its end."""
+        job = self.start(fault)
         try:
             job.wait(PATIENCE_SECONDS)
         finally:
             job.bury()
         if fault:
-            assert [found.fault for found in fired_faults(fired)] == [fault], f"INVALID: {fault} never fired"
+            assert self.fired() == [fault], f"INVALID: {fault} never fired"
         return job

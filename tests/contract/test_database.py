@@ -1,4 +1,4 @@
-"""The contract over tables of a PostgreSQL database: rows that the driver inserts, and rows that tasks stage."""
+"""The contract over tables of a database: rows that the driver inserts, and rows that tasks stage."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,13 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 import onceward as ow
 from lost_answers import lost_commit
+from mysql_client import sql_at
 from onceward.engine.driver_rows import DriverTurn
 from onceward.engine.target import Target
 from onceward.ids import pipeline_id
 from onceward.ledger import table
 from onceward.sinks.database.target import DatabaseTarget
 from onceward.spark.query import RunningBatch
-from onceward.testing import LocalPostgres
+from onceward.testing import LocalMySQL, LocalPostgres
 from onceward.testing.sink_contract import SinkContract, SinkKit, batch
 
 
@@ -31,24 +33,30 @@ class _Always(DriverTurn):
 
 
 class DatabaseKit(SinkKit):
-    """A table of one column, read by a client of its own."""
+    """A table of one column in PostgreSQL, read by a client of its own."""
 
-    def __init__(self, spark: SparkSession, postgres: LocalPostgres, *, driver_records: int) -> None:
+    table_type = "text NOT NULL"
+
+    def __init__(self, spark: SparkSession, server: LocalPostgres | LocalMySQL, *, driver_records: int) -> None:
         self.pipeline = pipeline_id(f"contract-{uuid.uuid4().hex[:10]}")
         self._spark = spark
-        self._postgres = postgres
+        self._server = server
         self._driver_records = driver_records
         self.schema = f"contract_{uuid.uuid4().hex[:10]}"
         self._targets: list[DatabaseTarget] = []
-        with psycopg.connect(postgres.url, autocommit=True) as connection:
-            connection.execute(f"CREATE SCHEMA {self.schema}")
-            connection.execute(f"CREATE TABLE {self.schema}.values (value text NOT NULL)")
+        self.sql(f"CREATE SCHEMA {self.schema}")
+        self.sql(f"CREATE TABLE {self.schema}.written (value {self.table_type})")
+
+    def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self._server.url, autocommit=True) as connection:
+            cursor = connection.execute(statement, parameters or None)
+            return cursor.fetchall() if cursor.description else []
 
     def new_target(self) -> DatabaseTarget:
         sink = ow.DatabaseSink(
-            url=self._postgres.url,
+            url=self._server.url,
             pipeline_id=self.pipeline,
-            table=f"{self.schema}.values",
+            table=f"{self.schema}.written",
             ledger_table=f"{self.schema}.ledger",
             driver_records=self._driver_records,
         )
@@ -61,13 +69,11 @@ class DatabaseKit(SinkKit):
         return self._spark.createDataFrame([(value,) for value in values], "value string").repartition(tasks)
 
     def visible(self) -> Counter[str]:
-        with psycopg.connect(self._postgres.url) as connection:
-            return Counter(value for (value,) in connection.execute(f"TABLE {self.schema}.values"))
+        return Counter(value for (value,) in self.sql(f"SELECT value FROM {self.schema}.written"))  # noqa: S608
 
     def staging(self) -> list[str]:
-        with psycopg.connect(self._postgres.url) as connection:
-            found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (self.schema,))
-            return [name for (name,) in found if name not in ("values", "ledger")]
+        found = self.sql("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", self.schema)
+        return [name for (name,) in found if name not in ("written", "ledger", "ledger_batches")]
 
     def unanswered(self, target: Target, *, carried_out: bool) -> AbstractContextManager[None]:
         assert isinstance(target, DatabaseTarget)
@@ -76,6 +82,15 @@ class DatabaseKit(SinkKit):
     def close(self) -> None:
         for target in self._targets:
             target.close()
+
+
+class MySQLKit(DatabaseKit):
+    """The same in MySQL or MariaDB."""
+
+    table_type = "text CHARACTER SET utf8mb4 NOT NULL"
+
+    def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        return sql_at(self._server.url, statement, *parameters)
 
 
 class DatabaseContract(SinkContract):
@@ -102,3 +117,30 @@ class TestThroughTasks(DatabaseContract):
     @pytest.fixture
     def kit(self, spark: SparkSession, postgres: LocalPostgres) -> DatabaseKit:
         return DatabaseKit(spark, postgres, driver_records=0)
+
+
+class TestThroughTasksIntoMySQL(DatabaseContract):
+    @pytest.fixture
+    def kit(self, spark: SparkSession, mysql: LocalMySQL) -> DatabaseKit:
+        return MySQLKit(spark, mysql, driver_records=0)
+
+
+@pytest.mark.once_more
+class TestThroughTheDriverIntoMySQL(DatabaseContract):
+    @pytest.fixture
+    def kit(self, spark: SparkSession, mysql: LocalMySQL) -> DatabaseKit:
+        return MySQLKit(spark, mysql, driver_records=10_000)
+
+
+@pytest.mark.once_more
+class TestThroughTasksIntoMariaDB(DatabaseContract):
+    @pytest.fixture
+    def kit(self, spark: SparkSession, mariadb: LocalMySQL) -> DatabaseKit:
+        return MySQLKit(spark, mariadb, driver_records=0)
+
+
+@pytest.mark.once_more
+class TestThroughTheDriverIntoMariaDB(DatabaseContract):
+    @pytest.fixture
+    def kit(self, spark: SparkSession, mariadb: LocalMySQL) -> DatabaseKit:
+        return MySQLKit(spark, mariadb, driver_records=10_000)

@@ -89,6 +89,7 @@ class TestInThisProcess(TwoPhaseContract):
         return InThisProcess(tmp_path / "out", ow.FolderLedger(tmp_path / "ledger"), monkeypatch)
 
 
+@pytest.mark.once_more
 class TestWithALedgerInKafka(TwoPhaseContract):
     @pytest.fixture
     def kit(self, kafka: LocalKafka, new_topic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TwoPhaseKit:

@@ -7,10 +7,13 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from chain_contract import ChainContract, P, Store, append, record
 
 import onceward as ow
 from lost_answers import lost_commit, lost_end_txn
+from mysql_client import sql_at
 from onceward.errors import (
     CommitInDoubt,
     ConfigurationError,
@@ -27,13 +31,16 @@ from onceward.errors import (
     LedgerBehind,
     LedgerUnreachable,
     LedgerUnreadable,
+    TransactionTimedOut,
 )
 from onceward.ids import PipelineId
 from onceward.ledger import folder, table
 from onceward.ledger.chain import Chain
+from onceward.ledger.database import Session
 from onceward.ledger.kafka_chain import KafkaChain
+from onceward.ledger.record import State
 from onceward.ledger.table import TableChain
-from onceward.testing import LocalKafka, LocalPostgres
+from onceward.testing import LocalKafka, LocalMySQL, LocalPostgres
 
 TAKE_AND_APPEND = """
 import sys
@@ -156,18 +163,27 @@ def _unsynced(chain: Chain, carried_out: bool) -> Iterator[None]:
             raise OSError("lost on purpose")
 
         if carried_out:
-            patch.setattr(folder, "_sync", failing)
+            patch.setattr(folder, "sync", failing)
         else:
             patch.setattr(os, "link", failing)
         yield
 
 
-class TestDatabase(ChainContract):
-    """PostgreSQL 17.5."""
+@contextmanager
+def _a_client_beside(server: LocalPostgres | LocalMySQL) -> Iterator[Callable[[str], object]]:
+    if isinstance(server, LocalMySQL):
+        yield partial(sql_at, server.url)
+    else:
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            yield connection.execute
+
+
+class DatabaseContract(ChainContract):
+    """What a table owes besides; ``server`` has an ``url``."""
 
     @pytest.fixture
-    def ledger(self, postgres: LocalPostgres) -> ow.DatabaseLedger:
-        return ow.DatabaseLedger(postgres.url, table=f"ledger_{uuid.uuid4().hex[:12]}")
+    def ledger(self, server: LocalPostgres | LocalMySQL) -> ow.DatabaseLedger:
+        return ow.DatabaseLedger(server.url, table=f"ledger_{uuid.uuid4().hex[:12]}")
 
     @pytest.fixture
     def store(self, ledger: ow.DatabaseLedger) -> Iterator[Store]:
@@ -187,7 +203,7 @@ class TestDatabase(ChainContract):
         chain = store.chain()
         first = append(chain, chain.take())
         second = record(1, chain.begin(first))
-        under_way: list[psycopg.Connection[Any]] = []
+        under_way: list[Session] = []
         with lost_commit(chain, False, under_way), pytest.raises(CommitInDoubt):
             chain.append(second)
         late = threading.Timer(1.0, under_way[0].commit)
@@ -195,6 +211,31 @@ class TestDatabase(ChainContract):
         assert chain.settle() == second
         late.join()
         under_way[0].close()
+
+    def test_the_records_of_the_last_batches_are_kept(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(table, "BATCHES_KEPT", 3)
+        chain = store.chain()
+        newest = chain.take()
+        for _ in range(5):
+            newest = append(chain, newest)
+        decided = append(chain, newest, State.DECIDED)
+        finished = chain.progress(replace(decided, state=State.FINISHED))
+        kept = [(found.sequence, found.state) for found in store.chain().history()]
+        assert kept == [(5, finished.state), (5, decided.state), (4, finished.state), (3, finished.state)]
+
+    def test_a_chain_that_begins_anew_has_no_records_of_another(
+        self, store: Store, ledger: ow.DatabaseLedger, server: LocalPostgres | LocalMySQL
+    ) -> None:
+        chain = store.chain()
+        newest = chain.take()
+        for _ in range(3):
+            newest = append(chain, newest)
+        with _a_client_beside(server) as execute:
+            execute(f"DELETE FROM {ledger.table}")  # noqa: S608
+        anew = store.chain()
+        assert anew.take() is None
+        first = append(anew, None)
+        assert list(anew.history()) == [first]
 
     def test_who_is_replaced_after_the_look_appends_nothing(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
@@ -218,11 +259,28 @@ class TestDatabase(ChainContract):
         monkeypatch.setattr(table, "_IDLE_MS", 2_000)
         gone = store.chain()
         first = append(gone, gone.take())
-        under_way: list[psycopg.Connection[Any]] = []
+        under_way: list[Session] = []
         with lost_commit(gone, False, under_way), pytest.raises(CommitInDoubt):
             gone.append(record(1, gone.begin(first)))
         assert store.chain().take() == first
         under_way[0].close()
+
+    def test_many_create_the_table_at_once(self, ledger: ow.DatabaseLedger) -> None:
+        def one(number: int) -> None:
+            chain = ledger.chain(PipelineId(f"p{number}"))
+            append(chain, chain.take())
+            chain.close()
+
+        with ThreadPoolExecutor(8) as many:
+            list(many.map(one, range(8)))
+
+
+class TestDatabase(DatabaseContract):
+    """PostgreSQL 17.5."""
+
+    @pytest.fixture
+    def server(self, postgres: LocalPostgres) -> LocalPostgres:
+        return postgres
 
     @pytest.fixture
     def hasty(self, postgres: LocalPostgres) -> Iterator[LocalPostgres]:
@@ -264,7 +322,7 @@ class TestDatabase(ChainContract):
         "url",
         [
             "",
-            "mysql://x/y",
+            "oracle://x/y",
             "jdbc:postgresql://x/y",
             None,
             "postgresql://u:100%a-secret@h/db",
@@ -287,15 +345,6 @@ class TestDatabase(ChainContract):
         assert ow.DatabaseLedger(url, table=name).where != ow.DatabaseLedger(postgres.url, table=name).where
         assert ow.DatabaseLedger(postgres.url, table=f"elsewhere.{name}").chain(P).peek() is not None
         assert ow.DatabaseLedger(postgres.url, table=name).chain(P).peek() is None
-
-    def test_many_create_the_table_at_once(self, ledger: ow.DatabaseLedger) -> None:
-        def one(number: int) -> None:
-            chain = ledger.chain(PipelineId(f"p{number}"))
-            append(chain, chain.take())
-            chain.close()
-
-        with ThreadPoolExecutor(8) as many:
-            list(many.map(one, range(8)))
 
     def test_a_takeover_outlasts_a_crash_where_commits_are_not_waited_for(
         self, ledger: ow.DatabaseLedger, hasty: LocalPostgres
@@ -323,6 +372,155 @@ class TestDatabase(ChainContract):
     def test_what_is_no_table_is_refused(self, name: str) -> None:
         with pytest.raises(ConfigurationError, match="table="):
             ow.DatabaseLedger("postgresql://x/y", table=name)
+
+
+class MySQLContract(DatabaseContract):
+    def test_a_row_that_was_deleted_does_not_bring_its_owner_back(
+        self, ledger: ow.DatabaseLedger, server: LocalMySQL
+    ) -> None:
+        old = ledger.chain(P)
+        begun = record(0, old.begin(old.take()))
+        sql_at(server.url, f"DELETE FROM {ledger.table}")  # noqa: S608 — a name of ours
+        new = ledger.chain(P)
+        new.take()
+        with pytest.raises(Fenced):
+            old.append(begun)
+        new.close()
+        old.close()
+
+    def test_a_decision_and_a_takeover_outlast_a_crash(self, ledger: ow.DatabaseLedger, server: LocalMySQL) -> None:
+        old, new = ledger.chain(P), ledger.chain(P)
+        newest = append(old, old.take())
+        new.take()
+        server.kill()
+        server.start()
+        with pytest.raises(Fenced):
+            old.begin(newest)
+        append(new, newest)
+        new.close()
+        old.close()
+
+    def test_a_connection_that_broke_between_batches_is_replaced(self, store: Store, server: LocalMySQL) -> None:
+        chain = store.chain()
+        newest = append(chain, chain.take())
+        _end_sessions(server)
+        append(chain, newest)
+
+    def test_a_commit_of_a_session_that_was_ended_is_not_in_doubt(
+        self, store: Store, server: LocalMySQL, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The server has rolled it back, and nothing was sent."""
+        chain = store.chain()
+        first = append(chain, chain.take())
+        assert isinstance(chain, TableChain)
+        chain.put(record(1, chain.begin(first)))
+        _end_sessions(server)
+        with pytest.raises(TransactionTimedOut):
+            chain.commit()
+        append(chain, first)
+
+    @pytest.mark.parametrize("engine", ["MyISAM", "MEMORY"])
+    def test_a_table_without_transactions_is_refused(
+        self, ledger: ow.DatabaseLedger, server: LocalMySQL, engine: str
+    ) -> None:
+        chain = ledger.chain(P)
+        append(chain, chain.take())
+        chain.close()
+        sql_at(server.url, f"ALTER TABLE {ledger.table} DROP COLUMN record, ENGINE = {engine}")
+        with pytest.raises(ConfigurationError, match=rf"{ledger.table} of .* engine {engine}"):
+            ledger.chain(P).peek()
+
+    def test_settings_of_the_server_change_nothing(self, ledger: ow.DatabaseLedger, server: LocalMySQL) -> None:
+        """A COMMIT that opens another transaction would keep the row's lock."""
+        sql_at(server.url, "SET GLOBAL completion_type = 1")
+        sql_at(server.url, "SET GLOBAL sql_mode = ''")
+        try:
+            chain = ledger.chain(P)
+            newest = append(chain, chain.take())
+            heir = ledger.chain(P)
+            append(heir, heir.take())
+            assert heir.peek() != newest
+            assert chain.session is not None
+            with chain.session() as session:
+                ((mode, chained),) = session.execute("SELECT @@sql_mode, @@completion_type")
+        finally:
+            sql_at(server.url, "SET GLOBAL completion_type = 0")
+            sql_at(server.url, "SET GLOBAL sql_mode = DEFAULT")
+        assert "STRICT_ALL_TABLES" in mode
+        assert chained == "NO_CHAIN"
+        chain.close()
+        heir.close()
+
+    def test_who_makes_staging_tables_is_waited_for(self, store: Store) -> None:
+        """CREATE TABLE ends a transaction, and with it the row's lock."""
+        old, heir = store.chain(), store.chain()
+        old.take()
+        assert isinstance(old, TableChain)
+        assert isinstance(heir, TableChain)
+        order: list[str] = []
+
+        def next_owner() -> None:
+            heir.take()
+            with heir.owned():
+                order.append("heir")
+
+        with old.owned() as session:
+            session.execute("CREATE TABLE IF NOT EXISTS made_meanwhile (x int)")
+            other = threading.Thread(target=next_owner)
+            other.start()
+            time.sleep(1)
+            order.append("old")
+        other.join()
+        assert order == ["old", "heir"]
+        with pytest.raises(Fenced), old.owned():
+            pass
+
+    def test_a_database_that_is_away_is_named_without_the_password(self) -> None:
+        ledger = ow.DatabaseLedger("mysql://me:a-secret@127.0.0.1:1/none?connect_timeout=2")
+        with pytest.raises(LedgerUnreachable, match=r"127\.0\.0\.1") as refused:
+            ledger.chain(P).take()
+        assert "a-secret" not in f"{refused.value} {refused.value!r} {ledger!r}"
+
+
+def _end_sessions(server: LocalMySQL) -> None:
+    for (number,) in sql_at(
+        server.url, "SELECT id FROM information_schema.processlist WHERE id <> connection_id() AND user = 'onceward'"
+    ):
+        sql_at(server.url, f"KILL {number}")
+    time.sleep(0.2)
+
+
+class TestMySQL(MySQLContract):
+    """MySQL 8.0."""
+
+    @pytest.fixture
+    def server(self, mysql: LocalMySQL) -> LocalMySQL:
+        return mysql
+
+
+@pytest.mark.once_more
+class TestMariaDB(MySQLContract):
+    @pytest.fixture
+    def server(self, mariadb: LocalMySQL) -> LocalMySQL:
+        return mariadb
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://u:a-secret@h:x/db",
+        "mysql://u:a-secret@h",
+        "mysql://u:a-secret@h/a/b",
+        "mysql://u:a-secret@h/db?no_such=1",
+        "mysql://u:a-secret@h/db?ssl_disabled=perhaps",
+        "mysql://u:a-secret/@h/db",
+        "mariadb://",
+    ],
+)
+def test_what_is_no_address_of_mysql_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="no address") as refused:
+        ow.DatabaseLedger(url)
+    assert "a-secret" not in f"{refused.value!r} {refused.value.__cause__!r} {refused.value.__context__!r}"
 
 
 class TestKafka(ChainContract):

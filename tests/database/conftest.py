@@ -1,4 +1,4 @@
-"""A database sink without Spark: tasks run in this process, against a real PostgreSQL."""
+"""A database sink without Spark: tasks run in this process, against real servers."""
 
 from __future__ import annotations
 
@@ -7,18 +7,48 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from database_place import Place
+from database_place import MySQLPlace, Place
 
 from onceward.engine import driver_rows, task_job
-from onceward.sinks.database import attempt, staging
-from onceward.testing import LocalPostgres
+from onceward.sinks.database import attempt
+from onceward.sinks.database.mysql import staging as mysql_staging
+from onceward.sinks.database.postgresql import staging
+from onceward.testing import LocalMySQL, LocalPostgres
 from tasks_here import TasksHere
+
+MARIADB = pytest.param("mariadb_place", marks=pytest.mark.once_more)
 
 
 @pytest.fixture
 def place(postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    made = Place(postgres)
+    yield from _without_spark(Place(postgres), monkeypatch)
 
+
+@pytest.fixture
+def mysql_place(mysql: LocalMySQL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    yield from _without_spark(MySQLPlace(mysql), monkeypatch)
+
+
+@pytest.fixture
+def mariadb_place(mariadb: LocalMySQL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    yield from _without_spark(MySQLPlace(mariadb), monkeypatch)
+
+
+@pytest.fixture(params=["place", "mysql_place", MARIADB], ids=["PostgreSQL", "MySQL", "MariaDB"])
+def anywhere(request: pytest.FixtureRequest) -> Place:
+    """For what means the same on every server."""
+    found: Place = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(params=["mysql_place", MARIADB], ids=["MySQL", "MariaDB"])
+def my_place(request: pytest.FixtureRequest) -> Place:
+    """For what only these two have."""
+    found: Place = request.getfixturevalue(request.param)
+    return found
+
+
+def _without_spark(made: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     def fetch(frame: Any, *_: Any) -> pa.Table:
         rows: pa.Table = frame.rows
         return rows
@@ -28,14 +58,26 @@ def place(postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setattr(driver_rows.DriverTurn, "takes", lambda turn, running: made.small)
     yield made
     made.close()
-    for said in list(staging._kept):
-        staging._forget(said)
+    for each in (staging, mysql_staging):
+        each.sessions.forget_all()
 
 
 @pytest.fixture(params=["by tasks", "by the driver"])
 def either(place: Place, request: pytest.FixtureRequest) -> Place:
     place.small = request.param == "by the driver"
     return place
+
+
+@pytest.fixture(params=["by tasks", "by the driver"])
+def either_anywhere(anywhere: Place, request: pytest.FixtureRequest) -> Place:
+    anywhere.small = request.param == "by the driver"
+    return anywhere
+
+
+@pytest.fixture(params=["by tasks", "by the driver"])
+def my_either(my_place: Place, request: pytest.FixtureRequest) -> Place:
+    my_place.small = request.param == "by the driver"
+    return my_place
 
 
 @pytest.fixture

@@ -9,13 +9,14 @@ import psycopg
 import pyarrow as pa
 
 import onceward as ow
+from mysql_client import sql_at
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.ids import pipeline_id
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.database.target import DatabaseTarget
-from onceward.testing import LocalPostgres
+from onceward.testing import LocalMySQL, LocalPostgres
 from onceward.testing.sink_contract import batch
 from tasks_here import ArrowFrame
 
@@ -23,8 +24,8 @@ from tasks_here import ArrowFrame
 class Place:
     """A schema of the test's own."""
 
-    def __init__(self, postgres: LocalPostgres) -> None:
-        self.postgres = postgres
+    def __init__(self, server: LocalPostgres | LocalMySQL) -> None:
+        self.server = server
         self.schema = f"test_{uuid.uuid4().hex[:10]}"
         self.pipeline = pipeline_id(f"p-{self.schema}")
         self.small = False
@@ -33,14 +34,19 @@ class Place:
         self._batch = 0
         self.sql(f"CREATE SCHEMA {self.schema}")
 
+    @property
+    def postgres(self) -> LocalPostgres:
+        assert isinstance(self.server, LocalPostgres)
+        return self.server
+
     def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.postgres.url, autocommit=True, options="-c TimeZone=UTC") as connection:
+        with psycopg.connect(self.server.url, autocommit=True, options="-c TimeZone=UTC") as connection:
             cursor = connection.execute(statement.replace("{s}", self.schema), parameters or None)
             return cursor.fetchall() if cursor.description else []
 
     def sink(self, table: str | None, **settings: Any) -> ow.DatabaseSink:
         return ow.DatabaseSink(
-            url=self.postgres.url,
+            url=self.server.url,
             pipeline_id=self.pipeline,
             table=None if table is None else f"{self.schema}.{table}",
             ledger_table=f"{self.schema}.ledger",
@@ -75,4 +81,21 @@ class Place:
     def close(self) -> None:
         for target in self._targets:
             target.close()
+        self.drop()
+
+    def drop(self) -> None:
         self.sql("DROP SCHEMA {s} CASCADE")
+
+
+class MySQLPlace(Place):
+    """A database of the test's own."""
+
+    def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        return sql_at(self.server.url, statement.replace("{s}", self.schema), *parameters)
+
+    def staging(self) -> list[str]:
+        names = self.sql("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", self.schema)
+        return [name for (name,) in names if name.startswith("onceward_staging")]
+
+    def drop(self) -> None:
+        self.sql("DROP DATABASE {s}")

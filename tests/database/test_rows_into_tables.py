@@ -1,4 +1,4 @@
-"""What becomes of a batch's rows in tables of a PostgreSQL database, looked at by another client."""
+"""What becomes of a batch's rows in tables of a database, looked at by another client."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from database_place import Place
 
 from onceward.errors import BadColumn, ContradictoryOptions, Fenced, RowRefused, SendFailed, TableMissing
 from onceward.ids import TaskAttempt
-from onceward.sinks.database import staging
-from onceward.sinks.database.run import connection_words
+from onceward.sinks.database.postgresql import staging
+from onceward.sinks.database.postgresql.dialect import connection_words
 from onceward.testing.sink_contract import Process, batch
 from tasks_here import ArrowFrame
 
@@ -153,7 +153,7 @@ def test_columns_that_do_not_meet_are_named(place: Place, columns: str, frame: d
 def test_defaults_and_identities_are_the_servers(either: Place) -> None:
     either.sql("CREATE TABLE {s}.t (n integer GENERATED ALWAYS AS IDENTITY, x text, y text NOT NULL DEFAULT 'd')")
     either.write("t", pa.table({"x": ["a"]}))
-    assert either.sql("TABLE {s}.t") == [(1, "a", "d")]
+    assert either.sql("SELECT * FROM {s}.t") == [(1, "a", "d")]
 
 
 @pytest.mark.parametrize(
@@ -185,18 +185,18 @@ def test_a_trigger_that_leaves_rows_out_is_not_believed(either: Place) -> None:
     either.sql("CREATE TRIGGER t BEFORE INSERT ON {s}.t FOR EACH ROW EXECUTE FUNCTION {s}.drop_it()")
     with pytest.raises(RowRefused, match=r"of 2 rows .* took 1: a trigger"):
         either.write("t", pa.table({"x": ["a", "b"]}))
-    assert either.sql("TABLE {s}.t") == []
+    assert either.sql("SELECT * FROM {s}.t") == []
 
 
 # staging
 
 
 @pytest.mark.fault("database-task-twice")
-def test_a_task_that_ran_twice_counts_once(place: Place) -> None:
-    place.sql("CREATE TABLE {s}.t (x bigint)")
+def test_a_task_that_ran_twice_counts_once(anywhere: Place) -> None:
+    anywhere.sql("CREATE TABLE {s}.t (x bigint)")
     frame = ArrowFrame(pa.table({"x": list(range(10))}), again=[0, 1, 0])
-    assert place.write("t", frame).records == 10
-    assert sorted(place.sql("TABLE {s}.t")) == [(n,) for n in range(10)]
+    assert anywhere.write("t", frame).records == 10
+    assert sorted(anywhere.sql("SELECT * FROM {s}.t")) == [(n,) for n in range(10)]
 
 
 @pytest.mark.fault("database-staging-emptied")
@@ -213,22 +213,22 @@ def test_what_a_crash_of_the_server_empties_is_noticed(
     before_the_move(empty)
     with pytest.raises(SendFailed, match="of 3 staged rows 0 are left"):
         place.write("t", pa.table({"x": [1, 2, 3]}))
-    assert place.sql("TABLE {s}.t") == []
+    assert place.sql("SELECT * FROM {s}.t") == []
     before_the_move(empty)
     place.write("t", pa.table({"x": [1, 2, 3]}), attempts=2)
-    assert sorted(place.sql("TABLE {s}.t")) == [(1,), (2,), (3,)]
+    assert sorted(place.sql("SELECT * FROM {s}.t")) == [(1,), (2,), (3,)]
     assert place.staging() == []
 
 
 @pytest.mark.fault("database-two-owners")
-def test_an_older_copy_makes_no_staging_table_any_more(place: Place) -> None:
-    place.sql("CREATE TABLE {s}.t (x bigint)")
-    zombie = Process(place).open()  # type: ignore[arg-type]
+def test_an_older_copy_makes_no_staging_table_any_more(anywhere: Place) -> None:
+    anywhere.sql("CREATE TABLE {s}.t (x bigint)")
+    zombie = Process(anywhere).open()  # type: ignore[arg-type]
     zombie.begin()
-    Process(place).open()  # type: ignore[arg-type]
+    Process(anywhere).open()  # type: ignore[arg-type]
     with pytest.raises(Fenced):
         zombie.attempt._kept.create_staging("onceward_staging_late", {"x": "bigint"})  # type: ignore[attr-defined]
-    assert place.staging() == []
+    assert anywhere.staging() == []
 
 
 @pytest.mark.fault("database-staging-left")
@@ -246,10 +246,10 @@ def test_what_a_crash_left_is_dropped_by_the_next_start_and_nothing_else(place: 
 
 
 @pytest.mark.fault("database-two-owners")
-def test_an_older_copy_drops_nothing_of_its_heirs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_copy_drops_nothing_of_its_heirs(anywhere: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has taken the chain, and stands still before it drops what is left."""
-    place.sql("CREATE TABLE {s}.t (x bigint)")
-    zombie, heir = place.target("t"), Process(place)  # type: ignore[arg-type]
+    anywhere.sql("CREATE TABLE {s}.t (x bigint)")
+    zombie, heir = anywhere.target("t"), Process(anywhere)  # type: ignore[arg-type]
     drop = zombie.run.drop_what_is_left
 
     def and_stand_still() -> None:
@@ -262,7 +262,7 @@ def test_an_older_copy_drops_nothing_of_its_heirs(place: Place, monkeypatch: pyt
         zombie.open(batch(0))
     heir.stage_what_is_written()
     heir.attempt.commit()
-    assert place.sql("TABLE {s}.t") == [(1,)]
+    assert anywhere.sql("SELECT * FROM {s}.t") == [(1,)]
 
 
 def test_a_date_that_python_has_not_goes_through_tasks(place: Place) -> None:
@@ -289,13 +289,13 @@ def late_task(dead: Process, table: str) -> None:
 def test_a_worker_keeps_its_connection_and_replaces_one_that_broke(place: Place) -> None:
     place.sql("CREATE TABLE {s}.t (x bigint)")
     place.write("t", pa.table({"x": [1, 2]}))
-    (kept,) = staging._kept.values()
+    (kept,) = staging.sessions.kept.values()
     place.write("t", pa.table({"x": [3, 4]}))
-    assert list(staging._kept.values()) == [kept]
+    assert list(staging.sessions.kept.values()) == [kept]
     place.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COPY%'")
     place.write("t", pa.table({"x": [5, 6]}))
-    assert list(staging._kept.values()) != [kept]
-    assert sorted(place.sql("TABLE {s}.t")) == [(n,) for n in range(1, 7)]
+    assert list(staging.sessions.kept.values()) != [kept]
+    assert sorted(place.sql("SELECT * FROM {s}.t")) == [(n,) for n in range(1, 7)]
 
 
 # upsert and changes
@@ -307,18 +307,22 @@ def ids(*rows: tuple[Any, ...], names: str = "id value n") -> pa.Table:
     return pa.table({name: pa.array([row[at] for row in rows], kinds[name]) for at, name in enumerate(columns)})
 
 
-def test_upsert_adds_or_replaces_and_leaves_other_columns(either: Place) -> None:
-    either.sql("CREATE TABLE {s}.t (id bigint PRIMARY KEY, value text, kept text DEFAULT 'k')")
-    either.sql("INSERT INTO {s}.t VALUES (1, 'old', 'mine'), (9, 'nine', 'mine')")
-    either.write("t", ids((1, "new", 1), (2, "two", 1)), mode="upsert", key="id", order_by="n")
-    assert either.sql("SELECT * FROM {s}.t ORDER BY id") == [(1, "new", "mine"), (2, "two", "k"), (9, "nine", "mine")]
+def test_upsert_adds_or_replaces_and_leaves_other_columns(either_anywhere: Place) -> None:
+    either_anywhere.sql("CREATE TABLE {s}.t (id bigint PRIMARY KEY, value text, kept varchar(9) DEFAULT 'k')")
+    either_anywhere.sql("INSERT INTO {s}.t VALUES (1, 'old', 'mine'), (9, 'nine', 'mine')")
+    either_anywhere.write("t", ids((1, "new", 1), (2, "two", 1)), mode="upsert", key="id", order_by="n")
+    assert either_anywhere.sql("SELECT * FROM {s}.t ORDER BY id") == [
+        (1, "new", "mine"),
+        (2, "two", "k"),
+        (9, "nine", "mine"),
+    ]
 
 
-def test_the_last_of_a_key_stays(either: Place) -> None:
-    either.sql("CREATE TABLE {s}.t (id integer PRIMARY KEY, value text, n bigint)")
+def test_the_last_of_a_key_stays(either_anywhere: Place) -> None:
+    either_anywhere.sql("CREATE TABLE {s}.t (id integer PRIMARY KEY, value text, n bigint)")
     rows = [(k, f"{k}-{n}", n) for n in (3, 7, 5) for k in range(4)]
-    either.write("t", ids(*rows), mode="upsert", key=["id"], order_by=["n"])
-    assert either.sql("SELECT * FROM {s}.t ORDER BY id") == [(k, f"{k}-7", 7) for k in range(4)]
+    either_anywhere.write("t", ids(*rows), mode="upsert", key=["id"], order_by=["n"])
+    assert either_anywhere.sql("SELECT * FROM {s}.t ORDER BY id") == [(k, f"{k}-7", 7) for k in range(4)]
 
 
 @pytest.mark.parametrize(
@@ -329,11 +333,11 @@ def test_the_last_of_a_key_stays(either: Place) -> None:
         ([(None, "a", 1)], "n", "have no key: null in id"),
     ],
 )
-def test_which_row_stays_is_never_chance(either: Place, rows: Any, order_by: str | None, named: str) -> None:
-    either.sql("CREATE TABLE {s}.t (id integer PRIMARY KEY, value text, n bigint)")
+def test_which_row_stays_is_never_chance(either_anywhere: Place, rows: Any, order_by: str | None, named: str) -> None:
+    either_anywhere.sql("CREATE TABLE {s}.t (id integer PRIMARY KEY, value text, n bigint)")
     with pytest.raises(RowRefused, match=named):
-        either.write("t", ids(*rows), mode="upsert", key="id", order_by=order_by)
-    assert either.sql("TABLE {s}.t") == []
+        either_anywhere.write("t", ids(*rows), mode="upsert", key="id", order_by=order_by)
+    assert either_anywhere.sql("SELECT * FROM {s}.t") == []
 
 
 def test_keys_that_are_the_same_to_the_table_are_the_same(either: Place) -> None:
@@ -342,12 +346,12 @@ def test_keys_that_are_the_same_to_the_table_are_the_same(either: Place) -> None
     one = "3b6c0de1-0000-4000-8000-00000000000a"
     frame = ids((1, one, 1), (1, one.upper(), 2)).drop_columns(["id"])
     either.write("t", frame, mode="upsert", key="value", order_by="n")
-    assert [n for _, n in either.sql("TABLE {s}.t")] == [2]
+    assert [n for _, n in either.sql("SELECT * FROM {s}.t")] == [2]
 
 
-def test_changes_are_applied_in_order_per_key(either: Place) -> None:
-    either.sql("CREATE TABLE {s}.t (id integer PRIMARY KEY, value text UNIQUE)")
-    either.sql("INSERT INTO {s}.t VALUES (1, 'one'), (2, 'two'), (3, 'three')")
+def test_changes_are_applied_in_order_per_key(either_anywhere: Place) -> None:
+    either_anywhere.sql("CREATE TABLE {s}.t (id integer PRIMARY KEY, value varchar(20) UNIQUE)")
+    either_anywhere.sql("INSERT INTO {s}.t VALUES (1, 'one'), (2, 'two'), (3, 'three')")
     changes = [
         (1, "uno", 1, "u"),
         (2, None, 2, "d"),
@@ -359,12 +363,12 @@ def test_changes_are_applied_in_order_per_key(either: Place) -> None:
         (6, None, 8, "d"),
     ]
     settings = {"mode": "changes", "key": "id", "order_by": "n"}
-    either.write("t", ids(*changes, names="id value n op"), **settings)
-    assert either.sql("SELECT * FROM {s}.t ORDER BY id") == [(1, "uno"), (3, "two"), (5, "five")]
+    either_anywhere.write("t", ids(*changes, names="id value n op"), **settings)
+    assert either_anywhere.sql("SELECT * FROM {s}.t ORDER BY id") == [(1, "uno"), (3, "two"), (5, "five")]
     with pytest.raises(RowRefused, match="value in column 'op'"):
-        either.write("t", ids((1, "x", 1, "truncate"), names="id value n op"), **settings)
+        either_anywhere.write("t", ids((1, "x", 1, "truncate"), names="id value n op"), **settings)
     with pytest.raises(RowRefused, match="value in column 'op'"):
-        either.write("t", ids((1, "x", 1, None), names="id value n op"), **settings)
+        either_anywhere.write("t", ids((1, "x", 1, None), names="id value n op"), **settings)
 
 
 @pytest.mark.parametrize(
@@ -398,22 +402,22 @@ def test_a_table_that_is_missing_or_none_is_named_before_anybody_is_fenced(place
 # several tables
 
 
-def test_rows_name_their_tables_and_all_become_true_at_once(either: Place) -> None:
+def test_rows_name_their_tables_and_all_become_true_at_once(either_anywhere: Place) -> None:
     for name in ("a", "b"):
-        either.sql(f"CREATE TABLE {{s}}.{name} (id integer, value text)")
-    rows = ids(*[(n, f"{n}", f"{either.schema}.{'ab'[n % 2]}") for n in range(10)], names="id value table")
-    record = either.write(None, rows)
+        either_anywhere.sql(f"CREATE TABLE {{s}}.{name} (id integer, value text)")
+    rows = ids(*[(n, f"{n}", f"{either_anywhere.schema}.{'ab'[n % 2]}") for n in range(10)], names="id value table")
+    record = either_anywhere.write(None, rows)
     assert {name.split(".")[1]: output.records for name, output in record.outputs.items()} == {"a": 5, "b": 5}
-    assert sorted(either.sql("SELECT id FROM {s}.b")) == [(n,) for n in range(1, 10, 2)]
-    bad = ids((1, "x", f"{either.schema}.a"), (2, "y", f"{either.schema}.c"), names="id value table")
+    assert sorted(either_anywhere.sql("SELECT id FROM {s}.b")) == [(n,) for n in range(1, 10, 2)]
+    bad = ids((1, "x", f"{either_anywhere.schema}.a"), (2, "y", f"{either_anywhere.schema}.c"), names="id value table")
     with pytest.raises(TableMissing, match=r"\.c does not exist"):
-        either.write(None, bad)
-    assert len(either.sql("TABLE {s}.a")) == 5
+        either_anywhere.write(None, bad)
+    assert len(either_anywhere.sql("SELECT * FROM {s}.a")) == 5
     with pytest.raises(BadColumn, match="'table' is null or empty in 1 rows"):
-        either.write(None, ids((1, "x", None), names="id value table"))
+        either_anywhere.write(None, ids((1, "x", None), names="id value table"))
 
 
-@pytest.mark.parametrize("name", ["ledger", "onceward_ledger", '"onceward_staging_x"'])
+@pytest.mark.parametrize("name", ["ledger", "ledger_batches", "onceward_ledger", '"onceward_staging_x"'])
 def test_rows_do_not_reach_the_ledger(place: Place, name: str) -> None:
     place.sql("CREATE TABLE {s}.t (id integer, value text)")
     place.write("t", ids((1, "x"), names="id value"))
@@ -444,4 +448,18 @@ def test_a_table_that_changes_after_the_look_is_looked_at_again(
     before_the_move(lambda: place.sql("ALTER TABLE {s}.t ALTER x TYPE numeric(10,2)"))
     with pytest.raises(BadColumn, match="'x' does not fit"):
         place.write("t", pa.table({"x": pa.array([Decimal("1.2345")], pa.decimal128(10, 4))}))
-    assert place.sql("TABLE {s}.t") == []
+    assert place.sql("SELECT * FROM {s}.t") == []
+
+
+def test_a_delete_that_takes_other_rows_of_the_batch_is_refused(anywhere: Place) -> None:
+    """Deletes go first. In the stream's order row 2 had left its parent before that was deleted."""
+    cascade = "REFERENCES {s}.t(id) ON DELETE CASCADE"
+    anywhere.sql(f"CREATE TABLE {{s}}.t (id bigint PRIMARY KEY, parent bigint, FOREIGN KEY (parent) {cascade})")
+    anywhere.sql(f"CREATE TABLE {{s}}.items (item bigint, node bigint, FOREIGN KEY (node) {cascade})")
+    anywhere.sql("INSERT INTO {s}.t VALUES (1, NULL), (3, NULL)")
+    anywhere.sql("INSERT INTO {s}.t VALUES (2, 1)")
+    anywhere.sql("INSERT INTO {s}.items VALUES (10, 2)")
+    rows = pa.table({"id": [2, 1], "parent": [3, None], "n": [1, 2], "op": ["u", "d"]})
+    with pytest.raises(RowRefused, match="CASCADE"):
+        anywhere.write("t", rows, mode="changes", key="id", order_by="n")
+    assert anywhere.sql("SELECT item FROM {s}.items") == [(10,)]

@@ -12,7 +12,7 @@ from database_place import Place
 
 import onceward as ow
 from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions, OncewardError, RowRefused
-from onceward.sinks.database import staging
+from onceward.sinks.database.postgresql import staging
 from onceward.testing.sink_contract import Process, batch
 from tasks_here import ArrowFrame
 
@@ -32,8 +32,7 @@ HOSTILE = {
 @pytest.fixture
 def hostile(either: Place) -> Iterator[Place]:
     """The role's own settings; the connections of workers are of before."""
-    for said in list(staging._kept):
-        staging._forget(said)
+    staging.sessions.forget_all()
     for name, value in HOSTILE.items():
         either.sql(f"ALTER ROLE postgres SET {name} = '{value}'")
     yield either
@@ -159,11 +158,16 @@ def test_what_a_table_does_not_carry_out_is_noticed(either: Place) -> None:
     either.sql(TRIGGER % "DELETE")
     with pytest.raises(RowRefused, match=r"1 rows of table .* are still there"):
         either.write("t", keyed((1, None, 1, "d")), **CHANGES)
+    either.sql("DROP TABLE {s}.t; DROP FUNCTION {s}.keep; CREATE TABLE {s}.t (id bigint PRIMARY KEY, value text)")
+    either.sql("INSERT INTO {s}.t VALUES (1, 'old'), (9, 'x')")
+    either.sql(TRIGGER % "UPDATE")
+    with pytest.raises(RowRefused, match=r"of 1 rows .* took 0"):
+        either.write("t", keyed((1, "new", 1, "u"), (9, None, 2, "d")), **CHANGES)
     either.sql("DROP TABLE {s}.t; DROP FUNCTION {s}.keep; CREATE TABLE {s}.t (id bigint PRIMARY KEY)")
     either.write("t", keyed((1, 1), names="id n"), mode="upsert", key="id", order_by="n")
     either.write("t", keyed((1, 2), names="id n"), mode="upsert", key="id", order_by="n")
     either.sql(TRIGGER % "INSERT")
-    with pytest.raises(RowRefused, match=r"of 2 rows .* took 1"):
+    with pytest.raises(RowRefused, match=r"of 2 rows .* took 0"):
         either.write("t", keyed((1, 3), (2, 3), names="id n"), mode="upsert", key="id", order_by="n")
     either.sql("CREATE TABLE {s}.r (x bigint)")
     either.sql("CREATE RULE away AS ON INSERT TO {s}.r DO INSTEAD NOTHING")
@@ -204,7 +208,7 @@ def test_a_copy_that_fails_leaves_no_session_in_the_middle_of_it(place: Place, m
     place.sql("CREATE TABLE {s}.t (x text)")
     with pytest.raises(RowRefused, match="0x00"):
         place.write("t", pa.table({"x": ["a\0"]}))
-    assert staging._kept == {}
+    assert staging.sessions.kept == {}
     assert place.staging() == []
 
 

@@ -15,17 +15,21 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from confluent_kafka import Producer
+from redis import Redis
 
 import markdown_pages as markdown
 import onceward
+from http_target import HttpTarget
 from markdown_pages import ROOT, Block
-from onceward.testing import LocalKafka, LocalPostgres, exactly_once, read_topic
+from mysql_client import sql_at
+from onceward.testing import LocalKafka, LocalMySQL, LocalPostgres, LocalRedis, exactly_once, read_topic
 from running_jobs import running
 
 TOPICS = ("people", "people-clean", "people-traced", "people-rejected", "people-small", "people-large")
@@ -55,7 +59,7 @@ class Reader:
         self.topics = {name: new_topic(self.servers, 2, prefix=name) for name in TOPICS}
         self.ids = uuid.uuid4().hex[:8]
         self.fed: list[str] = []
-        self.url = ""
+        self.url = self.mysql_url = ""
         self.names: dict[str, Any] = {"ow": onceward, "spark": spark}
         self.ran: list[Block] = []
 
@@ -63,6 +67,7 @@ class Reader:
         """Python with what a page cannot know: addresses, folders, and in quotes the topics and ids of this test."""
         text = re.sub(r"\b(?:broker|localhost):909[23]\b", self.servers, text)
         text = text.replace("postgresql://shop:secret@database/shop", self.url)
+        text = text.replace("mysql://shop:secret@database/shop", self.mysql_url)
         text = re.sub(r'(?<=checkpointLocation", ")[^"]+', lambda found: self.checkpoint(found[0]), text)
         text = text.replace("/etc/kafka/ca.crt", str(self.folder / "ca.crt")).replace('"/data/', f'"{self.folder}/')
         text = re.sub(r'(?<=pipeline_id=")[\w-]+', lambda found: self.own(found[0]), text)
@@ -168,7 +173,7 @@ def certificate(folder: Path) -> str:
 
 def python_to_run(page: Path) -> list[Block]:
     """The page's Python, but for :data:`ONLY_PARSED`; README and migration page have tests of their own."""
-    if page.name in ("README.md", "migration.md", "databases.md"):
+    if page.name in ("README.md", "migration.md", "databases.md", "write-ahead.md", "upsert.md"):
         return []
     return [
         block
@@ -197,8 +202,10 @@ def test_python_blocks_run(page: Path, reader: Reader):
         reader.run(block, block.text)
 
 
-def test_the_database_page_runs(reader: Reader, postgres: LocalPostgres):
+def test_the_database_page_runs(reader: Reader, postgres: LocalPostgres, mysql: LocalMySQL):
     """Its statements, too, in its order."""
+    sql_at(mysql.url, f"CREATE DATABASE page_{reader.ids}")
+    reader.mysql_url = mysql.url.replace("/test", f"/page_{reader.ids}")
     schema = f"page_{reader.ids}"
     options = f"options=-csearch_path%3D{schema}"
     reader.url = f"{postgres.url}?{options}"
@@ -206,7 +213,9 @@ def test_the_database_page_runs(reader: Reader, postgres: LocalPostgres):
         connection.execute(f"CREATE SCHEMA {schema}")
         connection.execute(f"SET search_path = {schema}")
         for block in markdown.blocks(ROOT / "docs" / "databases.md"):
-            if block.language == "sql":
+            if block.language == "sql" and "utf8mb4" in block.text:
+                sql_at(reader.mysql_url, block.text)
+            elif block.language == "sql":
                 connection.execute(block.text)
             elif block.language == "python":
                 reader.run(block, block.text)
@@ -214,6 +223,32 @@ def test_the_database_page_runs(reader: Reader, postgres: LocalPostgres):
         customers = connection.execute("SELECT count(*) FROM customers").fetchall()
     assert sorted(name for (name,) in orders) == sorted(reader.fed)
     assert customers == [(len(reader.fed),)]
+    in_mysql = sql_at(reader.mysql_url, "SELECT customer FROM orders")
+    assert sorted(name for (name,) in in_mysql) == sorted(reader.fed)
+
+
+def test_the_write_ahead_page_runs(reader: Reader):
+    [job] = [block for block in markdown.blocks(ROOT / "docs" / "write-ahead.md") if block.language == "python"]
+    with HttpTarget(reader.folder) as http:
+        reader.run(job, job.text.replace("http://crm.example/people", http.url("people")))
+        kept = http.kept("people")
+    assert sorted(row["name"] for _, rows in kept for row in rows) == sorted(reader.fed)
+
+
+def test_the_upsert_page_runs(reader: Reader, local_redis: LocalRedis):
+    with closing(Redis.from_url(local_redis.url, decode_responses=True)) as redis:
+        for block in markdown.blocks(ROOT / "docs" / "upsert.md"):
+            if block.language == "python":
+                text = block.text.replace("redis://:secret@redis:6379/0", local_redis.url)
+                for prefix in ("customer:", "current:"):
+                    text = text.replace(f'"{prefix}"', f'"{reader.own(prefix)}:"')
+                reader.run(block, text)
+        names = {redis.hget(key, "name") for key in redis.scan_iter(f"{reader.own('customer:')}:*")}
+        current = {redis.hget(key, "name") for key in redis.scan_iter(f"{reader.own('current:')}:*")}
+    assert names == set(reader.fed)
+    assert current == {name for name in reader.fed if len(name) <= 8}
+    by_hand = reader.names["database"].execute("SELECT name FROM customers").fetchall()
+    assert {name for (name,) in by_hand} == set(reader.fed)
 
 
 def test_the_readmes_job_runs(reader: Reader):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pyspark.sql.types import (
     ArrayType,
@@ -18,11 +20,21 @@ from pyspark.sql.types import (
 )
 
 from onceward.errors import BadColumn
-from onceward.sinks.database.columns import Column, Table, Written, fit, staged_columns
+from onceward.sinks.database import columns
+from onceward.sinks.database.columns import Column, Table, Written
+from onceward.sinks.database.postgresql import types
 
 
 def table(*columns: Column, unique: tuple[frozenset[str], ...] = ()) -> Table:
     return Table("t", '"public"."t"', columns, unique)
+
+
+def fit(*said: Any) -> tuple[Written, ...]:
+    return columns.fit(*said, types.fitting)
+
+
+def staged_columns(schema: StructType) -> dict[str, str]:
+    return columns.staged_columns(schema, types.staged)
 
 
 def fits(staged: str, theirs: str, **more: bool) -> Written:

@@ -18,7 +18,7 @@ from onceward.demo.kill_plan import kill_plan
 from onceward.demo.pace import Pace
 from onceward.demo.people import VALID_LENGTH, expected_numbers, people
 from onceward.demo.report import DemoResult, judge
-from onceward.demo.settings import DemoSettings, JobSettings
+from onceward.demo.settings import DemoSettings, JobSettings, SinkName
 from onceward.errors import ConfigurationError
 from onceward.testing.faults import parse_faults
 from onceward.testing.verdict import exactly_once
@@ -75,19 +75,35 @@ def test_a_held_pace_trickles_on_so_that_event_time_goes_on() -> None:
     assert all(before < after for before, after in itertools.pairwise(written))
 
 
-def test_each_fault_of_the_plan_can_be_armed() -> None:
-    plan = kill_plan(DemoSettings())
+@pytest.mark.parametrize(
+    ("sink", "step"), [("kafka", "lease:finished"), ("postgres", "move:started"), ("files", "publish:started")]
+)
+def test_each_fault_of_the_plan_can_be_armed(sink: SinkName, step: str) -> None:
+    plan = kill_plan(DemoSettings(sink=sink))
     assert len(plan) >= 3
     armed = [parse_faults(kill.fault)[0] for kill in plan if kill.trigger == "fault_point"]
     assert len(set(armed)) == len(armed)
-    assert any("lease:finished" in str(fault) for fault in armed)
-    assert any("commit:finished" in str(fault) for fault in armed)
+    assert any(step in str(fault) for fault in armed)
+    assert any(f"{'publish' if sink == 'files' else 'commit'}:finished" in str(fault) for fault in armed)
     assert len(kill_plan(DemoSettings(delivery="at_least_once"))) >= 3
+
+
+def test_a_plan_of_many_kills_is_by_its_seed_alone_and_has_all_kinds() -> None:
+    plan = kill_plan(DemoSettings(sink="postgres", kills=100, seed=7))
+    assert len(plan) == 100
+    assert plan == kill_plan(DemoSettings(sink="postgres", kills=100, seed=7))
+    assert plan != kill_plan(DemoSettings(sink="postgres", kills=100, seed=8))
+    assert {kill.trigger for kill in plan} == {"fault_point", "after_a_commit", "after_the_start"}
+    for kill in plan:
+        if kill.trigger == "fault_point":
+            parse_faults(kill.fault)
 
 
 def test_settings_are_checked_and_travel_as_json() -> None:
     with pytest.raises(ConfigurationError, match="10 records"):
         DemoSettings(records=10)
+    with pytest.raises(ConfigurationError, match="Kafka sink alone"):
+        DemoSettings(sink="postgres", delivery="at_least_once")
     job = JobSettings("a:1", "/c", "/f", "exactly_once", "local[2]", 20)
     assert JobSettings.from_json(job.to_json()) == job
 
@@ -132,6 +148,14 @@ def test_the_checker_and_the_model_must_both_be_content() -> None:
     assert not judged(lost, answer("exactly_once")).kept
     assert not judged(kept, answer("inconclusive", not_covered=["the log directories"])).kept
     assert "log directories" in judged(kept, answer("inconclusive", not_covered=["the log directories"])).violations[0]
+
+
+def test_what_is_left_over_is_a_violation() -> None:
+    found = OutputFacts(exactly_once(["a"], ["a"]), left_over=["staging table s"])
+    result = judged(found, answer("exactly_once"))
+    assert result.violations == ["left over: staging table s"]
+    assert result.left_over == 1
+    assert judged(OutputFacts(exactly_once(["a"], ["a"])), answer("exactly_once")).kept
 
 
 def test_kills_that_left_nothing_behind_prove_nothing() -> None:

@@ -1,0 +1,46 @@
+"""A job from Kafka into files. Killed by its own faults, or between two renames, where no step begins or ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from text_file_jobs import session, to_the_end
+
+import onceward as ow
+from onceward.spark.file_system import LocalFiles
+
+DIE_BEFORE_MOVE = "die-before-move"
+"""A file in the job's folder that says before which file that it publishes, from 0, the job kills itself."""
+
+BATCH = 500
+
+
+def main(folder: Path, servers: str, topic: str, layout: str) -> None:
+    if (folder / DIE_BEFORE_MOVE).exists():
+        die_before(int((folder / DIE_BEFORE_MOVE).read_text()))
+        (folder / DIE_BEFORE_MOVE).unlink()
+    spark = session(folder)
+    records = ow.kafka_source(spark, bootstrap_servers=servers, topic=topic, max_offsets_per_trigger=BATCH)
+    rows = records.selectExpr("CAST(value AS STRING) AS value", "offset % 3 AS third")
+    sink = ow.FileSink(path=folder / "out", pipeline_id="files", layout=layout, partition_by="third")
+    to_the_end(rows, folder, sink)
+
+
+def die_before(number: int) -> None:
+    move, published = LocalFiles.move, list[str]()
+
+    def dying(files: LocalFiles, source: str, target: str) -> bool:
+        if not target.startswith("_onceward"):
+            if len(published) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            published.append(target)
+        return move(files, source, target)
+
+    LocalFiles.move = dying
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,0 +1,103 @@
+"""The contract over files on a real HDFS: its own renames, and Spark's own way of writing there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from file_kits import FileKit
+from pyspark.errors import AnalysisException
+
+import onceward as ow
+from local_hdfs import LocalHdfs
+from onceward.errors import TargetUnreachable
+from onceward.spark.file_system import HadoopFiles, files_at
+from onceward.testing.sink_contract import TwoPhaseContract, TwoPhaseKit, batch
+
+pytestmark = pytest.mark.slow  # servers of its own
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalHdfs]:
+    with LocalHdfs(tmp_path_factory.mktemp("hdfs")) as servers:
+        yield servers
+
+
+class HdfsKit(FileKit):
+    """Read by Spark, through a cache of no kind."""
+
+    def __init__(self, spark: Any, hdfs: LocalHdfs, folder: Path, layout: str) -> None:
+        self.path = f"{hdfs.url}/{folder.name}/out"
+        super().__init__(spark, folder, layout, "parquet", partitioned=layout == "flat")
+        self.settings |= {"path": self.path, "ledger": ow.FolderLedger(folder / "ledger")}
+
+    def new_sink(self) -> ow.FileSink:
+        self.settings = {"path": self.path, "ledger": ow.FolderLedger(self.folder / "ledger"), **self.settings}
+        return super().new_sink()
+
+    def values(self) -> Counter[str]:
+        try:
+            found = self._spark.read.parquet(self.path).select("value").collect()
+        except AnalysisException:
+            return Counter()  # no path, or no file yet
+        return Counter(row.value for row in found)
+
+
+@pytest.fixture(params=["batches", "flat"])
+def kit(request: pytest.FixtureRequest, spark: Any, hdfs: LocalHdfs, tmp_path: Path) -> TwoPhaseKit:
+    return HdfsKit(spark, hdfs, tmp_path, request.param)
+
+
+class TestOnHdfs(TwoPhaseContract):
+    pass
+
+
+def test_a_file_system_that_is_not_there_is_named(spark: Any, tmp_path: Path):
+    ledger = ow.FolderLedger(tmp_path / "ledger")
+    sink = ow.FileSink(path="hdfs://no-such-host.invalid/out", pipeline_id="nowhere", ledger=ledger)
+    with pytest.raises(TargetUnreachable, match="no-such-host"):
+        sink.new_target().open(batch(0))
+
+
+@pytest.fixture
+def files(spark: Any, hdfs: LocalHdfs, tmp_path: Path) -> HadoopFiles:
+    found = files_at(f"{hdfs.url}/{tmp_path.name}")
+    assert isinstance(found, HadoopFiles)
+    for name, text in (
+        ("full/deep/part", "four"),
+        ("full/_hidden/part", "x"),
+        ("full/.part.crc", "x"),
+        ("file", "old"),
+    ):
+        stream = found._system.create(found._at(name), True)
+        stream.write(bytearray(text.encode()))
+        stream.close()
+    found.make("empty")
+    return found
+
+
+@pytest.mark.parametrize("target", ["empty", "file", "full"])
+@pytest.mark.parametrize("source", ["full", "full/deep/part", "file"])
+def test_a_move_neither_replaces_nor_nests(files: HadoopFiles, source: str, target: str):
+    before = files.listed("")
+    assert files.move(source, target) is False
+    assert files.listed("") == before
+    assert files.move(source, "new") is True
+    assert files.move(source, "new") is False
+    assert files.move(source, "another") is False, "the source is gone"
+
+
+def test_what_is_listed_and_removed(files: HadoopFiles):
+    assert files.listed("full") == {"deep/part": 4}
+    assert files.listed("empty") == {}
+    assert files.listed("nothing") is None
+    assert files.listed("file") is None
+    assert files.names("full") == [".part.crc", "_hidden", "deep"]
+    assert files.names("nothing") == []
+    assert (files.size("file"), files.size("nothing")) == (3, None)
+    for path in ("full", "file", "nothing", "full"):
+        files.remove(path)
+    assert files.names("") == ["empty"]

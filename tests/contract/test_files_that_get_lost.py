@@ -1,0 +1,328 @@
+"""What may become of prepared files, and of the place they go to. In this process, with a writer of pyarrow's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from file_kits import FileKit, HereKit
+
+import onceward as ow
+from fault_table import fired
+from onceward import events
+from onceward.engine.micro_batch import MicroBatches
+from onceward.engine.policy import SinkPolicy
+from onceward.engine.target import Write
+from onceward.errors import (
+    ConfigurationError,
+    Fenced,
+    ReportMismatch,
+    SendFailed,
+    TargetLost,
+    TargetUnreachable,
+    Unfinished,
+)
+from onceward.spark.file_system import LocalFiles
+from onceward.testing.sink_contract import FIRST, SECOND, Died, Process, assert_holds, batch, fault, run_batch
+
+LAYOUTS = ("batches", "flat")
+
+
+@pytest.fixture(params=LAYOUTS)
+def kit(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HereKit:
+    return HereKit(tmp_path, request.param, monkeypatch)
+
+
+def prepared(kit: FileKit) -> list[Path]:
+    """What is hidden, but for the ledger."""
+    return sorted((kit.folder / "out" / "_onceward" / "prepared").rglob("*.parquet"))
+
+
+def breaking_moves(patch: pytest.MonkeyPatch, number: int, what: Callable[[], object]) -> list[str]:
+    """Before publishing move ``number``, from 0, ``what`` happens; the moves so far."""
+    move, moved = LocalFiles.move, list[str]()
+
+    def broken(files: LocalFiles, source: str, target: str) -> bool:
+        if not target.startswith("_onceward"):
+            moved.append(target)
+            if len(moved) == number + 1:
+                what()
+        return move(files, source, target)
+
+    patch.setattr(LocalFiles, "move", broken)
+    return moved
+
+
+def die() -> None:
+    raise Died
+
+
+def fail() -> None:
+    raise OSError("no space left on device")
+
+
+@pytest.mark.fault("files-published-in-part")
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_death_between_two_renames(kit: HereKit, monkeypatch: pytest.MonkeyPatch, number: int):
+    run_batch(kit, 0, FIRST)
+    with monkeypatch.context() as patch:
+        moved = breaking_moves(patch, number, die)
+        try:
+            run_batch(kit, 1, SECOND)
+        except Died:
+            fired(kit.layout == "flat" or not number, "a batch has one folder")
+    seen = kit.visible() - Counter(FIRST)
+    assert set(seen) <= set(SECOND)
+    assert set(seen.values()) <= {1}
+    if kit.layout == "batches":
+        assert seen in (Counter(), Counter(SECOND)), "half a batch was seen"
+    run_batch(kit, 1, SECOND)
+    assert_holds(kit, FIRST + SECOND, 1)
+    assert prepared(kit) == []
+    assert moved
+
+
+@pytest.mark.fault("files-down")
+def test_a_file_system_that_fails_while_a_batch_is_published(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
+    """For a moment, and for good: then the query stops, and the next start goes on with it."""
+    kit.settings["commit_timeout_s"] = 0.3
+    with monkeypatch.context() as patch:
+        breaking_moves(patch, 0, fail)
+        run_batch(kit, 0, FIRST)
+    assert_holds(kit, FIRST, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFiles, "move", move_inside_only(LocalFiles.move))
+        for _ in range(2):
+            with pytest.raises(Unfinished):
+                run_batch(kit, 1, SECOND)
+    assert_holds(kit, FIRST, 1)
+    run_batch(kit, 1, SECOND)
+    run_batch(kit, 2, ["z"])
+    assert_holds(kit, [*FIRST, *SECOND, "z"], 2)
+
+
+def move_inside_only(move: Callable[[LocalFiles, str, str], bool]) -> Callable[[LocalFiles, str, str], bool]:
+    def broken(files: LocalFiles, source: str, target: str) -> bool:
+        if not target.startswith("_onceward"):
+            fail()
+        return move(files, source, target)
+
+    return broken
+
+
+@pytest.mark.fault("files-down")
+def test_a_path_that_cannot_be_written_to_is_named_before_anybody_is_fenced(kit: HereKit):
+    (kit.folder / "a file").write_text("")
+    healthy = Process(kit).open()
+    healthy.commit(FIRST)
+    kit.settings["path"] = f"file://{kit.folder}/a file/out"
+    kit.settings["ledger"] = ow.FolderLedger(kit.folder / "out" / "_onceward" / "ledger")
+    with pytest.raises(TargetUnreachable, match="a file"):
+        run_batch(kit, 1, SECOND)
+    kit.settings.clear()
+    healthy.commit(SECOND)
+    assert_holds(kit, FIRST + SECOND, 1)
+
+
+@pytest.mark.fault("files-lost")
+def test_prepared_files_that_are_gone_stop_the_query_by_name(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
+    run_batch(kit, 0, FIRST)
+    with monkeypatch.context() as patch:
+        breaking_moves(patch, 0, die)
+        with pytest.raises(Died):
+            run_batch(kit, 1, SECOND)
+    gone, *left = prepared(kit)
+    kept = gone.read_bytes()
+    gone.unlink()
+    for _ in range(2):
+        with pytest.raises(TargetLost, match="contract@"):
+            run_batch(kit, 1, SECOND)
+    assert kit.layout == "flat" or kit.visible() == Counter(FIRST), "half a batch was published"
+    gone.parent.mkdir(exist_ok=True)
+    gone.write_bytes(kept)
+    run_batch(kit, 1, SECOND)
+    assert_holds(kit, FIRST + SECOND, 1)
+    assert left
+
+
+def test_a_file_that_was_cut_short_is_lost(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as patch:
+        breaking_moves(patch, 0, die)
+        with pytest.raises(Died):
+            run_batch(kit, 0, FIRST)
+    os.truncate(prepared(kit)[0], 10)
+    with pytest.raises(TargetLost):
+        run_batch(kit, 0, FIRST)
+
+
+@pytest.mark.fault("files-lost")
+def test_keep_goes_on_with_what_is_left(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as patch:
+        breaking_moves(patch, 0, die)
+        with pytest.raises(Died):
+            run_batch(kit, 0, FIRST)
+    gone, *_ = prepared(kit)
+    gone.unlink()
+    target = kit.new_target()
+    target._policy = SinkPolicy(kit.pipeline, resume="keep")
+    target.open(batch(0))
+    newest = target.finish(target.peek())
+    assert newest.state.value == "finished"
+    assert kit.visible() == Counter(FIRST[1::2]), "every other row was in the file that is lost"
+    run_batch(kit, 1, SECOND)
+    assert_holds(kit, FIRST[1::2] + SECOND, 1)
+
+
+@pytest.mark.fault("files-late-task")
+def test_a_task_that_was_given_up_writes_on(kit: HereKit):
+    """Below Spark's folder of unfinished work, and once more after the job has ended."""
+    process = Process(kit).open()
+    process.write(kit.frame(FIRST))
+    folder = attempt_folder(kit)
+    late = folder / "_temporary" / "0" / "part-9.parquet"
+    late.parent.mkdir(parents=True)
+    late.write_text("unfinished")
+    process.stage_what_is_written()
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / "part-9.parquet").write_text("too late")
+    process.attempt.commit()
+    process.newest = process.attempt.record
+    process.finish()
+    assert_holds(kit, FIRST, 0)
+    assert list((kit.folder / "out").rglob("_temporary")) == []
+    Process(kit).open()
+    assert prepared(kit) == []
+
+
+@pytest.mark.fault("files-late-task")
+@pytest.mark.parametrize("amiss", ["one more", "one less", "cut short"])
+def test_files_that_are_not_those_the_tasks_have_written(kit: HereKit, amiss: str):
+    process = Process(kit).open()
+    process.write(kit.frame(FIRST))
+    folder = attempt_folder(kit)
+    first = sorted(folder.glob("*.parquet"))[0]
+    if amiss == "one more":
+        shutil.copy(first, folder / "part-9.parquet")
+    elif amiss == "one less":
+        first.unlink()
+    else:
+        os.truncate(first, 10)
+    with pytest.raises(ReportMismatch, match="tasks have written 2 files"):
+        process.stage_what_is_written()
+    process.attempt.abort()
+    process.commit(SECOND)
+    assert_holds(kit, SECOND, 0)
+
+
+def attempt_folder(kit: FileKit) -> Path:
+    (folder,) = (kit.folder / "out" / "_onceward" / "prepared").iterdir()
+    return folder
+
+
+@pytest.mark.fault("files-two-publishers")
+def test_two_copies_publish_the_same_batch(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
+    """The newer one has done it when the older one comes to its second rename, or to its first."""
+    zombie = Process(kit).open()
+    zombie.decide(FIRST)
+    heirs: list[Process] = []
+    with monkeypatch.context() as patch:
+        breaking_moves(patch, 0, lambda: heirs.append(Process(kit).open()))
+        with pytest.raises(Fenced):
+            zombie.finish()
+    assert_holds(kit, FIRST, 0)
+    heirs[0].commit(SECOND)
+    assert_holds(kit, FIRST + SECOND, 1)
+
+
+@pytest.mark.fault("files-leftovers")
+def test_what_is_left_is_removed_and_another_pipelines_is_not(kit: HereKit):
+    """Also of a pipeline whose name begins alike, and what an attempt was still writing."""
+    kit.settings["pipeline_id"] = "contract-2"
+    other = Process(kit).open()
+    other.stage(kit.frame(["of the other"]))
+    del kit.settings["pipeline_id"]
+    dead = Process(kit).open()
+    dead.write(kit.frame(["being written"]))
+    second = Process(kit).open()
+    second.stage(kit.frame(["prepared"]))
+    Process(kit).open()
+    assert {path.relative_to(kit.folder).parts[3].partition("@")[0] for path in prepared(kit)} == {"contract-2"}
+    other.attempt.commit()
+    other.newest = other.attempt.record
+    other.finish()
+    assert kit.visible() == Counter(["of the other"])
+
+
+def test_a_pipeline_that_has_lost_its_ledger_writes_no_batch_twice(kit: HereKit):
+    """Where each batch has a folder of its own: without the checkpoint, too, nobody else would notice."""
+    run_batch(kit, 0, FIRST)
+    kit.settings["ledger"] = ow.FolderLedger(kit.folder / "another")
+    if kit.layout == "flat":
+        return  # files have names by chance; a checkpoint that is left makes it LedgerBehind
+    with pytest.raises(ConfigurationError, match="no longer used"):
+        run_batch(kit, 0, FIRST)
+    assert kit.visible() == Counter(FIRST)
+    assert prepared(kit) == []
+
+
+def test_settings_that_change_after_the_decision(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
+    """What was decided goes where it was decided to go."""
+    with monkeypatch.context() as patch:
+        breaking_moves(patch, 0, die)
+        with pytest.raises(Died):
+            run_batch(kit, 0, FIRST)
+    kit.settings["layout"] = LAYOUTS[1 - LAYOUTS.index(kit.layout)]
+    kit.settings["path"] = f"file://{kit.folder}/elsewhere"
+    kit.settings["ledger"] = ow.FolderLedger(kit.folder / "out" / "_onceward" / "ledger")
+    Process(kit).open()
+    assert kit.visible() == Counter(FIRST)
+    assert list((kit.folder / "elsewhere").rglob("*.parquet")) == []
+    batches = list((kit.folder / "out").glob("batch=contract@0000000000"))
+    assert len(batches) == (kit.layout == "batches")
+
+
+def test_a_disk_that_fails_before_the_decision_lets_the_batch_run_again(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
+    failed: list[str] = []
+    sync = LocalFiles.sync
+
+    def failing_once(files: LocalFiles, folder: str) -> None:
+        if not failed:
+            failed.append(folder)
+            fail()
+        sync(files, folder)
+
+    monkeypatch.setattr(LocalFiles, "sync", failing_once)
+    with fault(events.ABORT, "started", lambda: None):
+        run_batch(kit, 0, FIRST)
+    assert_holds(kit, FIRST, 0)
+    failed.clear()
+    once = MicroBatches(kit.new_target(), SinkPolicy(kit.pipeline, batch_attempts=1))
+    with pytest.raises(SendFailed, match="no space left"):
+        once.process([Write(kit.frame(SECOND))], batch(1))
+    assert_holds(kit, FIRST, 0)
+
+
+def test_all_is_synced_before_the_decision(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
+    """Each file and each folder on the way to it; and the names of what is published, before the ledger says so."""
+    synced: list[str] = []
+    real = os.fsync
+
+    def noting(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    process = Process(kit).open()
+    process.stage(kit.frame(FIRST))
+    files = prepared(kit)
+    assert {str(path) for path in [*files, files[0].parent, files[0].parent.parent]} <= set(synced)
+    process.attempt.commit()
+    process.newest = process.attempt.record
+    synced.clear()
+    process.finish()
+    assert str(kit.folder / "out") in synced

@@ -1,0 +1,277 @@
+"""``onceward verify`` about tables: every way to be wrong that can be made for real, and none accused that is well."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from database_place import Place
+
+from onceward.ids import BatchId
+from onceward.ledger import table
+from onceward.ledger.record import LedgerRecord, Output, State
+from onceward.testing import LocalPostgres
+
+STATUS = {"exactly_once": 0, "violated": 1, "inconclusive": 2}
+
+
+def rows(*values: int) -> pa.Table:
+    return pa.table({"value": pa.array(values, pa.int64())})
+
+
+def verified(place: Place, *options: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "onceward.verify", "--database-url", place.postgres.url]
+    command += ["--pipeline-id", place.pipeline, "--ledger-table", f"{place.schema}.ledger", "--output", "json"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == answer["exit_status"] == STATUS[answer["verdict"]], done.stderr
+    return answer
+
+
+def anomalies(answer: dict[str, Any]) -> set[str]:
+    return {one["name"] for one in answer["anomalies"]}
+
+
+@pytest.fixture
+def three(place: Place) -> Place:
+    """Three batches in a table, one of them by the driver, one empty."""
+    place.sql("CREATE TABLE {s}.t (value bigint)")
+    place.write("t", rows(1, 2, 3), rows(4))
+    place.small = True
+    place.write("t", rows(5, 5))
+    place.write("t", rows())
+    return place
+
+
+def test_a_pipeline_that_is_well(three: Place):
+    answer = verified(three)
+    assert answer["verdict"] == "exactly_once", answer
+    assert answer["facts"]["ledger"]["batches"] == 3
+    assert answer["facts"]["ledger"]["records"] == 6
+    assert answer["facts"]["tables"] == {
+        f"{three.schema}.t": {
+            "rows": 6,
+            "batches": 2,
+            "replaced_rows": 0,
+            "unaccounted_rows": 0,
+            "anomalies": [],
+        }
+    }
+
+
+def test_frozen_rows_and_rewritten_tables_are_the_same_rows(three: Place):
+    three.sql("VACUUM (FREEZE) {s}.t")
+    assert verified(three)["verdict"] == "exactly_once"
+    three.sql("VACUUM (FULL, FREEZE) {s}.t")
+    three.sql("VACUUM (FULL, FREEZE) {s}.ledger_batches")
+    assert verified(three)["verdict"] == "exactly_once"
+
+
+def test_a_row_that_is_gone(three: Place):
+    three.sql("DELETE FROM {s}.t WHERE value = 2")
+    answer = verified(three)
+    assert anomalies(answer) == {"lost-write"}
+    assert answer["anomalies"][0]["where"] == f"{three.schema}.t@0"
+    shared = verified(three, "--shared-table")
+    assert (shared["verdict"], shared["anomalies"]) == ("inconclusive", [])
+
+
+def test_a_row_that_is_there_once_more(three: Place):
+    """As a writer leaves it that repeats what it did not know to be done."""
+    three.sql("INSERT INTO {s}.t SELECT * FROM {s}.t WHERE value = 3")
+    answer = verified(three)
+    assert anomalies(answer) == {"unaccounted-write"}
+    assert verified(three, "--shared-table")["verdict"] == "exactly_once"
+
+
+def test_a_lost_row_is_not_made_up_for_by_one_that_is_there_twice(three: Place):
+    three.sql("DELETE FROM {s}.t WHERE value = 1")
+    three.sql("INSERT INTO {s}.t VALUES (2)")
+    assert anomalies(verified(three)) == {"lost-write", "unaccounted-write"}
+
+
+def test_more_rows_of_a_batch_than_it_is_told_to_have_written(place: Place):
+    place.sql("CREATE TABLE {s}.t (value bigint)")
+    place.sql(
+        "CREATE FUNCTION {s}.twice() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF pg_trigger_depth() = 1 THEN INSERT INTO {s}.t VALUES (NEW.value); END IF; RETURN NULL; END $$"
+    )
+    place.sql("CREATE TRIGGER twice AFTER INSERT ON {s}.t FOR EACH ROW EXECUTE FUNCTION {s}.twice()")
+    place.write("t", rows(1, 2))
+    assert anomalies(verified(place)) == {"duplicate-write"}
+
+
+def test_a_record_that_is_gone(three: Place):
+    three.sql("DELETE FROM {s}.ledger_batches WHERE sequence = 1")
+    assert anomalies(verified(three)) == {"ledger-gap", "unaccounted-write"}
+
+
+def test_a_row_of_the_ledger_that_was_put_back(three: Place):
+    three.sql("UPDATE {s}.ledger SET sequence = 0")
+    assert anomalies(verified(three)) == {"ledger-gap"}
+
+
+def test_replaced_and_deleted_rows_are_no_loss_and_others_are_not_excused(place: Place):
+    place.sql("CREATE TABLE {s}.t (id bigint PRIMARY KEY, at bigint)")
+    keyed = {"mode": "changes", "key": "id", "order_by": "at"}
+
+    def changes(at: int, **ops: str) -> pa.Table:
+        ids = pa.array([int(name[1:]) for name in ops], pa.int64())
+        return pa.table({"id": ids, "at": pa.array([at] * len(ops), pa.int64()), "op": list(ops.values())})
+
+    place.write("t", changes(0, _1="c", _2="c", _3="c"), **keyed)
+    place.write("t", changes(1, _1="u", _2="d"), **keyed)
+    answer = verified(place)
+    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", []), "a lost row would look the same"
+    assert answer["facts"]["tables"][f"{place.schema}.t"]["replaced_rows"] == 3
+    assert verified(place, "--what-is-left")["verdict"] == "exactly_once"
+    place.sql("UPDATE {s}.t SET at = 9 WHERE id = 3")
+    assert anomalies(verified(place)) == {"unaccounted-write"}
+
+
+@pytest.mark.parametrize("how", ["TRUNCATE {s}.t", "DELETE FROM {s}.t"])
+def test_what_nobody_can_have_replaced_is_lost(place: Place, how: str):
+    place.sql("CREATE TABLE {s}.t (value bigint PRIMARY KEY)")
+    place.write("t", rows(1, 2), mode="upsert", key="value")
+    place.sql(how)
+    assert anomalies(verified(place, "--what-is-left")) == {"lost-write"}
+
+
+def test_a_batch_replaces_no_more_rows_than_it_has(place: Place):
+    place.sql("CREATE TABLE {s}.t (value bigint PRIMARY KEY)")
+    place.write("t", rows(1, 2, 3, 4))
+    place.write("t", rows(1), mode="upsert", key="value")
+    assert verified(place, "--what-is-left")["verdict"] == "exactly_once"
+    place.sql("DELETE FROM {s}.t WHERE value > 2")
+    assert anomalies(verified(place, "--what-is-left")) == {"lost-write"}
+
+
+@pytest.mark.parametrize(
+    "change", ["ALTER TABLE {s}.t ALTER value TYPE numeric", "ALTER TABLE {s}.t ADD u uuid DEFAULT gen_random_uuid()"]
+)
+def test_a_table_that_was_rewritten_is_not_accused(three: Place, change: str):
+    three.sql(change)
+    answer = verified(three)
+    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
+    assert "as ALTER TABLE may" in answer["facts"]["not_covered"][0]
+    three.sql("INSERT INTO {s}.t (value) VALUES (1)")
+    assert anomalies(verified(three)) == {"unaccounted-write"}
+
+
+def test_a_rewritten_table_that_has_fewer_rows_is(three: Place):
+    three.sql("DELETE FROM {s}.t WHERE value = 1")
+    three.sql("ALTER TABLE {s}.t ALTER value TYPE numeric")
+    assert "lost-write" in anomalies(verified(three))
+
+
+def test_a_table_and_a_part_of_it(place: Place):
+    place.sql("CREATE TABLE {s}.t (value bigint) PARTITION BY RANGE (value)")
+    for low in (0, 10):
+        place.sql(f"CREATE TABLE {{s}}.t{low} PARTITION OF {{s}}.t FOR VALUES FROM ({low}) TO ({low + 10})")
+    named = [f"{place.schema}.{name}" for name in ("t", "t", "t10")]
+    place.write(None, pa.table({"value": pa.array([1, 11, 12], pa.int64()), "table": named}))
+    assert verified(place)["verdict"] == "exactly_once"
+    place.sql("DELETE FROM {s}.t WHERE value = 12")
+    assert anomalies(verified(place)) == {"lost-write"}
+
+
+@pytest.mark.parametrize("name", ["a%", "a%s", "a%%b"])
+def test_odd_names(place: Place, name: str):
+    place.sql('CREATE TABLE {s}."a%b" (value bigint)')
+    place.sql(f'CREATE TABLE {{s}}."{name}" (value bigint)')
+    place.write(f'"{name}"', rows(1, 2))
+    assert verified(place)["verdict"] == "exactly_once"
+
+
+def test_a_ledger_of_files_is_not_taken_for_one_of_tables(place: Place):
+    chain = place.new_target().run.chain
+    newest = chain.take()
+    files = {"version": 1, "format": "json", "committables": []}
+    made = LedgerRecord(
+        place.pipeline, 0, BatchId("q", 0), (), chain.begin(newest), {"files": Output("files", 1, 0, files)}, 0,
+        State.DECIDED,
+    )  # fmt: skip
+    chain.append(made)
+    chain.progress(replace(made, state=State.FINISHED))
+    answer = verified(place)
+    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
+
+
+def test_what_the_ledger_has_removed_is_not_asked_for(three: Place, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(table, "BATCHES_KEPT", 2)
+    three.write("t", rows(9))
+    three.write("t", rows(10))
+    assert [found.sequence for found in three.new_target().run.chain.history()] == [4, 3]
+    answer = verified(three)
+    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
+    left = verified(three, "--what-is-left")
+    assert left["verdict"] == "exactly_once", left
+    three.sql("INSERT INTO {s}.t VALUES (10)")
+    assert anomalies(verified(three, "--what-is-left")) == {"unaccounted-write"}
+
+
+def test_a_copy_of_the_database_is_not_judged(three: Place):
+    three.sql("UPDATE {s}.ledger_batches SET record = record")
+    three.sql("UPDATE {s}.t SET value = value")
+    answer = verified(three)
+    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
+    assert "copy of the database" in answer["facts"]["not_covered"][0]
+
+
+def test_rows_that_a_policy_hides_are_not_called_lost(three: Place):
+    """A login that is not shown every row cannot tell."""
+    role = f"reader_{three.schema}"
+    three.sql(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
+    three.sql(f"GRANT USAGE ON SCHEMA {three.schema} TO {role}")
+    three.sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA {three.schema} TO {role}")
+    three.sql("ALTER TABLE {s}.t ENABLE ROW LEVEL SECURITY")
+    try:
+        server = three.postgres.url.split("@")[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "onceward.verify", "--database-url", f"postgresql://{role}:x@{server}",
+             "--pipeline-id", three.pipeline, "--ledger-table", f"{three.schema}.ledger"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == STATUS["inconclusive"], done
+        assert "row-level security" in done.stderr
+    finally:
+        three.sql(f"DROP OWNED BY {role}")
+        three.sql(f"DROP ROLE {role}")
+
+
+def test_a_pipeline_that_runs_on_is_seen_as_of_one_moment(three: Place):
+    """What is not committed yet is not there: neither its record nor its rows."""
+    with psycopg.connect(three.postgres.url) as running:
+        running.execute(f"INSERT INTO {three.schema}.t VALUES (99)")  # noqa: S608
+        assert verified(three)["verdict"] == "exactly_once"
+        running.rollback()
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (["--database-url", "mysql://a@b/c"], 64, "no address of a PostgreSQL"),
+        (["--database-url", "postgresql://nobody@127.0.0.1:1/x"], 69, "does not let us in"),
+        (["--database-url", "postgresql://a@b/c", "--topic", "t"], 64, "leave one of them out"),
+        (["--database-url", "postgresql://a@b/c", "--expect-caught-up"], 64, "--bootstrap-servers"),
+        ([], 64, "nothing says where to look"),
+    ],
+)
+def test_a_question_that_cannot_be_asked(options: list[str], status: int, said: str):
+    command = [sys.executable, "-m", "onceward.verify", "--pipeline-id", "p", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done
+    assert said in done.stderr
+
+
+def test_a_pipeline_or_a_ledger_that_is_not_there(three: Place, postgres: LocalPostgres):
+    answer = verified(three, "--ledger-table", f"{three.schema}.other")
+    assert answer["verdict"] == "inconclusive"
+    answer = verified(three, "--pipeline-id", "nobody")
+    assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])

@@ -1,0 +1,183 @@
+"""Files that Spark's own writers make: what is counted, what readers find, and what Spark does twice."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as dataset
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import onceward as ow
+from fault_table import fired
+from onceward import events
+from onceward.engine.micro_batch import MicroBatches
+from onceward.engine.policy import SinkPolicy
+from onceward.engine.target import Write
+from onceward.errors import BadColumn, ComputationsMixed, SendFailed
+from onceward.ledger.record import LedgerRecord
+from onceward.testing.sink_contract import batch
+
+ROWS = 300
+
+
+def sink(folder: Path, **settings: Any) -> ow.FileSink:
+    return ow.FileSink(**{"path": folder / "out", "pipeline_id": "files", **settings})
+
+
+def write(sink: ow.FileSink, *frames: DataFrame, attempts: int = 3) -> LedgerRecord:
+    """Batch 0, by the engine; its record."""
+    target = sink.new_target()
+    policy = SinkPolicy(sink.settings.policy.pipeline, batch_attempts=attempts)
+    MicroBatches(target, policy).process([sink._checked(frame, None) for frame in frames], batch(0))
+    newest = target.peek()
+    assert newest is not None
+    return newest
+
+
+def rows(spark: SparkSession) -> DataFrame:
+    return spark.range(0, ROWS, 1, 3).selectExpr("CAST(id AS STRING) AS value", "id % 3 AS third")
+
+
+def test_readers_find_the_rows_and_their_folders(spark: SparkSession, tmp_path: Path):
+    record = write(sink(tmp_path, partition_by="third"), rows(spark).repartition(2))
+    assert record.records == ROWS
+    found = spark.read.parquet(str(tmp_path / "out"))
+    assert found.columns == ["value", "batch", "third"]
+    assert found.where("third = 1").count() == ROWS // 3
+    assert [row.batch for row in found.select("batch").distinct().collect()] == ["files@0000000000"]
+    others = dataset.dataset(str(tmp_path / "out"), format="parquet", partitioning="hive").to_table()
+    assert Counter(others.column("value").to_pylist()) == Counter(str(number) for number in range(ROWS))
+    (committable,) = record.outputs["files"].data["committables"]
+    there = {path.relative_to(tmp_path / "out" / committable["to"]): path.stat().st_size for path in visible(tmp_path)}
+    assert there == {Path(name): size for name, size in committable["files"].items()}
+
+
+def visible(folder: Path) -> list[Path]:
+    every = (folder / "out").rglob("part-*")
+    return sorted(path for path in every if "_onceward" not in path.relative_to(folder).parts)
+
+
+@pytest.mark.parametrize("layout", ["batches", "flat"])
+@pytest.mark.parametrize("file_format", ["parquet", "orc", "json", "csv", "text", "avro"])
+def test_every_format(spark: SparkSession, tmp_path: Path, file_format: str, layout: str):
+    options = {"header": True} if file_format == "csv" else {}
+    made = sink(tmp_path, format=file_format, layout=layout, partition_by="third", options=options)
+    record = write(made, rows(spark), rows(spark).where("third = 0"))
+    assert record.records == ROWS + ROWS // 3
+    assert [frame.records for frame in record.frames or ()] == [ROWS, ROWS // 3]
+    found = spark.read.options(**options).format(file_format).load(str(tmp_path / "out"))
+    assert found.count() == record.records
+    assert found.where("third = 0").count() == 2 * (ROWS // 3)
+
+
+def test_a_null_has_sparks_own_folder(spark: SparkSession, tmp_path: Path):
+    write(
+        sink(tmp_path, partition_by="third", layout="flat"),
+        spark.sql("SELECT 'a' AS value, CAST(NULL AS INT) AS third"),
+    )
+    assert [row.third for row in spark.read.parquet(str(tmp_path / "out")).collect()] == [None]
+
+
+def test_names_that_have_to_be_escaped(spark: SparkSession, tmp_path: Path):
+    names = ["a/b", "a b", "a%2Fb", "a=b", "ä:é"]
+    frame = spark.createDataFrame([(name, name) for name in names], "value string, name string")
+    write(sink(tmp_path, partition_by="name", layout="flat"), frame)
+    found = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert {row.value: row.name for row in found if row.value.isascii()} == {n: n for n in names if n.isascii()}
+
+
+def test_a_new_file_after_so_many_rows(spark: SparkSession, tmp_path: Path):
+    write(sink(tmp_path, max_records_per_file=30), rows(spark).coalesce(1))
+    assert len(visible(tmp_path)) == 10
+
+
+def test_a_column_that_a_format_cannot_hold_is_named(spark: SparkSession, tmp_path: Path):
+    with pytest.raises(BadColumn, match="`array`"):
+        write(sink(tmp_path, format="csv"), spark.sql("SELECT array(1) AS array"))
+    assert visible(tmp_path) == []
+
+
+def test_a_disk_that_refuses_is_named(spark: SparkSession, tmp_path: Path):
+    made = sink(tmp_path)
+    target = made.new_target()
+    newest = target.open(batch(0))
+    attempt = target.begin(newest, batch(0))
+    (tmp_path / "out" / "_onceward" / "prepared").rmdir()
+    (tmp_path / "out" / "_onceward" / "prepared").write_text("no folder")
+    with pytest.raises(SendFailed, match="prepared"):
+        attempt.write(Write(rows(spark)), batch(0))
+
+
+@pytest.mark.fault("stage-retried")
+def test_a_shuffle_lost_while_files_are_written(spark: SparkSession, tmp_path: Path):
+    """Spark computes what was lost again, and of a plan that is not repeatable otherwise: the batch runs again."""
+    disks = spark.sparkContext._jsc.sc().env().blockManager().diskBlockManager()
+    folders = [str(folder.getPath()) for folder in disks.localDirs()]
+    flag = str(tmp_path / "lost")
+
+    @f.udf("string")
+    def drawn() -> str:
+        return uuid.uuid4().hex
+
+    @f.udf("string")
+    def lose_the_shuffle(value: str, partition: int) -> str:
+        if partition == 1 and not os.path.exists(flag):
+            for file in [file for folder in folders for file in Path(folder).glob("*/shuffle_*")]:
+                file.unlink(missing_ok=True)
+            Path(flag).touch()
+        return value
+
+    lots = rows(spark).withColumn("lot", drawn.asNondeterministic()()).repartition(4, "lot")
+    frame = lots.select(lose_the_shuffle("value", f.spark_partition_id()).alias("value")).repartition(3)
+    failed: list[Any] = []
+    stop = events.probe(
+        lambda e: failed.append(type(e.error)) if (e.step, e.phase) == (events.SEND, "failed") else None
+    )
+    try:
+        record = write(sink(tmp_path), frame)
+    finally:
+        stop()
+    fired(os.path.exists(flag), "the second stage never ran")
+    assert failed == [ComputationsMixed]
+    found = spark.read.parquet(str(tmp_path / "out"))
+    assert Counter(row.value for row in found.collect()) == Counter(str(number) for number in range(ROWS))
+    assert record.records == ROWS
+
+
+def test_a_query_that_is_stopped_has_not_failed(spark: SparkSession, tmp_path: Path):
+    """In the middle of a batch: nothing of it is seen, and nothing of it is left after the next start."""
+
+    @f.udf("string")
+    def slowly(value: str) -> str:
+        time.sleep(0.5)
+        return value
+
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "1.txt").write_text("\n".join(str(number) for number in range(200)))
+    stream = spark.readStream.text(str(source))
+    started: list[Any] = []
+    stop = events.probe(lambda e: started.append(e) if (e.step, e.phase) == (events.SEND, "started") else None)
+    try:
+        slow = stream.select(slowly("value").alias("value")).writeStream.foreachBatch(sink(tmp_path))
+        query = slow.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        deadline = time.monotonic() + 100
+        while not started and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(1)
+        query.stop()
+    finally:
+        stop()
+    assert query.exception() is None
+    assert visible(tmp_path) == []
+    quick = stream.writeStream.foreachBatch(sink(tmp_path)).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    quick.trigger(availableNow=True).start().awaitTermination()
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 200
+    assert list((tmp_path / "out" / "_onceward" / "prepared").iterdir()) == []

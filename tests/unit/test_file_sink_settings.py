@@ -1,0 +1,163 @@
+"""What a file sink is told, and which frames it takes: refused by name before anything is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.types import DateType, IntegerType, StringType, StructField, StructType
+
+import onceward as ow
+from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions
+from onceward.sinks.files import columns
+from onceward.spark.file_system import LocalFiles, hidden
+
+KAFKA = ow.KafkaLedger("localhost:9092")
+
+
+def fields(text: str) -> StructType:
+    kinds = {"string": StringType(), "int": IntegerType(), "date": DateType()}
+    return StructType([StructField(name, kinds[kind]) for name, kind in (one.split() for one in text.split(", "))])
+
+
+def sink(**settings: Any) -> ow.FileSink:
+    return ow.FileSink(**{"path": "/somewhere/orders", "pipeline_id": "orders", **settings})
+
+
+@pytest.mark.fault("files-cannot-rename")
+@pytest.mark.parametrize(
+    "path", ["s3a://bucket/orders", "gs://bucket/orders", "abfss://box@account/orders", "ftp://x/y"]
+)
+def test_a_file_system_that_cannot_rename_is_refused_by_name(path: str):
+    with pytest.raises(ConfigurationError, match=path.partition(":")[0]) as refused:
+        sink(path=path, ledger=KAFKA)
+    assert "hdfs:" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"format": "xml"}, "format='xml'"),
+        ({"layout": "piles"}, "layout='piles'"),
+        ({"path": " "}, "path=' '"),
+        ({"path": 5}, "path=5"),
+        ({"pipeline_id": "a/b"}, "pipeline_id='a/b'"),
+        ({"ledger": "/ledger"}, "ledger='/ledger'"),
+        ({"commit_timeout_s": -1}, "commit_timeout_s=-1"),
+        ({"max_records_per_file": 0}, "max_records_per_file=0"),
+        ({"options": {"path": "x"}}, "'path'"),
+        ({"options": {"maxRecordsPerFile": 5}}, "max_records_per_file="),
+        ({"options": {"mapreduce.fileoutputcommitter.algorithm.version": 2}}, "algorithm.version"),
+        ({"options": {"compression": None}}, "compression"),
+        ({"partition_by": "_day"}, "'_day'"),
+        ({"partition_by": [""]}, "''"),
+        ({"batch_column": ".batch"}, "'.batch'"),
+        ({"path": "hdfs://name/orders"}, "ledger="),
+        ({"batch_attempts": 0}, "batch_attempts"),
+    ],
+)
+def test_what_is_wrong_is_named(settings: dict[str, Any], named: str):
+    with pytest.raises(ConfigurationError) as refused:
+        sink(**settings)
+    assert named in str(refused.value)
+
+
+@pytest.mark.parametrize("settings", [{"partition_by": ["day", "Day"]}, {"partition_by": "Batch"}])
+def test_two_folders_of_one_name_are_refused(settings: dict[str, Any]):
+    with pytest.raises(ContradictoryOptions):
+        sink(**settings)
+    sink(partition_by="Batch", batch_column="pile")
+    sink(partition_by="batch", layout="flat")
+
+
+def test_options_become_sparks_text():
+    given = sink(options={"compression": "zstd", "header": True, "x": 5}, max_records_per_file=7).settings.options
+    assert given == {"compression": "zstd", "header": "true", "x": "5", "maxRecordsPerFile": "7"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/data/orders", "file:/data/orders", "file:///data/orders", "file://localhost/data/orders", Path("/data/orders")],
+)
+def test_the_ledger_is_beside_the_files_and_hidden(path: Any):
+    assert sink(path=path).settings.ledger == ow.FolderLedger("/data/orders/_onceward/ledger")
+
+
+@pytest.mark.parametrize(
+    ("schema", "settings", "named"),
+    [
+        ("value string", {"partition_by": "day"}, "'day'"),
+        ("value string, BATCH string", {}, "'batch'"),
+        ("day string", {"partition_by": "day"}, "partition_by"),
+        ("value string, more string", {"format": "text"}, "value, more"),
+        ("value int", {"format": "text"}, "value"),
+    ],
+)
+def test_a_frame_that_does_not_fit_is_named(schema: str, settings: dict[str, Any], named: str):
+    with pytest.raises(BadColumn) as refused:
+        columns.check(fields(schema), sink(**settings).settings)
+    assert named in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "settings"),
+    [
+        ("value string, Day date", {"partition_by": "day"}),
+        ("value string, batch string", {"layout": "flat"}),
+        ("value string, batch string", {"batch_column": "pile"}),
+        ("value string, day date", {"format": "text", "partition_by": "day"}),
+    ],
+)
+def test_a_frame_that_fits(schema: str, settings: dict[str, Any]):
+    columns.check(fields(schema), sink(**settings).settings)
+
+
+def test_what_readers_pass_over():
+    assert [name for name in ("_a", ".a", "_a=1", "a", "a_", "_SUCCESS") if hidden(name)] == ["_a", ".a", "_SUCCESS"]
+
+
+class TestLocalFiles:
+    @pytest.fixture
+    def files(self, tmp_path: Path) -> LocalFiles:
+        (tmp_path / "full" / "deep").mkdir(parents=True)
+        (tmp_path / "full" / "deep" / "part").write_text("four")
+        (tmp_path / "full" / "_hidden").mkdir()
+        (tmp_path / "full" / "_hidden" / "part").write_text("hidden")
+        (tmp_path / "full" / ".part.crc").write_text("hidden")
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "file").write_text("old")
+        return LocalFiles(str(tmp_path))
+
+    @pytest.mark.parametrize("target", ["empty", "file", "full"])
+    @pytest.mark.parametrize("source", ["full", "full/deep/part", "file"])
+    def test_a_move_neither_replaces_nor_nests(self, files: LocalFiles, source: str, target: str):
+        before = files.listed("")
+        assert files.move(source, target) is False
+        assert files.listed("") == before
+        assert files.move(source, "new") is True
+        assert files.move(source, "new") is False
+        assert files.move(source, "another") is False, "the source is gone"
+
+    def test_a_move_that_cannot_be_carried_out_says_so(self, files: LocalFiles):
+        with pytest.raises(OSError, match="Not a directory"):
+            files.move("full", "file/new")
+
+    def test_what_is_listed(self, files: LocalFiles):
+        assert files.listed("full") == {"deep/part": 4}
+        assert files.listed("empty") == {}
+        assert files.listed("nothing") is None
+        assert files.listed("file") is None
+        assert files.names("full") == [".part.crc", "_hidden", "deep"]
+        assert files.names("nothing") == []
+        assert (files.size("file"), files.size("nothing")) == (3, None)
+
+    def test_what_is_removed(self, files: LocalFiles):
+        for path in ("full", "file", "nothing", "full"):
+            files.remove(path)
+        assert files.names("") == ["empty"]
+
+    def test_folders_are_made_with_their_parents(self, files: LocalFiles):
+        files.make("a/b/c")
+        files.make("a/b/c")
+        assert files.names("a/b") == ["c"]

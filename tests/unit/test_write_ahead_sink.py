@@ -1,0 +1,125 @@
+"""A write-ahead sink's settings, and how rows are cut into chunks."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark import cloudpickle
+
+import onceward as ow
+from onceward.engine.two_phase import Task
+from onceward.errors import ConfigurationError, LedgerUnreadable
+from onceward.ids import AttemptId, BatchId, PipelineId
+from onceward.ledger.record import LedgerRecord
+from onceward.sinks.write_ahead.chunks import Delivery, told
+from onceward.sinks.write_ahead.row_files import RowFile, RowFileWriter
+
+ATTEMPT = AttemptId(1 << 62, 12)
+BATCH = BatchId("3b6c0de1-0000-4000-8000-000000000001", 17)
+
+
+def send(chunk: ow.Chunk) -> None:
+    raise NotImplementedError
+
+
+def sink(folder: Path, **more: Any) -> ow.WriteAheadSink:
+    said = {"deliver": send, "pipeline_id": "p", "ledger": ow.FolderLedger(folder / "ledger"), "store": folder / "s"}
+    return ow.WriteAheadSink(**{**said, **more})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"deliver": "http://somewhere"}, "deliver="),
+        ({"chunk_rows": 0}, "chunk_rows"),
+        ({"store": ""}, "store="),
+        ({"store": "s3://bucket/store"}, "store="),
+        ({"ledger": "/a/folder"}, "ledger="),
+        ({"commit_timeout_s": -1}, "commit_timeout_s"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path: Path, wrong: dict[str, Any], named: str):
+    with pytest.raises(ConfigurationError, match=named):
+        sink(tmp_path, **wrong)
+
+
+def test_tasks_get_the_folder_and_nothing_else(tmp_path: Path):
+    held = threading.Lock()
+    ours = sink(tmp_path, deliver=lambda chunk: held.acquire())
+    assert vars(cloudpickle.loads(cloudpickle.dumps(ours))) == {"folder": tmp_path / "s" / "p"}
+    ours._new_target(ours._policy)
+
+
+def test_two_that_are_built_alike_are_one_and_others_are_not(tmp_path: Path):
+    first = sink(tmp_path)
+    assert first._built_with == sink(tmp_path)._built_with
+    for other in ({"store": tmp_path / "t"}, {"chunk_rows": 2}, {"deliver": print}, {"resume": "keep"}):
+        assert first._built_with != sink(tmp_path, **other)._built_with
+
+
+def test_a_file_of_the_longest_pipeline_id_can_be_written(tmp_path: Path):
+    assert written(tmp_path, "p" * 200, [["a"]], frame=9_999, partition=99_999).rows == 1
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "a.part", "", 7, "x-0-0.0.1.2.zzzzzzzz.arrow"])
+def test_a_name_of_anything_else_is_refused(name: object):
+    with pytest.raises(LedgerUnreadable):
+        RowFile.of(name)
+
+
+def written(folder: Path, pipeline: str, batches: list[list[str]], frame: int = 0, partition: int = 0) -> RowFile:
+    task = Task(PipelineId(pipeline), BATCH, ATTEMPT, frame, partition, 0, 1_000_000 + partition)
+    writer = RowFileWriter(folder, task)
+    for values in batches:
+        writer.write(pa.RecordBatch.from_pydict({"value": pa.array(values, pa.string())}))
+    name = writer.pre_commit()
+    writer.close()
+    assert [file.name for file in folder.glob("*.part")] == []
+    return RowFile.of(name)
+
+
+texts = st.lists(st.text("abc", min_size=1, max_size=2), min_size=0, max_size=4)
+files = st.lists(texts, min_size=1, max_size=3).filter(any)
+frames = st.lists(st.lists(files, max_size=3), min_size=1, max_size=3)
+
+
+@settings(max_examples=25, deadline=None)
+@given(frames=frames, chunk_rows=st.integers(1, 7), data=st.data())
+def test_chunks_are_the_same_wherever_a_start_goes_on(frames: list[Any], chunk_rows: int, data: st.DataObject):
+    """Whatever was delivered already, and whatever is lost: the others have the keys and rows that they had."""
+    with TemporaryDirectory() as made:
+        folder = Path(made)
+        names: list[str] = []
+        wanted: list[list[tuple[str, str]]] = []  # a chunk's rows, each with its file
+        for frame, parts in enumerate(frames):
+            rows: list[tuple[str, str]] = []
+            for partition, batches in enumerate(parts):
+                file = written(folder, "p", batches, frame, partition)
+                names.append(file.name)
+                rows += [(value, file.name) for values in batches for value in values]
+            wanted += [rows[start : start + chunk_rows] for start in range(0, len(rows), chunk_rows)]
+        delivered = data.draw(st.integers(0, len(wanted)))
+        lost = data.draw(st.sets(st.sampled_from(names))) if names else set()
+        record = LedgerRecord(PipelineId("p"), 30, BATCH, (), AttemptId(0, 0), {}, 0)
+        delivery = Delivery(record, {**told(ATTEMPT, chunk_rows), "delivered": delivered}, names)
+        needed = {file.name for file in delivery.needed}
+        assert needed == {name for rows in wanted[delivered:] for _, name in rows}
+        for name in set(names) - needed:
+            (folder / name).unlink()
+        chunks = list(delivery.rest(folder, [RowFile.of(name) for name in lost]))
+    assert [chunk.key for chunk in chunks] == [
+        f"p@3b6c0de1-17-{1 << 62}.12-{number}" for number in range(delivered, len(wanted))
+    ]
+    assert {(chunk.of, chunk.batch_id, chunk.sequence) for chunk in chunks} <= {(len(wanted), 17, 30)}
+    assert [[row["value"] for row in chunk.to_pylist()] for chunk in chunks] == [
+        [value for value, name in rows if name not in lost] for rows in wanted[delivered:]
+    ]
+    firsts = [sum(map(len, wanted[:number])) for number in range(len(wanted))]
+    assert [chunk.first_row for chunk in chunks] == firsts[delivered:]
