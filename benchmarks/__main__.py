@@ -31,6 +31,7 @@ class Part(str, Enum):
     ENCODER = "encoder"
     SINK = "sink"
     DATABASE = "database"
+    FILES = "files"
 
 
 def bench(
@@ -69,14 +70,17 @@ def bench(
         float, typer.Option(min=0, help="Latency: seconds at full rate before anything counts.")
     ] = 20,
 ) -> None:
-    """Measure the encoder beside its peers, and KafkaSink beside Spark's own Kafka sink; DatabaseSink, if it is asked
-    for, beside Spark's JDBC writer.
+    """Measure the encoder beside its peers, and KafkaSink beside Spark's own Kafka sink; if they are asked for,
+    DatabaseSink beside Spark's JDBC writer, and FileSink beside Spark's own file sink.
 
     Nothing else should run meanwhile. CPU time per record is the figure to trust on a machine that is not quiet. With
     the defaults each contender's JVM may grow to 2 GB; they work in turn.
     """
     if part is Part.DATABASE:
         _database(records=records if records != _RECORDS else _ROWS, rounds=rounds or _THROUGHPUT_ROUNDS)
+        return
+    if part is Part.FILES:
+        _files(records=records if records != _RECORDS else _ROWS, rounds=rounds or _THROUGHPUT_ROUNDS)
         return
     partitions = _numbers(output_partitions)
     if latency:
@@ -120,6 +124,15 @@ def _database(records: int, rounds: int) -> None:
     figures = run_database(records, rounds, display.say)
     display.database_table(figures, records, rounds)
     display.json_line(rows=records, rounds=rounds, database=figures)
+
+
+def _files(records: int, rounds: int) -> None:
+    from benchmarks import display
+    from benchmarks.files import run_files
+
+    figures = run_files(records, rounds, display.say)
+    display.files_table(figures, records, rounds)
+    display.json_line(rows=records, rounds=rounds, files=figures)
 
 
 def _latency(plan: LatencyPlan, contenders: Sequence[Contender]) -> None:

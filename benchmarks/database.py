@@ -8,22 +8,19 @@ timed is the function of ``foreachBatch``; every table is counted and summed aft
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
 import psycopg
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 import onceward as ow
 from benchmarks.cpu import CpuMeter, with_reaped
-from onceward.errors import ResourceError
-from onceward.spark.jars import resolve
+from benchmarks.orders import Orders, in_turns, java, orders
 from onceward.testing import LocalPostgres
 
 SPARK_DEFAULTS, SPARK_REWRITING, ONCEWARD = "Spark's JDBC writer", "… reWriteBatchedInserts", "onceward"
@@ -35,17 +32,6 @@ _COLUMNS = (
     "id bigint NOT NULL, customer integer, amount numeric(12,2), rate double precision, name text, note text, "
     "placed_at timestamp with time zone, paid boolean"
 )
-_ROWS = (
-    "id",
-    "CAST(id % 10007 AS INT) AS customer",
-    "CAST(id % 100000 / 100 AS DECIMAL(12,2)) AS amount",
-    "id * 0.001D AS rate",
-    "concat('name ', id % 1000) AS name",
-    "repeat('x', CAST(id % 40 AS INT)) AS note",
-    "timestamp_seconds(1700000000 + id % 1000000) AS placed_at",
-    "id % 3 = 0 AS paid",
-)
-
 Write = Callable[[DataFrame, int], None]
 
 
@@ -57,6 +43,9 @@ class DatabaseTurn:
     seconds: float
     spark_cpu: float
     server_cpu: float
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.2f} s, CPU {self.spark_cpu:.2f} + {self.server_cpu:.2f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +63,10 @@ def run_database(rows: int, rounds: int, say: Callable[[str], None]) -> list[Dat
 
     :raises ResourceError: a table has other rows than it should.
     """
-    with tempfile.TemporaryDirectory(prefix="onceward-bench-") as folder, LocalPostgres(_SETTINGS) as postgres:
-        spark = _session(Path(folder))
-        try:
-            source = f"{folder}/rows"
-            spark.range(0, rows, 1, 4).selectExpr(*_ROWS).write.parquet(source)
-            bench = _Bench(spark, postgres, source, rows, Path(folder))
-            turns: list[DatabaseTurn] = []
-            for number in range(rounds + 1):
-                for contender in (SOURCE, SPARK_DEFAULTS, SPARK_REWRITING, ONCEWARD):
-                    turn = bench.turn(contender)
-                    name = f"round {number}" if number else "warm-up"
-                    say(
-                        f"{name}: {contender}: {turn.seconds:.2f} s, CPU {turn.spark_cpu:.2f} + {turn.server_cpu:.2f} s"
-                    )
-                    turns += [turn] if number else []
-        finally:
-            spark.stop()
-    names = dict.fromkeys(turn.contender for turn in turns)
-    return [_median([turn for turn in turns if turn.contender == name], rows) for name in names]
+    contenders = (SOURCE, SPARK_DEFAULTS, SPARK_REWRITING, ONCEWARD)
+    with orders(rows, _DRIVER) as made, LocalPostgres(_SETTINGS) as postgres:
+        turns = in_turns(contenders, rounds, _Bench(made, postgres).turn, say)
+    return [_median(turns[name], rows) for name in contenders]
 
 
 def _median(turns: list[DatabaseTurn], rows: int) -> DatabaseFigures:
@@ -108,11 +82,10 @@ def _median(turns: list[DatabaseTurn], rows: int) -> DatabaseFigures:
 
 
 class _Bench:
-    def __init__(self, spark: SparkSession, postgres: LocalPostgres, source: str, rows: int, folder: Path) -> None:
-        self._spark, self._postgres, self._source, self._rows, self._folder = spark, postgres, source, rows, folder
-        jvm = next(process for process in psutil.Process().children() if "java" in process.name())
+    def __init__(self, made: Orders, postgres: LocalPostgres) -> None:
+        self._made, self._postgres = made, postgres
         self._server = psutil.Process(postgres.pid)
-        self._meter = CpuMeter(psutil.Process().pid, jvm.pid, self._server.pid)
+        self._meter = CpuMeter(psutil.Process().pid, java().pid, self._server.pid)
 
     def turn(self, contender: str) -> DatabaseTurn:
         table = f"rows_{uuid.uuid4().hex[:10]}"
@@ -132,11 +105,11 @@ class _Bench:
                 )
             )
 
-        stream = self._spark.readStream.schema(self._spark.read.parquet(self._source).schema)
         query = (
-            stream.parquet(self._source)
+            self._made.stream()
+            .parquet(self._made.source)
             .writeStream.foreachBatch(timed)
-            .option("checkpointLocation", str(self._folder / table))
+            .option("checkpointLocation", str(self._made.folder / table))
             .trigger(availableNow=True)
             .start()
         )
@@ -165,26 +138,9 @@ class _Bench:
         with psycopg.connect(self._postgres.url, autocommit=True) as connection:
             found = connection.execute(f"SELECT count(*), count(DISTINCT id), sum(id) FROM {table}").fetchone()  # noqa: S608
             connection.execute(f"DROP TABLE {table}")
-        if found != (self._rows, self._rows, self._rows * (self._rows - 1) // 2):
-            raise ResourceError(f"{contender} wrote other rows than it was given: {found}", next_step="do not trust it")
+        self._made.must_be_all(contender, found)
 
 
 def _with_sessions(server: psutil.Process) -> float:
     """CPU seconds of a server, of its sessions that live, and of those that have ended."""
     return with_reaped(server) + sum(with_reaped(session) for session in server.children(recursive=True))
-
-
-def _session(folder: Path) -> SparkSession:
-    conf = ow.spark_conf()
-    jars = [*filter(None, conf.get("spark.jars", "").split(",")), *map(str, resolve(_DRIVER))]
-    return (
-        SparkSession.builder.master("local[2]")
-        .config(map={**conf, "spark.jars": ",".join(jars)})
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "2g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.local.dir", str(folder))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .getOrCreate()
-    )

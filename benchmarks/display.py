@@ -26,6 +26,7 @@ from onceward import events
 
 if TYPE_CHECKING:
     from benchmarks.database import DatabaseFigures
+    from benchmarks.files import FileFigures
 
 _PACKAGES = ("onceward", "pyspark", "pyarrow", "numpy", "kafka-python", "confluent-kafka")
 
@@ -74,6 +75,22 @@ def database_table(figures: Sequence[DatabaseFigures], rows: int, rounds: int) -
         faster = row.seconds / ours.seconds
         console.print(f"{ours.contender} to {row.contender}: {faster:.2f} times as fast at {ratio:.2f} times the CPU")
     console.print("Every table was counted and summed: nothing is missing, nothing there twice.\n")
+
+
+def files_table(figures: Sequence[FileFigures], rows: int, rounds: int) -> None:
+    """The ways into files, and what Onceward is to Spark's own."""
+    table = Table(title=f"{rows:,} rows of 8 columns to Parquet, one batch, local[2]; medians of {rounds} round(s)")
+    for column in ("contender", "seconds", "CPU, µs a row"):
+        table.add_column(column, justify="left" if column == "contender" else "right")
+    for row in figures:
+        table.add_row(row.contender, f"{row.seconds:.2f}", f"{row.cpu_us:.2f}")
+    console = _console()
+    console.print(table)
+    _, spark, *ours = figures
+    for row in ours:
+        times, cpu = row.seconds / spark.seconds, row.cpu_us / spark.cpu_us
+        console.print(f"{row.contender}: {times:.2f} times the time of {spark.contender}, {cpu:.2f} times its CPU")
+    console.print("Every output was counted and summed: nothing is missing, nothing there twice.\n")
 
 
 def sink_table(plan: SinkPlan, figures: ShapeFigures) -> None:
