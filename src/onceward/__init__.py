@@ -28,18 +28,25 @@ if TYPE_CHECKING:
     from onceward.operate.restart import NoRestart as NoRestart
     from onceward.operate.supervise import supervise as supervise
     from onceward.sinks.database.sink import DatabaseSink as DatabaseSink
+    from onceward.sinks.files.sink import FileSink as FileSink
     from onceward.sinks.kafka.sink import KafkaSink as KafkaSink
     from onceward.sinks.two_phase import TwoPhaseCommitSink as TwoPhaseCommitSink
+    from onceward.sinks.write_ahead.chunks import Chunk as Chunk
+    from onceward.sinks.write_ahead.sink import WriteAheadSink as WriteAheadSink
+    from onceward.sinks.write_ahead.upsert_sink import UpsertSink as UpsertSink
+    from onceward.sinks.write_ahead.upserts import Upsert as Upsert
     from onceward.sources.kafka import kafka_source as kafka_source
     from onceward.sources.lineage import lineage as lineage
     from onceward.spark.session import spark_conf as spark_conf
 
 _HOME = {
+    "Chunk": "onceward.sinks.write_ahead.chunks",
     "CommitResult": "onceward.engine.two_phase",
     "DatabaseLedger": "onceward.ledger.table",
     "DatabaseSink": "onceward.sinks.database.sink",
     "ExponentialDelay": "onceward.operate.restart",
     "FailureRate": "onceward.operate.restart",
+    "FileSink": "onceward.sinks.files.sink",
     "FixedDelay": "onceward.operate.restart",
     "FolderLedger": "onceward.ledger.folder",
     "KafkaLedger": "onceward.ledger.kafka_chain",
@@ -49,6 +56,9 @@ _HOME = {
     "Task": "onceward.engine.two_phase",
     "TaskWriter": "onceward.engine.task_writer",
     "TwoPhaseCommitSink": "onceward.sinks.two_phase",
+    "Upsert": "onceward.sinks.write_ahead.upserts",
+    "UpsertSink": "onceward.sinks.write_ahead.upsert_sink",
+    "WriteAheadSink": "onceward.sinks.write_ahead.sink",
     "error_of": "onceward.engine.foreach_batch",
     "kafka_source": "onceward.sources.kafka",
     "lineage": "onceward.sources.lineage",
@@ -57,11 +67,13 @@ _HOME = {
 }
 
 __all__ = [
+    "Chunk",
     "CommitResult",
     "DatabaseLedger",
     "DatabaseSink",
     "ExponentialDelay",
     "FailureRate",
+    "FileSink",
     "FixedDelay",
     "FolderLedger",
     "KafkaLedger",
@@ -71,6 +83,9 @@ __all__ = [
     "Task",
     "TaskWriter",
     "TwoPhaseCommitSink",
+    "Upsert",
+    "UpsertSink",
+    "WriteAheadSink",
     "error_of",
     "errors",
     "kafka_source",
