@@ -19,6 +19,7 @@ from onceward.ids import AttemptId, ProducerIdentity
 from onceward.ledger.kafka_topic import LedgerTopic
 from onceward.ledger.record import LedgerRecord
 from onceward.sources.kafka import _looked_up
+from onceward.testing.sink_contract import certain
 from onceward.wire.client import KafkaClient
 from onceward.wire.connections import ConnectionLost
 from wire_fixtures import Writer, appends_to, settings
@@ -151,7 +152,7 @@ def test_an_end_txn_that_arrives_after_the_doubt_was_settled_finds_nothing_to_co
     assert driver.group_offset() is None
     record = driver.commit(target, 0)
     assert driver.committed_sequences() == [0]
-    assert driver.new().peek() == record
+    assert certain(lambda: driver.new().peek()) == record
 
 
 @pytest.mark.parametrize("doing", ["stage", "settle"])

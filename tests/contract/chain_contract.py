@@ -13,6 +13,7 @@ from onceward.errors import CommitInDoubt, Fenced
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 from onceward.ledger.chain import Chain
 from onceward.ledger.record import LedgerRecord, Output, State
+from onceward.testing.sink_contract import certain
 
 P = PipelineId("p")
 
@@ -62,7 +63,7 @@ class ChainContract:
         newest = chain.take()
         for _ in range(3):
             newest = append(chain, newest)
-            assert store.chain().peek() == newest
+            assert certain(lambda: store.chain().peek()) == newest
             assert chain.newest() == newest
         assert store.chain().take() == newest
         assert next(store.chain().history()) == newest
@@ -109,10 +110,10 @@ class ChainContract:
     def test_progress_replaces_the_newest(self, store: Store) -> None:
         chain = store.chain()
         decided = append(chain, chain.take(), State.DECIDED)
-        assert store.chain().peek() == decided
+        assert certain(lambda: store.chain().peek()) == decided
         finished = chain.progress(replace(decided, state=State.FINISHED))
         assert (finished.sequence, finished.state) == (0, State.FINISHED)
-        assert store.chain().peek() == finished
+        assert certain(lambda: store.chain().peek()) == finished
         following = append(chain, finished)
         assert store.chain().take() == following
 

@@ -195,7 +195,7 @@ def test_a_task_that_was_given_up_writes_on(kit: HereKit):
     process.finish()
     assert_holds(kit, FIRST, 0)
     assert list((kit.folder / "out").rglob("_temporary")) == []
-    Process(kit).open()
+    Process(kit).open().begin()
     assert prepared(kit) == []
 
 
@@ -250,7 +250,7 @@ def test_what_is_left_is_removed_and_another_pipelines_is_not(kit: HereKit):
     dead.write(kit.frame(["being written"]))
     second = Process(kit).open()
     second.stage(kit.frame(["prepared"]))
-    Process(kit).open()
+    Process(kit).open().begin()
     assert {path.relative_to(kit.folder).parts[3].partition("@")[0] for path in prepared(kit)} == {"contract-2"}
     other.attempt.commit()
     other.newest = other.attempt.record

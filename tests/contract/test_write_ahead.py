@@ -535,7 +535,7 @@ def test_what_a_dead_task_left_half_written_is_removed_by_the_next_start(here: H
     left.write_bytes(b"half")
     other = here.store / here.name / "notes.txt"
     other.write_text("somebody's")
-    Process(here).open()
+    Process(here).open().begin()
     assert here.files() == [other]
     assert json.dumps(here.sink().recover()) == "[]"  # type: ignore[arg-type]
 

@@ -5,8 +5,9 @@ the order, and who may do what when:
 
 1. At the start the committer lists what it finds prepared. *Then* the chain is taken, and with that no older copy can
    decide anything; and it is listed once more. What is on both lists was prepared before and has not been published;
-   of that, what the newest record names stays, and all else was never decided and is aborted. What a newer copy
-   prepares meanwhile is not on the first list, what an older one has still published is not on the second.
+   of that, what the newest record names stays, and all else was never decided. It is aborted before the first attempt,
+   and not sooner: a start that is refused (the ledger is another one, say, and decided nothing) drops nothing. What a
+   newer copy prepares meanwhile is not on the first list, what an older one has still published is not on the second.
 2. Tasks prepare, each task attempt under a name of its own. What no report names never becomes true.
 3. The ledger record, with every committable in it, is appended: the decision.
 4. Each committable is committed, again and again until all are done, here or at the next start; then the record says
@@ -124,6 +125,7 @@ class TwoPhaseTarget(Target):
         self._policy = policy
         self.commit_timeout_s = commit_timeout_s
         self._shuffles = Shuffles()
+        self._undecided: list[Any] = []  # what earlier runs have prepared, for the first attempt to drop
         self._inherited: int | None = None  # the sequence of what an earlier run has decided and not finished
 
     def peek(self) -> LedgerRecord | None:
@@ -136,10 +138,8 @@ class TwoPhaseTarget(Target):
         earlier = newest is not None and undone and newest.run_id != running.run_id
         self._inherited = newest.sequence if newest is not None and earlier else None
         decided = self._as_recovered(newest) if newest is not None and undone else []
-        if before:
-            for committable in as_json(list(self.committer.recover())):
-                if committable in before and committable not in decided:
-                    drop(self.committer, committable, self._policy.pipeline)
+        after = as_json(list(self.committer.recover())) if before else []
+        self._undecided = [one for one in after if one in before and one not in decided]
         return newest
 
     def _as_recovered(self, record: LedgerRecord) -> list[Any]:
@@ -148,7 +148,18 @@ class TwoPhaseTarget(Target):
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> Attempt:
         attempt_id = self.chain.begin(newest)
+        self._drop_undecided()
+        return self._attempt(attempt_id, newest)
+
+    def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> Attempt:
         return TwoPhaseAttempt(self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))
+
+    def _drop_undecided(self) -> None:
+        """Of earlier runs, now that this one was admitted. Nobody can decide it any more: an older copy has no chain,
+        and a newer one decides what its own tasks have prepared."""
+        undecided, self._undecided = self._undecided, []
+        for committable in undecided:
+            drop(self.committer, committable, self._policy.pipeline)
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
         waiting = self._committables(record)

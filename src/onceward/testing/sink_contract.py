@@ -30,6 +30,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -44,15 +45,17 @@ from onceward import events
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Target, Write
-from onceward.engine.two_phase import CommitResult, TwoPhaseTarget
-from onceward.errors import CommitInDoubt, Fenced, OncewardError, SendFailed, TargetLost, Unfinished
-from onceward.ids import BatchId, PipelineId, SourceRange
+from onceward.engine.two_phase import CommitResult, TwoPhaseTarget, as_json
+from onceward.errors import AdmissionRefused, CommitInDoubt, Fenced, OncewardError, SendFailed, TargetLost, Unfinished
+from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 from onceward.ledger.record import LedgerRecord, State
 from onceward.sinks.two_phase import TwoPhaseCommitSink
 from onceward.spark.query import RunningBatch
 
 FIRST = ["a", "b", "c", "d", "e", "f", "g"]
 SECOND = ["h", "i", "j"]
+
+_CERTAIN_SECONDS = 10.0  # until a look at the ledger tells what is there
 
 _QUERY = "3b6c0de1-0000-4000-8000-000000000001"
 _STEPS = (events.OPEN, events.ADMIT, events.SEND, events.COMMIT, events.FINISH)
@@ -194,8 +197,17 @@ def run_batch(kit: SinkKit, number: int, values: Sequence[str], attempts: int = 
 def assert_holds(kit: SinkKit, values: Sequence[str], newest: int | None) -> None:
     """A reader finds exactly ``values``, and the newest ledger record is number ``newest``."""
     assert kit.visible() == Counter(values)
-    found = kit.new_target().peek()
+    found = kit.new_target().peek() if newest is None else certain(lambda: kit.new_target().peek())
     assert (None if found is None else found.sequence) == newest
+
+
+def certain(peek: Callable[[], LedgerRecord | None]) -> LedgerRecord | None:
+    """What a look at a ledger tells that has a record; at first it may tell nothing: Kafka answers a commit before all
+    partitions know of it."""
+    ends = time.monotonic() + _CERTAIN_SECONDS
+    while (found := peek()) is None and time.monotonic() < ends:
+        time.sleep(0.05)
+    return found
 
 
 @contextmanager
@@ -663,14 +675,34 @@ class TwoPhaseContract(SinkContract):
         dead = Process(kit).open()
         dead.stage(kit.frame(["never decided"]))
         assert kit.forgets or list(kit.sink().recover()), "what is prepared is not listed"
-        second = Process(kit).open()
-        assert list(kit.sink().recover()) == [], "what was never decided is still there"
-        second.decide(FIRST)
-        Process(kit).open()
+        never = as_json(list(kit.sink().recover()))
+        Process(kit).open().decide(FIRST)
+        prepared = as_json(list(kit.sink().recover()))
+        assert not [one for one in prepared if one in never], "what was never decided is still there"
+        third = Process(kit)
+        committer, aborted = _InTheDriver(kit.sink()), list[Any]()
+        committer.abort = aborted.append
+        target = kit.target_of(committer.sink)
+        target.committer = committer  # type: ignore[assignment]
+        third.target = target
+        third.open().begin()
+        assert aborted == [], "it was asked to drop what is decided"
         assert list(kit.sink().recover()) == []
         assert_holds(kit, FIRST, 0)
         run_batch(kit, 1, SECOND)
         assert_holds(kit, FIRST + SECOND, 1)
+
+    def test_a_start_that_is_refused_drops_nothing(self, kit: TwoPhaseKit) -> None:
+        """It may have another ledger, or another checkpoint: what that knows nothing of, somebody else has decided."""
+        Process(kit).open().stage(kit.frame(FIRST))
+        prepared = list(kit.sink().recover())
+        assert prepared or kit.forgets, "what is prepared is not listed"
+        with pytest.raises(AdmissionRefused):
+            run_batch(kit, 1, SECOND)  # batch 0 is not in the ledger
+        assert list(kit.sink().recover()) == prepared
+        run_batch(kit, 0, SECOND)
+        assert list(kit.sink().recover()) == []
+        assert_holds(kit, SECOND, 0)
 
     def test_when_the_start_looks_through_no_older_copy_can_decide_any_more(self, kit: TwoPhaseKit) -> None:
         """Else what was just dropped could be decided a moment later."""
@@ -712,7 +744,9 @@ class TwoPhaseContract(SinkContract):
         committer.recover, committer.abort = and_then_it_is_published, aborted.append
         target = kit.target_of(committer.sink)
         target.committer = committer  # type: ignore[assignment]
-        assert target.open(batch(1)) is not None
+        newest = target.open(batch(1))
+        assert newest is not None
+        target.begin(newest, batch(1)).abort()
         assert listed
         assert aborted == [], "it was asked to drop what is published"
         Process(kit).open()
@@ -738,6 +772,15 @@ class TwoPhaseContract(SinkContract):
         zombie.open(batch(0))
         if heir_has == "prepared":
             heir.attempt.commit()
+        begin = zombie.chain.begin
+
+        def begin_unasked(newest: LedgerRecord | None) -> AttemptId:
+            """A chain need not look whose it is before it names an attempt."""
+            with suppress(OncewardError):
+                return begin(newest)
+            return AttemptId(0, 1)
+
+        zombie.chain.begin = begin_unasked  # type: ignore[method-assign]
         late = Process(kit)
         late.target = zombie
         with pytest.raises(Fenced):

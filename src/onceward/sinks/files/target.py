@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from onceward.engine.target import Witness
 from onceward.engine.two_phase import TwoPhaseTarget
+from onceward.ids import AttemptId
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.files.attempt import KIND, FileAttempt
 from onceward.sinks.files.publishing import Publisher
@@ -37,13 +38,13 @@ class FileTarget(TwoPhaseTarget):
         self._publisher.check()
         return super().open(running)
 
-    def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> FileAttempt:
+    def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> FileAttempt:
         return FileAttempt(
             self._publisher,
             self._settings.how,
             self.chain,
             self._policy,
-            self.chain.begin(newest),
+            attempt_id,
             0 if newest is None else newest.sequence + 1,
             Computation(self._shuffles),
         )

@@ -39,6 +39,7 @@ from onceward.errors import (
     TargetLost,
     Unfinished,
 )
+from onceward.ids import AttemptId
 from onceward.ledger.chain import Chain
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.write_ahead.chunks import Chunk, Delivery, told
@@ -92,10 +93,8 @@ class WriteAheadTarget(TwoPhaseTarget):
             make(self._folder)
         return super().open(running)
 
-    def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> WriteAheadAttempt:
-        attempt = WriteAheadAttempt(
-            self.committer, self.chain, self._policy, self.chain.begin(newest), Computation(self._shuffles)
-        )
+    def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> WriteAheadAttempt:
+        attempt = WriteAheadAttempt(self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))
         attempt.folder, attempt.chunk_rows = self._folder, self._chunk_rows
         return attempt
 
