@@ -7,7 +7,8 @@ like then choose. A test is in the cheapest tier that has what it needs, and eac
 * ``main`` (``make test`` = ``fast`` + ``main``): the worker's one broker and its one Spark session. Of a file on Spark
   only the first test is here, and of a suite of many cases the first two, and their first case: write what tells
   most at the top.
-* ``ci`` (``make test-ci`` = all but ``chaos``): the others, and whole pipelines in processes of their own.
+* ``ci`` (``make test-ci`` = all but ``chaos``): the others, and whole pipelines in processes of their own, of each test
+  the first case: put that first which tells most.
 * ``chaos`` (``make chaos``): what needs a broker of the old version, or a cluster beside the shared one, or minutes;
   and of a suite that is run once more, over another server, ledger or layout, all but the first tests.
 
@@ -85,7 +86,9 @@ def tier_of(facts: Facts) -> str:
     if facts.once_more:
         return "ci" if facts.first_case and facts.early else "chaos"
     if facts.own_driver:
-        return "main" if facts.driver_killed and facts.first_case else "ci"
+        if not facts.first_case:
+            return "chaos"
+        return "main" if facts.driver_killed else "ci"
     return "main" if not (facts.spark or facts.suite) or (facts.first_case and facts.early) else "ci"
 
 

@@ -27,7 +27,7 @@ def _postgresql(url: str, statement: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.fault("database-driver-killed")
 @pytest.mark.parametrize(
-    "fault", ["ledger:finished:2:kill", "send:finished:2:kill", "commit:finished:2:kill", "open:finished:1:kill"]
+    "fault", ["ledger:finished:2:kill", "commit:finished:2:kill", "send:finished:2:kill", "open:finished:1:kill"]
 )
 @pytest.mark.parametrize(
     "server", ["postgres", *(pytest.param(other, marks=pytest.mark.once_more) for other in ("mysql", "mariadb"))]

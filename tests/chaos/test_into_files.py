@@ -78,7 +78,7 @@ def test_killed_between_two_renames_twice(file_job: FileJob):
 
 @pytest.mark.fault("files-driver-killed")
 @pytest.mark.parametrize(
-    "fault", ["commit:started:2:kill", "commit:finished:2:kill", "publish:finished:2:kill", "open:finished:1:kill"]
+    "fault", ["commit:finished:2:kill", "commit:started:2:kill", "publish:finished:2:kill", "open:finished:1:kill"]
 )
 def test_killed_around_the_decision(file_job: FileJob, fault: str):
     killed = file_job.job.live(fault)

@@ -46,7 +46,8 @@ BROKER, SPARK = Facts(broker=True), Facts(broker=True, spark=True)
         (Facts(broker=True, spark=True, own_cluster=True), "chaos"),
         (Facts(broker=True, spark=True, own_driver=True), "ci"),
         (Facts(broker=True, spark=True, own_driver=True, driver_killed=True), "main"),
-        (Facts(broker=True, spark=True, own_driver=True, driver_killed=True, first_case=False), "ci"),
+        (Facts(broker=True, spark=True, own_driver=True, driver_killed=True, first_case=False), "chaos"),
+        (Facts(broker=True, spark=True, own_driver=True, first_case=False), "chaos"),
         (Facts(broker=True, spark=True, own_driver=True, driver_killed=True, slow=True), "chaos"),
     ],
 )
@@ -102,7 +103,7 @@ def test_hidden_needs_are_found(suite):
     assert tiers_of(suite, "", "[3.9.1") == {"chaos"}
     assert tiers_of(suite, "chaos/test_exactly_once.py", "three_nodes") == {"chaos"}
     assert tiers_of(suite, "spark/test_rights.py") == {"chaos"}
-    assert tiers_of(suite, "spark/test_how_jobs_are_started.py") == {"ci"}
+    assert tiers_of(suite, "spark/test_how_jobs_are_started.py") == {"ci", "chaos"}
     assert tiers_of(suite, "broker/test_local_kafka.py", "owner_is_killed") == {"chaos"}
 
 

@@ -14,7 +14,8 @@ decimal(p,s)         decimal(p,s), s up to 30    decimal with room; integers of 
 float, double        float, double               the same or wider; infinity and NaN are refused by name
 boolean              boolean                     boolean, tinyint
 string               longtext                    varchar, the four kinds of text (too long a value is refused by
-                                                 name), json, enum
+                                                 name), enum; json (which keeps numbers as doubles, and of a
+                                                 name that is there twice the last value)
 binary               longblob                    varbinary, the four kinds of blob
 date                 date                        date, datetime
 timestamp            datetime(6), in UTC         timestamp(6)
