@@ -119,6 +119,8 @@ FAULTS = {
     "files-late-task": "files: a task that was given up writes on",
     "files-leftovers": "files: what crashes leave, beside another pipeline's",
     "files-cannot-rename": "files: a file system that cannot rename in one step",
+    "fan-out-half-published": "fan-out: a death between the publishing of two targets",
+    "fan-out-driver-killed": "fan-out: driver killed around the decision and while it publishes",
     "sparks-own-sink": "Spark's own sink under the same kills is reported as duplicating",
 }
 """Every fault that a test may show, and must: ``tests/tidy`` looks for one without a test."""

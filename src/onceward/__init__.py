@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from onceward.operate.restart import NoRestart as NoRestart
     from onceward.operate.supervise import supervise as supervise
     from onceward.sinks.database.sink import DatabaseSink as DatabaseSink
+    from onceward.sinks.fan_out import FanOut as FanOut
     from onceward.sinks.files.sink import FileSink as FileSink
     from onceward.sinks.kafka.sink import KafkaSink as KafkaSink
     from onceward.sinks.two_phase import TwoPhaseCommitSink as TwoPhaseCommitSink
@@ -46,6 +47,7 @@ _HOME = {
     "DatabaseSink": "onceward.sinks.database.sink",
     "ExponentialDelay": "onceward.operate.restart",
     "FailureRate": "onceward.operate.restart",
+    "FanOut": "onceward.sinks.fan_out",
     "FileSink": "onceward.sinks.files.sink",
     "FixedDelay": "onceward.operate.restart",
     "FolderLedger": "onceward.ledger.folder",
@@ -73,6 +75,7 @@ __all__ = [
     "DatabaseSink",
     "ExponentialDelay",
     "FailureRate",
+    "FanOut",
     "FileSink",
     "FixedDelay",
     "FolderLedger",

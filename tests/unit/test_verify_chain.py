@@ -281,3 +281,21 @@ def test_what_is_optional_in_a_record_is_read():
     full = batch_of(json.dumps(more).encode(), "ledger", 0, 0)
     assert (full.run_id, full.writes, full.supplement) == ("r", (Write("a", 3), Write(None, 4)), True)
     assert full.committed_at_ms == 5
+
+
+def test_a_record_that_is_written_again_once_others_have_published_is_no_fork():
+    decided = batch(0, at(p0=0), at(p0=5), is_published=True, finished=False, identity=(7, 1))
+    again = batch(0, at(p0=0), at(p0=5), is_published=True, identity=(7, 2), ledger_offset=1)
+    findings = Findings()
+    (told,) = one_chain((decided, again), findings).batches
+    assert findings.verdict == "exactly_once"
+    assert (told.identity, told.finished, told.has_later_identity) == ((7, 1), True, False)
+    (left,) = one_chain((again,), findings).batches  # compaction has taken the first one
+    assert left.has_later_identity
+
+
+@pytest.mark.parametrize("other", [{"batch_id": 1}, {"parts": (Part(0, "out", 0, 1, 0, 0, "x"),)}, {"query_id": "r"}])
+def test_a_record_that_is_written_again_says_the_same(other: dict[str, Any]):
+    decided = batch(0, at(p0=0), at(p0=5), is_published=True, finished=False)
+    assert "ledger-fork" in names(decided, batch(0, at(p0=0), at(p0=5), is_published=True, **other))
+    assert "ledger-fork" in names(replace(decided, is_published=False), batch(0, at(p0=0), at(p0=5)))

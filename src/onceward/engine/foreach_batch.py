@@ -67,23 +67,24 @@ class Batch:
         :raises BadColumn, InvalidTopicName: the frame cannot be written as it is.
         """
         where = topic if table is None else table
-        handed, writes = Write(frame, where), self._writes
+        handed: Sequence[Write] = [Write(frame, where)]
+        writes = self._writes
         refused: BaseException | None = None
         try:
             self._sink._must_have("topic", topic)
             self._sink._must_have("table", table)
-            handed = self._sink._checked(frame, where)
+            handed = self._sink._checked_writes(frame, where)
         except BaseException as error:  # noqa: BLE001 — whatever it is: raised again below
             refused = error
         with self._lock:  # a thread of the function's may be late
             inside = writes is not None and writes is self._writes
             if writes is not None and inside:
-                writes.append(handed)
+                writes.extend(handed)
                 # The function may keep it to itself; the block shall not commit the other frames as if they were all.
                 self._refused = refused if self._refused is None else self._refused
         if not inside:
             refused = _misused("batch.write() was called outside the with block, where nothing would be written")
-            self._sink._gave_up(self._frame, self._batch_id, refused, [handed])
+            self._sink._gave_up(self._frame, self._batch_id, refused, handed)
         if refused is not None:
             raise refused
 
@@ -148,6 +149,9 @@ class ForeachBatchSink(ABC):
         self._earlier_runs: set[str] = set()
         self._resumed_in: str | None = None
 
+    is_atomic: ClassVar[bool] = False
+    """Is the target's own commit the decision? Else it is the ledger's."""
+
     place_word: ClassVar[str] = ""
     """What a frame may be sent to, as :meth:`Batch.write` calls it."""
 
@@ -166,6 +170,10 @@ class ForeachBatchSink(ABC):
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         """What is to be written, if it can be: called for each frame as it is handed over."""
         return Write(frame, where)
+
+    def _checked_writes(self, frame: DataFrame, where: str | None) -> Sequence[Write]:
+        """The same, where one frame goes to several places."""
+        return [self._checked(frame, where)]
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write one micro-batch of one frame exactly once. Called by Spark, or by your own ``foreachBatch`` function.

@@ -19,7 +19,9 @@ from pyspark.sql import DataFrame
 
 from onceward.errors import LedgerUnreadable
 from onceward.ids import AttemptId, PipelineId
+from onceward.ledger.chain import Chain
 from onceward.ledger.record import LedgerRecord, Output, State
+from onceward.spark.computation import Computation
 from onceward.spark.query import RunningBatch
 
 
@@ -55,6 +57,9 @@ class Attempt(ABC):
     def ids(self) -> dict[str, Any]:
         """:attr:`id` in the target's own words, for events."""
         return {"attempt": str(self.id)}
+
+    def share(self, computation: Computation) -> None:  # noqa: B027 — not every target runs Spark's jobs
+        """Before the first :meth:`write`: attempts of several targets at one batch, all of one computation."""
 
     @abstractmethod
     def write(self, write: Write, running: RunningBatch) -> int:
@@ -175,3 +180,11 @@ class Target(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give back connections and threads. Never raises, never aborts anything."""
+
+
+class AtomicTarget(Target):
+    """One whose own commit is the decision, with the ledger's chain in the same system."""
+
+    chain: Chain
+    is_relied_on: bool = False
+    """Something is done on the strength of what the ledger says even before the next commit: then it is confirmed."""

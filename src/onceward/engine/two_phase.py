@@ -132,22 +132,42 @@ class TwoPhaseTarget(Target):
         return self.chain.peek()
 
     def open(self, running: RunningBatch) -> LedgerRecord | None:
-        before = as_json(list(self.committer.recover()))
+        before = self.look()
         newest = self.chain.take()
+        self.look_again(before, newest, running)
+        return newest
+
+    def look(self) -> list[Any]:
+        """Before the chain is taken: what can be checked, and what is prepared."""
+        return as_json(list(self.committer.recover()))
+
+    def look_again(
+        self,
+        before: Sequence[Any],
+        newest: LedgerRecord | None,
+        running: RunningBatch,
+        others: Sequence[Any] = (),
+    ) -> None:
+        """Once it is taken, and ends with ``newest``: what of ``before`` was never decided.
+
+        :param others: what is decided and another target's, which may be listed here, too.
+        """
         undone = newest is not None and newest.state is State.DECIDED
         earlier = newest is not None and undone and newest.run_id != running.run_id
         self._inherited = newest.sequence if newest is not None and earlier else None
-        decided = self._as_recovered(newest) if newest is not None and undone else []
+        decided = [*others, *(self.as_recovered(newest) if newest is not None and undone else [])]
         after = as_json(list(self.committer.recover())) if before else []
         self._undecided = [one for one in after if one in before and one not in decided]
-        return newest
 
-    def _as_recovered(self, record: LedgerRecord) -> list[Any]:
+    def as_recovered(self, record: LedgerRecord) -> list[Any]:
         """What the committer lists as prepared of ``record``, as long as that is decided and not finished."""
         return self._committables(record)
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> Attempt:
-        attempt_id = self.chain.begin(newest)
+        return self.attempt(self.chain.begin(newest), newest)
+
+    def attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> Attempt:
+        """By that name, which the chain has given out for it."""
         self._drop_undecided()
         return self._attempt(attempt_id, newest)
 
@@ -260,6 +280,9 @@ class TwoPhaseAttempt(Attempt):
         self._computation = computation
         self._limit = TimeLimit(policy)
         self._results: list[list[TaskResult]] = []
+
+    def share(self, computation: Computation) -> None:
+        self._computation = computation
 
     def write(self, write: Write, running: RunningBatch) -> int:
         with events.step(events.SEND, **ids_of(self._policy.pipeline, running), **self.ids):

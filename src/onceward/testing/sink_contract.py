@@ -71,6 +71,8 @@ class SinkKit(ABC):
     pipeline: PipelineId
     fences_writers = False
     """Is a zombie refused while it writes? Else it is when it commits, which is early enough."""
+    copies = 1
+    """How many output records the target makes of a row."""
 
     @abstractmethod
     def new_target(self) -> Target:
@@ -253,12 +255,12 @@ class SinkContract:
         process.attempt.commit()
         heir = Process(kit).open()
         assert heir.newest is not None
-        assert heir.newest.records == len(FIRST)
+        assert heir.newest.records == kit.copies * len(FIRST)
         assert_holds(kit, FIRST, 0)
 
     def test_the_ledger_counts_every_row(self, kit: SinkKit) -> None:
         process = Process(kit).open()
-        assert process.commit(FIRST * 10).records == 70
+        assert process.commit(FIRST * 10).records == kit.copies * 70
         assert_holds(kit, FIRST * 10, 0)
 
     def test_several_frames_are_one_attempt(self, kit: SinkKit) -> None:
@@ -266,7 +268,7 @@ class SinkContract:
         frames = [kit.frame(part) for part in (FIRST, [], FIRST, SECOND)]
         assert process.write(*frames) == (7, 0, 7, 3)
         record = process.stage_what_is_written()
-        assert record.records == 17
+        assert record.records == kit.copies * 17
         assert_holds(kit, [], None)
         process.attempt.commit()
         Process(kit).open()

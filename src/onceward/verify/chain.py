@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from onceward.verify.findings import Findings, place
@@ -126,11 +126,24 @@ def _counts_on(before: Batch, after: Batch, findings: Findings) -> None:
 def _each_once(read: Sequence[Batch], findings: Findings) -> list[Batch]:
     by_sequence: dict[int, Batch] = {}
     for batch in read:
-        other = by_sequence.setdefault(batch.sequence, batch)
-        if other is not batch:
+        other = by_sequence.get(batch.sequence)
+        if other is None:
+            by_sequence[batch.sequence] = replace(batch, has_later_identity=batch.is_published and batch.finished)
+        elif _is_rewritten(other, batch):
+            by_sequence[batch.sequence] = replace(other, finished=batch.finished)
+        else:
             detail = f"sequence {batch.sequence} is already told at {other.place}"
             findings.anomaly("ledger-fork", "I6", batch.place, detail)
     return [by_sequence[sequence] for sequence in sorted(by_sequence)]
+
+
+def _is_rewritten(decided: Batch, again: Batch) -> bool:
+    """Other targets have published their part of it meanwhile; all that it says of the one that decided stays."""
+    return decided.is_published and not decided.finished and _said(decided) == _said(again)
+
+
+def _said(batch: Batch) -> tuple[object, ...]:
+    return batch.query_id, batch.batch_id, batch.spans, batch.parts, batch.writes, batch.supplement
 
 
 def _in_order(read: Sequence[Batch], findings: Findings) -> None:

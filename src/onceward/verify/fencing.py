@@ -120,8 +120,11 @@ def _committed(where: Where, batch: RecordBatch, reading: Reading, epochs: Epoch
                 "zombie-write", "I7", at, f"committed by {_text(batch.identity)}, and no batch tells of it"
             )
         return
-    told = epochs.batches[part.sequence].identity
-    if batch.identity == told:
+    decided = epochs.batches[part.sequence]
+    told = decided.identity
+    if decided.has_later_identity and batch.identity < told and batch.producer_id == told[0]:
+        epochs.committed.add(batch.identity)
+    elif batch.identity == told:
         epochs.committed.add(told)
     elif told[0] == batch.producer_id or not reading.shared:
         detail = f"within sequence {part.sequence}, which names {_text(told)}, by {_text(batch.identity)}"

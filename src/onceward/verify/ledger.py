@@ -14,6 +14,7 @@ from onceward.verify.findings import CannotTell, place
 
 _VERSION = 2
 _KAFKA, _TABLE, _FILES = ("kafka", 1), ("table", 1), ("files", 1)
+_BRANCH = "@"
 _COMMITTABLES = 1
 
 
@@ -91,6 +92,11 @@ class Batch:
     files: FilesPart | None = None
     finished: bool = True
     """Nothing is left to be done for it."""
+    is_published: bool = False
+    """Other targets than the one whose commit decided have a part in it, and the record is written again when they
+    have published that."""
+    has_later_identity: bool = False
+    """Only the record that was written again is left: ``identity`` wrote that one, and no output."""
 
     @property
     def place(self) -> str:
@@ -131,6 +137,7 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
             tables=_tables(told["outputs"]),
             files=_files(told["outputs"]),
             finished=told.get("state", "finished") == "finished",
+            is_published=any(name.startswith(_BRANCH) for name in told["outputs"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CannotTell(
@@ -163,9 +170,10 @@ def _tables(outputs: Mapping[str, Mapping[str, Any]]) -> tuple[TablePart, ...]:
 
 def _files(outputs: Mapping[str, Mapping[str, Any]]) -> FilesPart | None:
     """Of a batch without rows: no files."""
-    told = next((output for output in outputs.values() if output["kind"] == _FILES[0]), None)
-    if told is None:
+    every = [output for output in outputs.values() if output["kind"] == _FILES[0]]
+    if not every:
         return None
+    (told,) = every  # of several folders in one record it knows nothing
     data = told["data"]
     if data["version"] != _COMMITTABLES:
         raise ValueError(f"files in form {data['version']}")
@@ -180,7 +188,11 @@ def _files(outputs: Mapping[str, Mapping[str, Any]]) -> FilesPart | None:
 def _writes(told: Any) -> tuple[Write, ...] | None:
     if told is None:
         return None
-    return tuple(Write(None if topic is None else str(topic), int(records)) for topic, records in told)
+    # What goes to a part of a fan-out has that one's name, which is no topic.
+    return tuple(
+        Write(None if topic is None or topic.startswith(_BRANCH) else str(topic), int(records))
+        for topic, records in told
+    )
 
 
 def kafka_position(position: Any) -> dict[tuple[str, int], int] | None:

@@ -61,6 +61,7 @@ class DatabaseSink(ForeachBatchSink):
     """
 
     place_word = "table"
+    is_atomic = True
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ One batch is one :class:`~onceward.sinks.database.attempt.DatabaseAttempt`; what
 
 from __future__ import annotations
 
-from onceward.engine.target import Target
+from onceward.engine.target import AtomicTarget
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.database.attempt import DatabaseAttempt
 from onceward.sinks.database.run import DatabaseRun
@@ -17,11 +17,12 @@ from onceward.sources.kafka_witness import KafkaWitness
 from onceward.spark.query import RunningBatch
 
 
-class DatabaseTarget(Target):
+class DatabaseTarget(AtomicTarget):
     """One run's transactions with the database."""
 
     def __init__(self, settings: DatabaseSinkSettings) -> None:
         self.run = DatabaseRun(settings)
+        self.chain = self.run.chain
         self.witness = KafkaWitness(client_of)
 
     def peek(self) -> LedgerRecord | None:

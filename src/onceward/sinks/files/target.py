@@ -17,7 +17,6 @@ from onceward.sinks.files.attempt import KIND, FileAttempt
 from onceward.sinks.files.publishing import Publisher
 from onceward.sinks.files.settings import FileSinkSettings
 from onceward.spark.computation import Computation
-from onceward.spark.query import RunningBatch
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +33,9 @@ class FileTarget(TwoPhaseTarget):
         self._settings = settings
         self._publisher = publisher
 
-    def open(self, running: RunningBatch) -> LedgerRecord | None:
+    def look(self) -> list[Any]:
         self._publisher.check()
-        return super().open(running)
+        return super().look()
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> FileAttempt:
         return FileAttempt(
@@ -49,7 +48,7 @@ class FileTarget(TwoPhaseTarget):
             Computation(self._shuffles),
         )
 
-    def _as_recovered(self, record: LedgerRecord) -> list[Any]:
+    def as_recovered(self, record: LedgerRecord) -> list[Any]:
         """An attempt's folder is listed by its name; what shall become of its files, the ledger alone says."""
         return [{"folder": committable["folder"]} for committable in self._committables(record)]
 

@@ -79,6 +79,7 @@ class KafkaSink(ForeachBatchSink):
     """
 
     place_word = "topic"
+    is_atomic = True
 
     def __init__(
         self,
@@ -125,7 +126,7 @@ class KafkaSink(ForeachBatchSink):
         )
         super().__init__(
             self.settings.policy,
-            where=(client.bootstrap_servers, ledger_topic, name),
+            where=((client.bootstrap_servers, ledger_topic), name),
             settings=self.settings,
         )
         self._plain: PlainBatches | None = None

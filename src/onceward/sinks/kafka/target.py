@@ -6,7 +6,7 @@ One batch is one :class:`~onceward.sinks.kafka.attempt.KafkaAttempt`; what they 
 
 from __future__ import annotations
 
-from onceward.engine.target import Target
+from onceward.engine.target import AtomicTarget
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.kafka import preflight
 from onceward.sinks.kafka.attempt import KafkaAttempt
@@ -16,11 +16,12 @@ from onceward.sources.kafka_witness import KafkaWitness
 from onceward.spark.query import RunningBatch
 
 
-class KafkaTarget(Target):
+class KafkaTarget(AtomicTarget):
     """One run's transactions with Kafka."""
 
     def __init__(self, settings: KafkaSinkSettings) -> None:
         self.run = KafkaRun(settings)
+        self.chain = self.run.chain
         self.witness = KafkaWitness(self.run.group.client_of)
 
     def peek(self) -> LedgerRecord | None:
@@ -30,8 +31,8 @@ class KafkaTarget(Target):
         settings = self.run.settings
         preflight.check_topic(self.run.client, settings, settings.topic)
         # The order matters: once the chain is taken no earlier owner can commit, so what is read then is final.
-        # It is confirmed before the first commit; nothing is done on the strength of it before.
-        newest = self.run.chain.take(confirm=False)
+        # It is confirmed before the first commit; unless something is done on the strength of it before.
+        newest = self.run.chain.take(confirm=self.is_relied_on)
         self.run.group.refuse_a_ledger_that_forgot(running, newest, settings.policy.resume)
         return newest
 
@@ -39,7 +40,7 @@ class KafkaTarget(Target):
         return KafkaAttempt(self.run, self.run.chain.begin(newest))
 
     def settle(self) -> LedgerRecord | None:
-        return self.run.chain.settle(confirm=False)
+        return self.run.chain.settle(confirm=self.is_relied_on)
 
     def close(self) -> None:
         self.run.close()

@@ -45,7 +45,6 @@ from onceward.ledger.record import LedgerRecord
 from onceward.sinks.write_ahead.chunks import Chunk, Delivery, told
 from onceward.sinks.write_ahead.row_files import RowFile, not_shared, reached
 from onceward.spark.computation import Computation
-from onceward.spark.query import RunningBatch
 
 log = logging.getLogger(__name__)
 
@@ -88,10 +87,10 @@ class WriteAheadTarget(TwoPhaseTarget):
         self._chunk_rows = chunk_rows
         self._owned_at = 0.0
 
-    def open(self, running: RunningBatch) -> LedgerRecord | None:
+    def look(self) -> list[Any]:
         with reached(self._folder):
             make(self._folder)
-        return super().open(running)
+        return super().look()
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> WriteAheadAttempt:
         attempt = WriteAheadAttempt(self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))

@@ -1,0 +1,263 @@
+"""One batch into several targets: one decision, in which the others' committables are named. Driver only.
+
+Called by ``engine.micro_batch`` as any target is. At most one of the targets is atomic, and then its commit decides: a
+Kafka transaction, or one of a database, with the ledger record inside. Else the ledger record alone decides. The others
+are two-phase (:mod:`onceward.engine.two_phase`): what their tasks have prepared is named in that one record, and they
+publish it after the decision, one after the other.
+
+A two-phase target knows nothing of the others. It is given a chain of its own, a :class:`BranchChain`, which shows it
+the record as if it were its alone, and puts what it notes there back into the record of all. That record is *finished*
+once each of them is; until then every start goes on publishing, and what one of them has published already it answers
+for with *already done*.
+
+Nobody decides but the owner of the one chain: it is taken once, after all have looked what is prepared and before all
+look again, and each attempt at a batch has one name for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from onceward.engine.policy import SinkPolicy
+from onceward.engine.target import AtomicTarget, Attempt, Prepared, Target, Write, of_another_sink
+from onceward.engine.two_phase import TwoPhaseTarget
+from onceward.ids import AttemptId, PipelineId
+from onceward.ledger.chain import Chain
+from onceward.ledger.record import LedgerRecord, Output, State
+from onceward.spark.computation import Computation
+from onceward.spark.query import RunningBatch
+from onceward.spark.shuffles import Shuffles
+
+BRANCH = "@"
+"""Begins the name of a two-phase target's output, and where frames for it go; those of atomic targets are kinds, tables
+and topics."""
+
+
+class FanOutTarget(Target):
+    """One run of a query, writing to several targets.
+
+    :param atomic: the target whose commit decides; None: the ledger record alone does.
+    :param branches: the two-phase targets by their names, which the ledger knows them by. Their chains are replaced.
+    :param chain: the one chain; of ``atomic``, if there is one.
+    """
+
+    def __init__(
+        self,
+        atomic: AtomicTarget | None,
+        branches: Mapping[str, TwoPhaseTarget],
+        chain: Chain,
+        policy: SinkPolicy,
+    ) -> None:
+        self.chain = chain
+        self._policy = policy
+        self._atomic = atomic
+        self._branches = {name: Branch(name, target, chain) for name, target in branches.items()}
+        self._shuffles = Shuffles()
+        if self._atomic is not None:
+            self._atomic.is_relied_on = True  # what is prepared is dropped, and published, by what the ledger says
+            self.witness = self._atomic.witness
+        else:
+            self.witness = next(iter(branches.values())).witness
+
+    def peek(self) -> LedgerRecord | None:
+        return self.chain.peek()
+
+    def open(self, running: RunningBatch) -> LedgerRecord | None:
+        prepared = {name: branch.target.look() for name, branch in self._branches.items()}
+        newest = self.chain.take() if self._atomic is None else self._atomic.open(running)
+        undone = self._must_be_ours(newest) if newest is not None and newest.state is State.DECIDED else {}
+        # Each of what is decided stays, whoever lists it: two of the targets may prepare at one place.
+        decided = [one for name, own in undone.items() for one in self._branches[name].target.as_recovered(own)]
+        for name, branch in self._branches.items():
+            branch.target.look_again(prepared[name], undone.get(name), running, decided)
+        return newest
+
+    def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> FanOutAttempt:
+        atomic = None if self._atomic is None else self._atomic.begin(newest, running)
+        attempt_id = self.chain.begin(newest) if atomic is None else atomic.id
+        try:
+            branches = {name: branch.target.attempt(attempt_id, newest) for name, branch in self._branches.items()}
+        except BaseException:
+            (self.chain if atomic is None else atomic).abort()
+            raise
+        computation = Computation(self._shuffles)
+        for attempt in (*branches.values(), *([] if atomic is None else [atomic])):
+            attempt.share(computation)
+        return FanOutAttempt(attempt_id, self.chain, atomic, branches, self._branches)
+
+    def finish(self, record: LedgerRecord) -> LedgerRecord:
+        self._must_be_ours(record)
+        for branch in self._branches.values():
+            if branch.output in record.outputs:
+                record = branch.publish(record)
+        return self.chain.progress(replace(record, state=State.FINISHED))
+
+    def _must_be_ours(self, record: LedgerRecord) -> dict[str, LedgerRecord]:
+        """What each of the two-phase targets is to publish of ``record``, which is decided and not finished.
+
+        :raises LedgerUnreadable: a target that would have to is none of ours.
+        """
+        prepared = {name for name in record.outputs if name.startswith(BRANCH)}
+        if not prepared or not prepared <= {branch.output for branch in self._branches.values()}:
+            raise of_another_sink(record)
+        return {name: branch.of(record) for name, branch in self._branches.items() if branch.output in record.outputs}
+
+    def settle(self) -> LedgerRecord | None:
+        return self.chain.settle() if self._atomic is None else self._atomic.settle()
+
+    def close(self) -> None:
+        for branch in self._branches.values():
+            branch.target.close()
+        (self.chain if self._atomic is None else self._atomic).close()
+
+
+class Branch:
+    """A two-phase target among others, and its part of their records."""
+
+    def __init__(self, name: str, target: TwoPhaseTarget, chain: Chain) -> None:
+        self.name = name
+        self.output = f"{BRANCH}{name}"
+        self.target = target
+        self._chain = BranchChain(self, chain)
+        target.chain.close()  # of which nothing is open yet
+        target.chain = self._chain
+
+    def of(self, record: LedgerRecord) -> LedgerRecord:
+        """``record`` as if it were of this target alone. Under a pipeline of its own, by which it names what it does:
+        of two targets in one fan-out no two things have the same name."""
+        outputs = {output.kind: output for name, output in record.outputs.items() if name == self.output}
+        return replace(record, pipeline=PipelineId(f"{record.pipeline}.{self.name}"), outputs=outputs)
+
+    def into(self, record: LedgerRecord, own: LedgerRecord) -> LedgerRecord:
+        """``record`` with what this target says in ``own``. It is not finished by that."""
+        (output,) = own.outputs.values()
+        return replace(record, outputs={**record.outputs, self.output: output})
+
+    def publish(self, record: LedgerRecord) -> LedgerRecord:
+        """What is decided in ``record``; the record as it is then, still *decided*."""
+        self._chain.record = record
+        self.target.finish(self.of(record))
+        return self._chain.record
+
+
+class BranchChain(Chain):
+    """The chain of all, as one of the two-phase targets sees it: to note how far it is, and to ask whose it is."""
+
+    record: LedgerRecord
+    """Of all, which is being published."""
+
+    def __init__(self, branch: Branch, chain: Chain) -> None:
+        self._branch = branch
+        self._chain = chain
+
+    def progress(self, record: LedgerRecord) -> LedgerRecord:
+        merged = self._branch.into(self.record, record)
+        # That this one is finished need not be written: it would be found out anew, and others may not be.
+        if record.state is State.DECIDED:
+            merged = self._chain.progress(merged)
+        self.record = merged
+        return replace(self._branch.of(merged), state=record.state)
+
+    def newest(self) -> LedgerRecord | None:
+        return self._as_own(self._chain.newest())
+
+    def settle(self) -> LedgerRecord | None:
+        settled = self._chain.settle()
+        if settled is not None:
+            self.record = settled
+        return self._as_own(settled)
+
+    def _as_own(self, record: LedgerRecord | None) -> LedgerRecord | None:
+        return None if record is None else self._branch.of(record)
+
+    def abort(self) -> None:
+        """The fan-out does."""
+
+    def close(self) -> None:
+        """The fan-out does."""
+
+    def peek(self) -> NoReturn:
+        raise self._of_all()
+
+    def take(self) -> NoReturn:
+        raise self._of_all()
+
+    def begin(self, newest: LedgerRecord | None) -> NoReturn:
+        raise self._of_all()
+
+    def append(self, record: LedgerRecord) -> NoReturn:
+        raise self._of_all()
+
+    def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
+        raise self._of_all()
+
+    def _of_all(self) -> AssertionError:
+        return AssertionError(f"branch {self._branch.name} of a fan-out does what the fan-out does for all")
+
+
+class FanOutAttempt(Attempt):
+    """One attempt at a batch, by one attempt of each target; all have its name."""
+
+    def __init__(
+        self,
+        attempt_id: AttemptId,
+        chain: Chain,
+        atomic: Attempt | None,
+        attempts: Mapping[str, Attempt],
+        branches: Mapping[str, Branch],
+    ) -> None:
+        self.id = attempt_id
+        self._chain = chain
+        self._atomic = atomic
+        self._attempts = attempts
+        self._branches = branches
+
+    @property
+    def ids(self) -> dict[str, Any]:
+        return super().ids if self._atomic is None else self._atomic.ids
+
+    def write(self, write: Write, running: RunningBatch) -> int:
+        name = write.where.removeprefix(BRANCH) if write.where and write.where.startswith(BRANCH) else None
+        if name is not None:
+            return self._attempts[name].write(Write(write.frame), running)
+        assert self._atomic is not None  # noqa: S101 — whoever has none names another one
+        return self._atomic.write(write, running)
+
+    def prepared(self) -> Prepared:
+        outputs: dict[str, Output] = {}
+        said: list[str] = []
+        state = State.FINISHED
+        for name, attempt in self._attempts.items():
+            prepared = attempt.prepared()
+            (output,) = prepared.outputs.values()
+            outputs[self._branches[name].output] = output
+            said.append(f"{name}: {prepared.said}")
+            state = state if prepared.state is State.FINISHED else State.DECIDED
+        if self._atomic is not None:  # last: what fails before has not held it up
+            prepared = self._atomic.prepared()
+            outputs.update(prepared.outputs)
+            said.append(prepared.said)
+        return Prepared(outputs, "; ".join(said), state)
+
+    def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
+        for name, attempt in self._attempts.items():
+            attempt.stage(self._branches[name].of(record), running)
+        if self._atomic is not None:
+            self._atomic.stage(record, running)
+        super().stage(record, running)
+
+    def commit(self) -> None:
+        if self._atomic is None:
+            self._chain.append(self.record)
+        else:
+            self._atomic.commit()
+
+    def abort(self) -> None:
+        for attempt in self._attempts.values():
+            attempt.abort()
+        if self._atomic is None:
+            self._chain.abort()
+        else:
+            self._atomic.abort()
