@@ -177,6 +177,46 @@ def test_keep_goes_on_with_what_is_left(kit: HereKit, monkeypatch: pytest.Monkey
     assert_holds(kit, FIRST[1::2] + SECOND, 1)
 
 
+@pytest.mark.fault("files-lost")
+def test_keep_leaves_out_what_was_cut_short(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as patch:
+        breaking_moves(patch, 0, die)
+        with pytest.raises(Died):
+            run_batch(kit, 0, FIRST)
+    os.truncate(prepared(kit)[0], 10)
+    target = kit.new_target()
+    target._policy = SinkPolicy(kit.pipeline, resume="keep")
+    target.open(batch(0))
+    target.finish(target.peek())
+    assert kit.visible() == Counter(FIRST[1::2]), "a reader that meets half a file reads nothing"
+
+
+@pytest.mark.fault("files-published-in-part")
+@pytest.mark.parametrize("there", ["nothing", "a file of another", "one of the two"])
+def test_a_folder_that_is_there_already_takes_nothing_for_lost(
+    kit: HereKit, monkeypatch: pytest.MonkeyPatch, there: str
+):
+    """Somebody has made the batch's folder, or has begun to move its files by hand: what is prepared is there still."""
+    if kit.layout == "flat":
+        return  # its files have a place each
+    with monkeypatch.context() as patch:
+        breaking_moves(patch, 0, die)
+        with pytest.raises(Died):
+            run_batch(kit, 0, FIRST)
+    place = kit.folder / "out" / "batch=contract@0000000000"
+    place.mkdir()
+    first = prepared(kit)[0]
+    if there == "one of the two":
+        first.rename(place / first.name)
+    elif there == "a file of another":
+        (place / "_another").write_text("hidden")
+    run_batch(kit, 0, FIRST)
+    run_batch(kit, 1, SECOND)
+    assert_holds(kit, FIRST + SECOND, 1)
+    assert prepared(kit) == []
+    assert (there == "a file of another") == (place / "_another").exists()
+
+
 @pytest.mark.fault("files-late-task")
 def test_a_task_that_was_given_up_writes_on(kit: HereKit):
     """Below Spark's folder of unfinished work, and once more after the job has ended."""

@@ -189,7 +189,10 @@ class Publisher:
         batch = _read(committable)
         files = self.files if batch.root == self.files.root else files_at(batch.root)
         there = files.listed(_ready(batch)) or {}
-        self.commit(batch._replace(files=there)._asdict())
+        whole = {name: size for name, size in batch.files.items() if there.get(name) == size}
+        for name in there.keys() - whole.keys():  # cut short: no reader could read on
+            files.remove(f"{_ready(batch)}/{name}")
+        self.commit(batch._replace(files=whole)._asdict())
 
     def abort(self, committable: Mapping[str, Any]) -> None:
         """Drop what an attempt has prepared."""
@@ -227,31 +230,31 @@ def _ready(batch: Committable) -> str:
 
 
 def _publish_folder(files: Files, batch: Committable) -> CommitResult:
-    prepared, published = files.listed(_ready(batch)), files.listed(batch.to)
+    prepared, published = files.listed(_ready(batch)) or {}, files.listed(batch.to)
+    waiting = _lost(batch.files, published or {})
+    if lost := [name for name in waiting if prepared.get(name) != batch.files[name]]:
+        return _said(lost, batch)
     if published is None:
-        if lost := _lost(batch.files, prepared or {}):
-            return _said(lost, batch)
         if not files.move(_ready(batch), batch.to):
             return CommitResult.RETRY_LATER  # another copy is about it: look again
-        files.sync_names({"", _PREPARED})
-        return CommitResult.DONE
-    if lost := _lost(batch.files, published):
-        return _said(lost, batch)
+    elif waiting:  # somebody has made that folder, or has taken files out of it and put them back: nobody's is removed
+        return _publish_files(files, batch)
     files.sync_names({"", _PREPARED})  # also what an earlier call has renamed
-    return CommitResult.ALREADY_DONE
+    return CommitResult.DONE if published is None else CommitResult.ALREADY_DONE
 
 
 def _publish_files(files: Files, batch: Committable) -> CommitResult:
     """Of a batch of which a file is lost the others are published: they are decided."""
     prepared = files.listed(_ready(batch)) or {}
-    folders = {name.rpartition("/")[0] for name in batch.files}
+    places = {name: f"{batch.to}/{name}".lstrip("/") for name in batch.files}
+    folders = {place.rpartition("/")[0] for place in places.values()}
     for folder in sorted(folders):
         files.make(folder)
     lost, moved = [], 0
     for name, size in batch.files.items():
         if prepared.get(name) == size:
-            moved += files.move(f"{_ready(batch)}/{name}", name)
-        if files.size(name) != size:
+            moved += files.move(f"{_ready(batch)}/{name}", places[name])
+        if files.size(places[name]) != size:
             lost.append(name)
     files.sync_names(folders)
     if lost:
