@@ -310,6 +310,49 @@ def test_a_pipeline_that_has_lost_its_ledger_writes_no_batch_twice(kit: HereKit)
     assert prepared(kit) == []
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"layout": "the other"},
+        {"partition_by": "day"},
+        {"batch_column": "pile"},
+        {"format": "orc"},
+        {"layout": "the other", "pipeline_id": "a-second-one"},
+    ],
+    ids=lambda settings: "-".join(settings),
+)
+def test_another_shape_below_the_same_path_is_refused_by_name(kit: HereKit, settings: dict[str, str]):
+    """Readers would pass over the files of one of them: folders that are no partitions, files of another format."""
+    healthy = Process(kit).open()
+    healthy.commit(FIRST)
+    if settings.get("layout"):
+        settings = {**settings, "layout": LAYOUTS[1 - LAYOUTS.index(kit.layout)]}
+    if kit.layout == "flat" and "batch_column" in settings:
+        return  # it has none
+    kit.settings |= settings
+    with pytest.raises(ConfigurationError) as refused:
+        run_batch(kit, 1, SECOND)
+    for name, value in settings.items():
+        assert name == "pipeline_id" or f"{name}=" in str(refused.value)
+        assert name == "pipeline_id" or value in str(refused.value)
+    assert "shape.json" in str(refused.value)
+    kit.settings.clear()
+    healthy.commit(SECOND)
+    assert_holds(kit, FIRST + SECOND, 1)
+
+
+def test_a_path_that_was_emptied_takes_another_shape(kit: HereKit):
+    """As the error advises; the ledger goes on."""
+    run_batch(kit, 0, FIRST)
+    for found in (kit.folder / "out").iterdir():
+        if found.name != "_onceward":
+            shutil.rmtree(found) if found.is_dir() else found.unlink()
+    (kit.folder / "out" / "_onceward" / "shape.json").unlink()
+    kit.settings["layout"] = LAYOUTS[1 - LAYOUTS.index(kit.layout)]
+    run_batch(kit, 1, SECOND)
+    assert kit.visible() == Counter(SECOND)
+
+
 def test_settings_that_change_after_the_decision(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
     """What was decided goes where it was decided to go."""
     with monkeypatch.context() as patch:

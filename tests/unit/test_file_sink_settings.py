@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pyspark.sql.types import DateType, IntegerType, StringType, StructField, St
 import onceward as ow
 from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions
 from onceward.sinks.files import columns
+from onceward.sinks.files.shape import shape_of
 from onceward.spark.file_system import LocalFiles, hidden
 
 KAFKA = ow.KafkaLedger("localhost:9092")
@@ -113,6 +115,21 @@ def test_a_frame_that_fits(schema: str, settings: dict[str, Any]):
     columns.check(fields(schema), sink(**settings).settings)
 
 
+def test_the_shape_of_a_path_is_what_its_readers_have_to_know():
+    for same, settings in [
+        (True, {"options": {"compression": "zstd"}, "max_records_per_file": 7}),
+        (True, {"pipeline_id": "another", "ledger": KAFKA, "path": "/elsewhere"}),
+        (True, {"options": {"sep": "|"}}),  # says nothing to Parquet
+        (False, {"batch_column": "pile"}),
+        (False, {"partition_by": "day"}),
+    ]:
+        assert (shape_of(sink(**settings).settings) == shape_of(sink().settings)) is same, settings
+    csv = [{}, {"delimiter": "|"}, {"SEP": "|"}, {"sep": "|", "header": True}, {"sep": "|", "compression": "gzip"}]
+    shapes = [shape_of(sink(format="csv", options=options).settings) for options in csv]
+    assert [shapes.index(shape) for shape in shapes] == [0, 1, 1, 3, 1]
+    assert shape_of(sink(layout="flat").settings) == shape_of(sink(layout="flat", batch_column="pile").settings)
+
+
 def test_what_readers_pass_over():
     assert [name for name in ("_a", ".a", "_a=1", "a", "a_", "_SUCCESS") if hidden(name)] == ["_a", ".a", "_SUCCESS"]
 
@@ -151,6 +168,22 @@ class TestLocalFiles:
         assert files.names("full") == [".part.crc", "_hidden", "deep"]
         assert files.names("nothing") == []
         assert (files.size("file"), files.size("nothing")) == (3, None)
+
+    def test_what_is_kept_once_is_never_replaced(self, files: LocalFiles):
+        assert [files.kept("full/one", text) for text in ("a", "b")] == ["a", "a"]
+        assert files.names("full") == [".part.crc", "_hidden", "deep", "one"]
+
+    def test_of_two_who_keep_something_one_wins(self, files: LocalFiles, monkeypatch: pytest.MonkeyPatch):
+        """Neither of whom has found anything there."""
+        link = os.link
+
+        def later(source: str, target: str) -> None:
+            monkeypatch.setattr(os, "link", link)
+            assert files.kept("full/one", "the other's") == "the other's"
+            link(source, target)
+
+        monkeypatch.setattr(os, "link", later)
+        assert files.kept("full/one", "ours") == "the other's"
 
     def test_what_is_removed(self, files: LocalFiles):
         for path in ("full", "file", "nothing", "full"):

@@ -15,9 +15,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,10 @@ class Files(ABC):
         """With its parents, so that all of them outlast a power failure."""
 
     @abstractmethod
+    def kept(self, path: str, text: str) -> str:
+        """What the file at ``path`` says: ``text`` where there was none, for good. Of several callers one wins."""
+
+    @abstractmethod
     def move(self, source: str, target: str) -> bool:
         """One atomic step; False where there is no ``source``, or something is at ``target``."""
 
@@ -169,6 +175,21 @@ class LocalFiles(Files):
 
     def make(self, folder: str) -> None:
         make(Path(self._at(folder)))
+
+    def kept(self, path: str, text: str) -> str:
+        place = Path(self._at(path))
+        with suppress(FileNotFoundError):
+            return place.read_text("utf-8")
+        written = place.with_name(f".{uuid.uuid4().hex}")
+        try:
+            written.write_text(text, "utf-8")
+            sync(written)
+            with suppress(FileExistsError):
+                os.link(written, place)
+            sync(place.parent)
+        finally:
+            written.unlink(missing_ok=True)
+        return place.read_text("utf-8")
 
     def move(self, source: str, target: str) -> bool:
         # rename(2) replaces a file, or a folder that is empty. Nobody else makes names like ours; whoever publishes the
@@ -246,6 +267,38 @@ class HadoopFiles(Files):
 
     def make(self, folder: str) -> None:
         self._asked(lambda: self._system.mkdirs(self._at(folder)))
+
+    def kept(self, path: str, text: str) -> str:
+        there = self._text(path)
+        if there is not None:
+            return there
+        folder, _, name = path.rpartition("/")
+        written = f"{folder}/.{uuid.uuid4().hex}-{name}"
+        self._asked(lambda: self._write(written, text))
+        if not self.move(written, path):
+            self.remove(written)
+        there = self._text(path)
+        if there is None:
+            raise FileNotFoundError(f"{self.uri(path)} has been written, and is not there")
+        return there
+
+    def _text(self, path: str) -> str | None:
+        def read() -> str:
+            stream = self._system.open(self._at(path))
+            try:
+                return str(self._gateway.jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
+
+        found: str | None = self._asked(read)
+        return found
+
+    def _write(self, path: str, text: str) -> None:
+        stream = self._system.create(self._at(path), False)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
 
     def move(self, source: str, target: str) -> bool:
         if self.size(target) is not None:  # of a folder over a file the name node says more than that it is there

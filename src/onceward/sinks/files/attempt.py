@@ -12,6 +12,7 @@ from onceward.errors import ConfigurationError, ReportMismatch
 from onceward.ids import AttemptId
 from onceward.ledger.chain import Chain
 from onceward.ledger.record import LedgerRecord, Output, State
+from onceward.sinks.files.columns import kept
 from onceward.sinks.files.publishing import Committable, Publisher
 from onceward.spark import file_writer
 from onceward.spark.computation import Computation
@@ -56,6 +57,8 @@ class FileAttempt(Attempt):
 
     def write(self, write: Write, running: RunningBatch) -> int:
         with events.step(events.SEND, **ids_of(self._policy.pipeline, running), **self.ids):
+            if self._how.name == "csv":
+                self._publisher.must_have(kept(write.frame.columns, self._how.partition_by))
             written = file_writer.write(
                 write.frame, self._publisher.uri(self._folder), self._how, self._computation, self._limit.passed
             )

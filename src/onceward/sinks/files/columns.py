@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql.types import StringType, StructType
 
 from onceward.errors import BadColumn
@@ -26,15 +28,20 @@ def check(schema: StructType, settings: FileSinkSettings) -> None:
             f"({settings.batch_column}=…): readers would see one of them",
             next_step="pass another name as batch_column=, or rename the column",
         )
-    partitions = {column.lower() for column in settings.partition_by}
-    kept = [field for field in schema.fields if field.name.lower() not in partitions]
-    if not kept:
+    in_files = kept(schema.names, settings.partition_by)
+    if not in_files:
         raise BadColumn(
             "the frame has no columns but those of partition_by, which become folders",
             next_step="leave at least one column to the files",
         )
-    if settings.format == "text" and [type(field.dataType) for field in kept] != [StringType]:
+    if settings.format == "text" and [type(schema[name].dataType) for name in in_files] != [StringType]:
         raise BadColumn(
-            f"text files take one column of type string, and the frame has {', '.join(field.name for field in kept)}",
+            f"text files take one column of type string, and the frame has {', '.join(in_files)}",
             next_step="make one string of each row, or use another format",
         )
+
+
+def kept(names: Sequence[str], partition_by: Sequence[str]) -> list[str]:
+    """The columns that are in the files, in their order: the others become folders."""
+    folders = {column.lower() for column in partition_by}
+    return [name for name in names if name.lower() not in folders]

@@ -3,6 +3,7 @@
 Below the sink's path::
 
     _onceward/ledger/<pipeline>/…              the ledger, where none was given
+    _onceward/shape.json                       what all files of the path have in common (:mod:`shape`)
     _onceward/prepared/<attempt>/              what Spark is writing into
     _onceward/prepared/<attempt>.ready/        what Spark has written: exactly the files that the ledger will name
     batch=<pipeline>@<number>/…                a published batch (layout "batches"); its column is ``batch``
@@ -36,6 +37,7 @@ from onceward.errors import (
 )
 from onceward.ids import AttemptId, PipelineId
 from onceward.ledger.folder import FolderLedger
+from onceward.sinks.files import shape
 from onceward.sinks.files.settings import HIDDEN, FileSinkSettings
 from onceward.spark.file_system import Files, files_at
 from onceward.spark.file_writer import Written
@@ -84,11 +86,12 @@ class Publisher:
         """Before anybody is fenced.
 
         :raises TargetUnreachable: the path cannot be written to.
-        :raises ConfigurationError: the ledger would not be where the files are.
+        :raises ConfigurationError: the ledger would not be where the files are; or the path has files of another shape.
         """
         try:
             self._must_be_beside_its_ledger()
             self.files.make(_PREPARED)
+            shape.must_fit(self.files, self._settings)
         except OSError as error:
             raise TargetUnreachable(
                 f"files cannot be written below {self._settings.path}: {error}",
@@ -113,6 +116,15 @@ class Publisher:
     def folder(self, pipeline: PipelineId, attempt: AttemptId) -> str:
         """The name of the attempt's folder. Nobody else's, ever."""
         return f"{pipeline}@{attempt.owner}.{attempt.number}"
+
+    def must_have(self, columns: Sequence[str]) -> None:
+        """Of a frame that becomes CSV, before anything of it is written; without those of ``partition_by``.
+
+        :raises BadColumn: the path has other columns.
+        :raises SendFailed: the file system does not do its part.
+        """
+        with self._reached():
+            shape.columns_must_fit(self.files, columns)
 
     def uri(self, folder: str) -> str:
         """Where Spark writes."""

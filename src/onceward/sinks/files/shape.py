@@ -1,0 +1,87 @@
+"""What all files of one path have in common, so that whoever reads the path reads all of them, and reads them right.
+
+Readers take folders for columns only where all folders are alike, read all files as one format, and tell neither a
+header nor another order of CSV columns from rows. So the shape is kept once for a path, by whoever writes there first,
+in files that nobody replaces: ``_onceward/shape.json``, and for CSV ``_onceward/columns.json``. Driver only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onceward.errors import BadColumn, ConfigurationError
+from onceward.sinks.files.settings import HIDDEN, FileSinkSettings
+from onceward.spark.file_system import Files
+
+SHAPE = f"{HIDDEN}/shape.json"
+COLUMNS = f"{HIDDEN}/columns.json"
+
+_READ_BY_OPTIONS = ("csv", "json", "text")  # the others' files say themselves how they are to be read
+_FOR_WRITERS_ONLY = {"compression", "codec", "maxrecordsperfile"}
+_SAME = {"delimiter": "sep", "charset": "encoding"}  # Spark's two names of one option
+
+
+def shape_of(settings: FileSinkSettings) -> dict[str, Any]:
+    """As JSON: what a reader has to know, and nothing else."""
+    shape: dict[str, Any] = {"format": settings.format, "layout": settings.layout}
+    if settings.layout == "batches":
+        shape["batch_column"] = settings.batch_column
+    shape["partition_by"] = list(settings.partition_by)
+    if settings.format in _READ_BY_OPTIONS:
+        options = {name.lower(): value for name, value in settings.how.options.items()}
+        named = {_SAME.get(name, name): value for name, value in options.items() if name not in _FOR_WRITERS_ONLY}
+        shape["options"] = dict(sorted(named.items()))
+    return shape
+
+
+def must_fit(files: Files, settings: FileSinkSettings) -> None:
+    """The shape is the one that the path has, or it has none yet, and has it from now on.
+
+    :raises ConfigurationError: it has another.
+    :raises OSError: the file system does not do its part.
+    """
+    ours = shape_of(settings)
+    kept = _read(files, SHAPE, files.kept(SHAPE, json.dumps(ours, indent=1) + "\n"))
+    if kept == ours:
+        return
+    names = [name for name in {**ours, **kept} if kept.get(name) != ours.get(name)]
+    raise ConfigurationError(
+        f"the files below {files.root} are written with {_said(kept, names)}, and this sink has {_said(ours, names)}: "
+        "readers of the path would pass over files of one of them, or read them wrongly",
+        next_step="give the sink what the path has, or another path (the pipeline_id and the ledger may stay); "
+        f"or, where nothing below the path is wanted any more, empty it, and delete {files.uri(SHAPE)} and "
+        f"{COLUMNS}, if that is there",
+        details={"kept": kept, "asked": ours},
+    )
+
+
+def columns_must_fit(files: Files, columns: Sequence[str]) -> None:
+    """The same of the columns of CSV files, whose values are told by their places only.
+
+    :raises BadColumn: the path has others, or in another order.
+    :raises OSError: the file system does not do its part.
+    """
+    ours = list(columns)
+    kept = _read(files, COLUMNS, files.kept(COLUMNS, json.dumps(ours) + "\n"))
+    if kept != ours:
+        raise BadColumn(
+            f"the frame has the columns {', '.join(ours)}, and the CSV files below {files.root} have "
+            f"{', '.join(map(str, kept))}: readers go by their order",
+            next_step="select these in this order, or write the frame to another path",
+        )
+
+
+def _read(files: Files, path: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"{files.uri(path)} is damaged: {text[:100]!r}",
+            next_step="restore it, or delete it: the next batch writes it anew",
+        ) from None
+
+
+def _said(shape: Mapping[str, Any], names: Sequence[str]) -> str:
+    return ", ".join(f"{name}={shape[name]!r}" if name in shape else f"no {name}" for name in names)
