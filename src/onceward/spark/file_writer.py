@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from onceward.errors import BadColumn, ConfigurationError, OncewardError, SendFailed
 from onceward.spark import job
 from onceward.spark.computation import Computation
+from onceward.spark.row_guard import refusal
 
 COMMITTER_OPTIONS = {
     # Version 2 moves a task's files into the folder while other tasks still run, and leaves them there if they fail.
@@ -59,6 +60,7 @@ def write(frame: DataFrame, folder: str, how: FileFormat, computation: Computati
     """Write ``frame`` into ``folder``, beside what is there, by one job.
 
     :raises BadColumn: the format cannot hold the frame.
+    :raises RowRefused: the frame's own plan refuses a row (:mod:`onceward.spark.row_guard`).
     :raises SendFailed: ``folder`` cannot be written to.
     :raises ComputationsMixed: and what ``lost`` returned, and what is known of Spark's failures.
     :raises Exception: Spark's own, when the job fails for another reason.
@@ -100,6 +102,8 @@ def _written(frame: DataFrame, folder: str, how: FileFormat) -> Written:
             next_step="select and cast columns in the query so that they fit the format",
         ) from error
     except Exception as error:
+        if (refused := refusal(str(error))) is not None:
+            raise refused from None  # the rest is a stack trace
         cause = next(reversed(_CAUSES.findall(str(error))), "")
         if cause.startswith(_OUTSIDE) and not cause.startswith(_WORKER_DIED):
             raise SendFailed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import BinaryType, StringType, StructType
 
 from onceward.errors import BadColumn
 from onceward.sinks.files.settings import FileSinkSettings
@@ -39,6 +39,12 @@ def check(schema: StructType, settings: FileSinkSettings) -> None:
             f"text files take one column of type string, and the frame has {', '.join(in_files)}",
             next_step="make one string of each row, or use another format",
         )
+    for name in in_files:
+        if settings.format == "csv" and isinstance(schema[name].dataType, BinaryType):
+            raise BadColumn(
+                f"column {name} is of type binary, of which a CSV file would have the bytes' numbers, as text",
+                next_step="select base64(…) or hex(…) of it in the query, or use another format",
+            )
 
 
 def kept(names: Sequence[str], partition_by: Sequence[str]) -> list[str]:

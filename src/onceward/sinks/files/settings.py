@@ -12,6 +12,7 @@ from onceward.engine.policy import SinkPolicy, one_of, whole_number
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ledger.chain import Ledger
 from onceward.ledger.folder import FolderLedger
+from onceward.sinks.files.values import keeping
 from onceward.spark.file_system import hidden, local_path, refuse_other_schemes, scheme_of
 from onceward.spark.file_writer import COMMITTER_OPTIONS, FileFormat
 
@@ -64,7 +65,7 @@ class FileSinkSettings:
     @property
     def how(self) -> FileFormat:
         """What Spark is told."""
-        return FileFormat(self.format, self.partition_by, self.options)
+        return FileFormat(self.format, self.partition_by, keeping(self.format, self.options))
 
 
 def path_of(path: str | os.PathLike[str]) -> str:

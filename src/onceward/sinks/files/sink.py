@@ -27,6 +27,7 @@ from onceward.sinks.files.settings import (
     path_of,
 )
 from onceward.sinks.files.target import FileTarget
+from onceward.sinks.files.values import guarded
 from onceward.sources.kafka_clusters import client_of
 from onceward.sources.kafka_witness import KafkaWitness
 from onceward.spark.file_writer import must_know
@@ -115,7 +116,8 @@ class FileSink(ForeachBatchSink):
         must_be_a_frame(frame)
         must_know(frame.sparkSession, self.settings.format)
         columns.check(frame.schema, self.settings)
-        return Write(frame)
+        in_files = columns.kept(frame.columns, self.settings.partition_by)
+        return Write(guarded(frame, self.settings.format, self.settings.options, in_files))
 
     def __repr__(self) -> str:
         settings = self.settings

@@ -1,0 +1,137 @@
+"""Values that formats change on the way, if nobody looks after them: read back by Spark, or refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from onceward.errors import BadColumn, RowRefused
+from test_files_by_sparks_writers import sink, visible, write
+
+TEXTS = [None, "", "a", " a ", "  ", "\t", '"', 'a"b', "a\\", "\\", 'a\\"b', '\\"', "a,b", "a\nb", "a\rb", "a\r\nb", "\n",
+         "#c", "\0", "ä", "NaN", "null", '""', "\\\n", '"\n', "\u2028", "\x85", "\xa0", " \"q\" ", "\\n", "\x1c"]  # fmt: skip
+READ = {"csv": {"multiLine": True, "lineSep": "\n", "nullValue": "\\N"}, "json": {}}
+"""As docs/files.md has it."""
+
+
+def every_kind(spark: SparkSession) -> DataFrame:
+    texts = spark.createDataFrame(
+        [(text, text, number) for number, text in enumerate(TEXTS)], "a string, b string, n int"
+    )
+    return texts.coalesce(1).selectExpr(
+        "n",
+        "a",
+        "b",
+        "timestamp_micros(1767323045123456 + n * 86400000000) AS micros",
+        "timestamp'1800-01-02 03:04:05.000001' AS long_ago",  # where offsets have seconds
+        "timestamp'+10001-01-02 03:04:05' AS far_off",
+        "timestamp_ntz'2026-03-29 02:30:00.000001' AS local",  # which is no time in Amsterdam
+        "date'0001-01-02' AS day",
+        "double('NaN') AS nan",
+        "double('-Infinity') AS infinite",
+        "float('1.1') AS small",
+        "-0.0d AS zero",
+        "CAST('1e-18' AS DECIMAL(38, 18)) AS decimal",
+        "9223372036854775807 AS long",
+        "n > 3 AS yes",
+    )
+
+
+@pytest.mark.parametrize("file_format", ["csv", "json", "parquet"])
+def test_what_is_read_back_is_what_was_written(spark: SparkSession, tmp_path: Path, file_format: str):
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Amsterdam")
+    try:
+        frame = every_kind(spark)
+        if file_format != "csv":
+            frame = frame.selectExpr(
+                "*", "X'00ff41' AS bytes", "map('a', CAST(NULL AS INT)) AS map", "array('', a) AS list"
+            )
+        write(sink(tmp_path, format=file_format), frame)
+        reader = spark.read.schema(frame.schema).options(**READ.get(file_format, {})).format(file_format)
+        assert told(reader.load(str(tmp_path / "out")).drop("batch")) == told(frame)
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+
+
+def told(frame: DataFrame) -> list[Any]:
+    """As text, which Python's own types would cut."""
+    kinds = dict(frame.dtypes)
+    as_text = [f.col(name) if kinds[name] in ("map<string,int>", "array<string>", "binary") else f.col(name).cast("string").alias(name)
+               for name in frame.columns]  # fmt: skip
+    return sorted(map(str, frame.select(*as_text).collect()))
+
+
+def test_options_that_are_set_stay(spark: SparkSession, tmp_path: Path):
+    options = {"TIMESTAMPFORMAT": "yyyy", "ignoreleadingwhitespace": True}
+    write(
+        sink(tmp_path, format="csv", options=options),
+        spark.sql("SELECT ' a ' AS a, timestamp'2026-01-02 03:04:05' AS b"),
+    )
+    assert [path.read_text() for path in visible(tmp_path)] == ["a ,2026\n"]
+
+
+def test_rows_whose_line_would_be_blank_are_refused(spark: SparkSession, tmp_path: Path):
+    """Readers pass over those. Of a line with a separator, or quotes, they do not."""
+    blank = [
+        ("CAST(NULL AS STRING) AS a", {}),
+        ("CAST(NULL AS INT) AS a", {}),
+        ("'  ' AS a", {}),
+        ("CAST(NULL AS INT) AS a, CAST(NULL AS STRING) AS `b.c`", {"sep": "\t"}),
+        ("CAST(NULL AS INT) AS a", {"nullValue": " "}),
+    ]
+    for number, (columns, options) in enumerate(blank):
+        made = sink(tmp_path / str(number), format="csv", options=options, partition_by="p")
+        with pytest.raises(RowRefused, match="would be blank"):
+            write(made, spark.sql(f"SELECT {columns}, 1 AS p UNION ALL SELECT {columns}, 2 AS p"))
+        assert visible(tmp_path / str(number)) == []
+    told = [
+        ("CAST(NULL AS STRING) AS a", {"quoteAll": True}),
+        ("CAST(NULL AS INT) AS a", {"nullValue": "-"}),
+        ("'' AS a", {}),
+        ("'\n' AS a", {}),
+        ("CAST(NULL AS INT) AS a, CAST(NULL AS STRING) AS b", {}),
+        ("CAST(NULL AS INT) AS a, 'x' AS b", {"sep": "\t"}),
+    ]
+    for number, (columns, options) in enumerate(told, start=len(blank)):
+        frame = spark.sql(f"SELECT {columns}")
+        write(sink(tmp_path / str(number), format="csv", options=options), frame)
+        options |= {"multiLine": True, "lineSep": "\n"}
+        assert spark.read.options(**options).schema(frame.schema).csv(str(tmp_path / str(number) / "out")).count() == 1
+
+
+@pytest.mark.parametrize("value", ["CAST(NULL AS STRING)", "'a\nb'", "'a\rb'", "'\ufeffa'"])
+def test_a_text_file_takes_no_value_that_it_could_not_tell(spark: SparkSession, tmp_path: Path, value: str):
+    with pytest.raises(RowRefused, match="column value"):
+        write(sink(tmp_path, format="text"), spark.sql(f"SELECT 'fine' AS value UNION ALL SELECT {value}"))
+    assert visible(tmp_path) == []
+
+
+def test_a_text_file_with_lines_of_its_own(spark: SparkSession, tmp_path: Path):
+    lines = {"lineSep": "|"}
+    frame = spark.createDataFrame([("a\nb",), ("",), (" ",), ("\u2028\x85\x0b",)], "value string").coalesce(1)
+    write(sink(tmp_path, format="text", options=lines), frame)
+    assert spark.read.options(**lines).text(str(tmp_path / "out")).drop("batch").collect() == frame.collect()
+    with pytest.raises(RowRefused, match="column value"):
+        write(sink(tmp_path / "again", format="text", options=lines), spark.sql("SELECT 'a|b' AS value"))
+
+
+def test_csv_columns_keep_their_order(spark: SparkSession, tmp_path: Path):
+    """Within a batch and from start to start: a value is told by its place alone, also below a header."""
+    made = sink(tmp_path, format="csv", partition_by="p", options={"header": True})
+    first = spark.sql("SELECT 1 AS a, 2 AS b, 3 AS p")
+    with pytest.raises(BadColumn, match="b, a.*a, b"):
+        write(made, first, spark.sql("SELECT 2 AS b, 1 AS a, 3 AS p"))
+    write(made, first, spark.sql("SELECT 1 AS a, 3 AS P, 2 AS b"))
+    assert len(visible(tmp_path)) == 2
+    with pytest.raises(BadColumn, match="`?c"):
+        write(sink(tmp_path, format="csv", pipeline_id="two", partition_by="p", options={"header": True}),
+              spark.sql("SELECT 1 AS a, 2 AS b, 3 AS p, 4 AS c"))  # fmt: skip
+
+
+def test_csv_takes_no_bytes(spark: SparkSession, tmp_path: Path):
+    with pytest.raises(BadColumn, match="base64"):
+        write(sink(tmp_path, format="csv"), spark.sql("SELECT 1 AS a, X'00' AS bytes"))
