@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-
-from onceward.errors import BadColumn, RowRefused
 from test_files_by_sparks_writers import sink, visible, write
 
-TEXTS = [None, "", "a", " a ", "  ", "\t", '"', 'a"b', "a\\", "\\", 'a\\"b', '\\"', "a,b", "a\nb", "a\rb", "a\r\nb", "\n",
-         "#c", "\0", "ä", "NaN", "null", '""', "\\\n", '"\n', "\u2028", "\x85", "\xa0", " \"q\" ", "\\n", "\x1c"]  # fmt: skip
+from onceward.errors import BadColumn, RowRefused
+
+TEXTS = [
+    *(None, "", "a", " a ", "  ", "\t", '"', 'a"b', "a\\", "\\", 'a\\"b', '\\"', "a,b", "a\nb", "a\rb", "a\r\nb", "\n"),
+    *("#c", "\0", "ä", "NaN", "null", '""', "\\\n", '"\n', "\u2028", "\x85", "\xa0", ' "q" ', "\\n", "\x1c"),
+]
 READ = {"csv": {"multiLine": True, "lineSep": "\n", "nullValue": "\\N"}, "json": {}}
 """As docs/files.md has it."""
 
@@ -59,10 +61,9 @@ def test_what_is_read_back_is_what_was_written(spark: SparkSession, tmp_path: Pa
 
 def told(frame: DataFrame) -> list[Any]:
     """As text, which Python's own types would cut."""
-    kinds = dict(frame.dtypes)
-    as_text = [f.col(name) if kinds[name] in ("map<string,int>", "array<string>", "binary") else f.col(name).cast("string").alias(name)
-               for name in frame.columns]  # fmt: skip
-    return sorted(map(str, frame.select(*as_text).collect()))
+    as_they_are = ("map<string,int>", "array<string>", "binary")
+    columns = [f.col(name) if kind in as_they_are else f.col(name).cast("string") for name, kind in frame.dtypes]
+    return sorted(map(str, frame.select(*columns).collect()))
 
 
 def test_options_that_are_set_stay(spark: SparkSession, tmp_path: Path):
@@ -123,11 +124,11 @@ def test_csv_columns_keep_their_order(spark: SparkSession, tmp_path: Path):
     """Within a batch and from start to start: a value is told by its place alone, also below a header."""
     made = sink(tmp_path, format="csv", partition_by="p", options={"header": True})
     first = spark.sql("SELECT 1 AS a, 2 AS b, 3 AS p")
-    with pytest.raises(BadColumn, match="b, a.*a, b"):
+    with pytest.raises(BadColumn, match=r"b, a.*a, b"):
         write(made, first, spark.sql("SELECT 2 AS b, 1 AS a, 3 AS p"))
     write(made, first, spark.sql("SELECT 1 AS a, 3 AS P, 2 AS b"))
     assert len(visible(tmp_path)) == 2
-    with pytest.raises(BadColumn, match="`?c"):
+    with pytest.raises(BadColumn, match="a, b, c"):
         write(sink(tmp_path, format="csv", pipeline_id="two", partition_by="p", options={"header": True}),
               spark.sql("SELECT 1 AS a, 2 AS b, 3 AS p, 4 AS c"))  # fmt: skip
 

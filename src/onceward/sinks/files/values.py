@@ -72,8 +72,8 @@ def _csv(frame: DataFrame, options: Mapping[str, str], columns: Sequence[str]) -
         frame,
         columns[0],
         reduce(and_, each),
-        f"a row has nothing but nulls and blanks in {', '.join(columns)}: its CSV line would be blank, and readers pass "
-        "over those",
+        f"a row has nothing but nulls and blanks in {', '.join(columns)}: its CSV line would be blank, and readers "
+        "pass over those",
         "fill such rows in the query (coalesce), or leave them out; or pass options={'quoteAll': True}, with which "
         "null and the empty text are written alike",
     )
