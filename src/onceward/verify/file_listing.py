@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from onceward.verify.findings import CannotTell, Unavailable
 from onceward.verify.ledger import Batch, batch_of
 
 _DIGITS = 20
+_SLOT = ".json"
+_FLOOR = "floor-"
 _HIDDEN = ("_", ".")
 _COUNTED = ("parquet", "orc")
 
@@ -20,19 +24,29 @@ _COUNTED = ("parquet", "orc")
 def entries(ledger: Path, pipeline_id: str) -> dict[int, Batch]:
     """The records of a pipeline in a folder ledger, by sequence: of a batch that was decided and finished the latter.
 
+    What lies below the ledger's floor (``floor-<slot>``) says nothing any more: it is being removed, in any order, or
+    was put there by an owner who came too late.
+
     :raises CannotTell: there is no such ledger.
     """
     folder = ledger / pipeline_id
-    found: dict[int, Batch] = {}
-    for slot in sorted(name for name in _names(folder) if _is_slot(name)):
+    read: dict[int, Batch] = {}
+    floor = _floor(folder)
+    for slot in sorted(int(name.removesuffix(_SLOT)) for name in _names(folder) if _is_slot(name)):
         try:
-            entry = (folder / slot).read_bytes()
+            entry = (folder / f"{slot:0{_DIGITS}}{_SLOT}").read_bytes()
         except FileNotFoundError:  # removed since, as old ones are
             continue
-        if not _is_takeover(entry):
-            batch = batch_of(entry, str(ledger), 0, int(slot.removesuffix(".json")))
-            found[batch.sequence] = batch
-    return found
+        if slot >= floor and not _is_takeover(entry):
+            read[slot] = batch_of(entry, str(ledger), 0, slot)
+    floor = _floor(folder)  # by now: nothing is removed before that is said
+    return {batch.sequence: batch for slot, batch in read.items() if slot >= floor}
+
+
+def _floor(folder: Path) -> int:
+    """The lowest slot that counts."""
+    told = (name.removeprefix(_FLOOR) for name in _names(folder) if name.startswith(_FLOOR))
+    return max((int(slot) for slot in told if slot.isdecimal()), default=0)
 
 
 def _is_takeover(entry: bytes) -> bool:
@@ -43,7 +57,7 @@ def _is_takeover(entry: bytes) -> bool:
 
 
 def _is_slot(name: str) -> bool:
-    return name.endswith(".json") and name.removesuffix(".json").isdecimal() and len(name) == _DIGITS + len(".json")
+    return name.endswith(_SLOT) and name.removesuffix(_SLOT).isdecimal() and len(name) == _DIGITS + len(_SLOT)
 
 
 def _names(folder: Path) -> list[str]:
@@ -57,19 +71,44 @@ def _names(folder: Path) -> list[str]:
         ) from error
 
 
-def files_below(root: Path) -> dict[str, int]:
-    """Sizes in bytes of the files that a reader sees: no name on the way begins with ``_`` or ``.``."""
-    found = {}
+class Seen(NamedTuple):
+    """What a reader sees, relative to the path: no name on the way begins with ``_`` or ``.``."""
+
+    sizes: Mapping[str, int]
+    """Of files, in bytes."""
+    links: frozenset[str]
+    """Symbolic links, which readers follow, and nobody here."""
+
+    def behind_a_link(self, name: str) -> bool:
+        return any(name == link or name.startswith(f"{link}/") for link in self.links)
+
+
+def files_below(root: Path) -> Seen:
+    """What is there. :raises CannotTell: it cannot be listed."""
+    sizes: dict[str, int] = {}
+    links: set[str] = set()
     for folder, folders, names in os.walk(root, onerror=_fail):
         folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
-        for name in names:
-            if not name.startswith(_HIDDEN):
-                path = Path(folder) / name
+        for name in (*folders, *names):
+            path = Path(folder) / name
+            if name.startswith(_HIDDEN):
+                continue
+            if path.is_symlink():
+                links.add(str(path.relative_to(root)))
+            elif name in names:
                 try:
-                    found[str(path.relative_to(root))] = path.stat().st_size
+                    sizes[str(path.relative_to(root))] = path.stat().st_size
                 except FileNotFoundError:
                     continue
-    return found
+    return Seen(sizes, frozenset(links))
+
+
+def written_at_ms(path: Path) -> int:
+    """When the file was written, and 0 where it has gone since. Renaming leaves that as it is."""
+    try:
+        return path.stat().st_mtime_ns // 1_000_000
+    except FileNotFoundError:
+        return 0
 
 
 def _fail(error: OSError) -> None:

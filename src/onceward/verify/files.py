@@ -6,17 +6,21 @@ finished in the first reading must be there; what is there must be told of by th
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from onceward.verify.chain import Chain, ledger_facts, one_chain
-from onceward.verify.file_listing import entries, files_below, prepared_by, rows_of
+from onceward.verify.chain import ledger_facts, one_chain
+from onceward.verify.file_listing import Seen, entries, files_below, prepared_by, rows_of, written_at_ms
 from onceward.verify.findings import Findings
 from onceward.verify.ledger import Batch
 from onceward.verify.since import Since, select
+
+_BATCH_FOLDER = re.compile(r"([^/=]+)=([^/@]+)@([0-9]{10,})/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +58,11 @@ def check_files(question: FilesQuestion) -> Findings:
     findings.facts |= {"pipeline_id": question.pipeline_id, "ledger": ledger_facts(str(ledger), chain)}
     if not chain.batches:
         findings.cannot_judge(f"pipeline {question.pipeline_id}: {ledger} has no batch of it")
+    if seen.links and not question.shared:
+        findings.cannot_judge(f"what is behind symbolic links: {_some(sorted(seen.links))}")
     for batch in chain.batches:
         _whole(batch, seen, question, findings)
-    unaccounted = _of_nobody(seen, {**told, **told_later}, chain, question, findings)
+    unaccounted = _of_nobody(seen, {**told, **told_later}, question, findings)
     findings.facts["files"] = {
         "path": str(question.root),
         "files": sum(len(batch.files.files) for batch in chain.batches if batch.files),
@@ -68,7 +74,7 @@ def check_files(question: FilesQuestion) -> Findings:
     return findings
 
 
-def _whole(batch: Batch, seen: Mapping[str, int], question: FilesQuestion, findings: Findings) -> None:
+def _whole(batch: Batch, seen: Seen, question: FilesQuestion, findings: Findings) -> None:
     """Every file of the batch is there, as long as it was, with as many rows in all as the batch has."""
     told = batch.files
     if told is None or not told.files:
@@ -76,7 +82,10 @@ def _whole(batch: Batch, seen: Mapping[str, int], question: FilesQuestion, findi
     if not _is_here(told.root, question.root):
         findings.cannot_judge(f"sequence {batch.sequence}: it was written below {told.root}")
         return
-    if not batch.finished and any(name not in seen for name in told.files):
+    if any(seen.behind_a_link(name) for name in told.files):
+        findings.cannot_judge(f"sequence {batch.sequence}: its files are behind symbolic links, which are not followed")
+        return
+    if not batch.finished and any(name not in seen.sizes for name in told.files):
         what = f"sequence {batch.sequence} is decided and not published yet"
         if question.expect_caught_up:
             findings.anomaly("open-transaction", "I8", batch.place, what)
@@ -85,10 +94,12 @@ def _whole(batch: Batch, seen: Mapping[str, int], question: FilesQuestion, findi
         return
     rows: list[int | None] = []
     for name, size in told.files.items():
-        if name not in seen:
+        if name not in seen.sizes:
             findings.anomaly("lost-write", "I1", name, f"a file of sequence {batch.sequence} is not there")
-        elif seen[name] != size:
-            detail = f"a file of sequence {batch.sequence} has {seen[name]} bytes, and had {size} when it was decided"
+        elif seen.sizes[name] != size:
+            detail = (
+                f"a file of sequence {batch.sequence} has {seen.sizes[name]} bytes, and had {size} when it was decided"
+            )
             findings.anomaly("state-mismatch", "I4", name, detail)
         else:
             rows.append(_rows(question.root / name, told.format, name, findings))
@@ -112,25 +123,54 @@ def _is_here(root: str, looked_at: Path) -> bool:
     return Path(unquote(urlsplit(root).path)).resolve() == looked_at.resolve()
 
 
-def _of_nobody(
-    seen: Mapping[str, int], told: Mapping[int, Batch], chain: Chain, question: FilesQuestion, findings: Findings
-) -> int:
-    """Files that no batch names."""
+def _of_nobody(seen: Seen, told: Mapping[int, Batch], question: FilesQuestion, findings: Findings) -> int:
+    """Files that no batch names.
+
+    Where old records are gone, the number of a batch's folder tells whether a record that is there would have to name
+    what is in it. Of files in flat folders it is only known that what was written after the oldest record of all is
+    none of a batch before it; whoever copies files makes them new, so that this accuses nobody.
+    """
     named = {name for batch in told.values() if batch.files for name in batch.files.files}
-    others = [name for name in sorted(seen.keys() - named) if not _is_another_pipelines(name, question.pipeline_id)]
-    if not others or question.shared:
-        return len(others)
-    if not told or min(told) > 0:
-        findings.gone(f"{len(others)} files below {question.root} that no record names which the ledger has still")
-        return 0
-    for name in others:
-        findings.anomaly("unaccounted-write", "I2", name, "a file is visible that no batch names")
-    return len(others)
+    columns = {place.column for place in map(_place, named) if place and place.pipeline == question.pipeline_id}
+    is_flat = bool(named) and any(_place(name) is None for name in named)
+    oldest = min(told, default=0)
+    others, of_older, newer = 0, [], []
+    for name in sorted(seen.sizes.keys() - named):
+        place = None if is_flat else _place(name)
+        if place and place.pipeline != question.pipeline_id and (not columns or place.column in columns):
+            continue  # another pipeline's
+        others += 1
+        ours = place is not None and place.pipeline == question.pipeline_id
+        if question.shared:
+            continue
+        if told and (oldest == 0 or (place.number >= oldest if place and ours else columns)):
+            findings.anomaly("unaccounted-write", "I2", name, "a file is visible that no batch names")
+        elif not ours and told and written_at_ms(question.root / name) > told[oldest].committed_at_ms:
+            newer.append(name)
+        else:
+            of_older.append(name)
+    if newer:
+        findings.cannot_judge(
+            f"{len(newer)} files that no record names, and that were written after the oldest record which the ledger "
+            f"has still: {_some(newer)}"
+        )
+    if of_older:
+        findings.gone(f"{len(of_older)} files below {question.root} that no record names which the ledger has still")
+    return others
 
 
-def _is_another_pipelines(name: str, pipeline_id: str) -> bool:
-    """In a folder ``<column>=<pipeline>@<number>`` of somebody else."""
-    folder, _, rest = name.partition("/")
-    _, _, value = folder.partition("=")
-    owner, separator, number = value.rpartition("@")
-    return bool(rest and separator and number.isdecimal()) and owner != pipeline_id
+class _Place(NamedTuple):
+    """Of ``<column>=<pipeline>@<number>/…``: where the sink puts a batch."""
+
+    column: str
+    pipeline: str
+    number: int
+
+
+def _place(name: str) -> _Place | None:
+    found = _BATCH_FOLDER.match(name)
+    return None if found is None else _Place(found[1], found[2], int(found[3]))
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
