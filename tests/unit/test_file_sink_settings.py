@@ -7,11 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.types import DateType, IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    DateType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 import onceward as ow
-from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions
+from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions, RowRefused
 from onceward.sinks.files import columns
+from onceward.sinks.files.publishing import _must_be_read_back
 from onceward.sinks.files.shape import shape_of
 from onceward.spark.file_system import LocalFiles, hidden
 
@@ -19,7 +29,8 @@ KAFKA = ow.KafkaLedger("localhost:9092")
 
 
 def fields(text: str) -> StructType:
-    kinds = {"string": StringType(), "int": IntegerType(), "date": DateType()}
+    kinds = {kind.simpleString(): kind for kind in (StringType(), IntegerType(), DateType(), BinaryType())}
+    kinds |= {kind.simpleString(): kind for kind in (TimestampType(), TimestampNTZType())}
     return StructType([StructField(name, kinds[kind]) for name, kind in (one.split() for one in text.split(", "))])
 
 
@@ -55,7 +66,12 @@ def test_a_file_system_that_cannot_rename_is_refused_by_name(path: str):
         ({"partition_by": "_day"}, "'_day'"),
         ({"partition_by": [""]}, "''"),
         ({"batch_column": ".batch"}, "'.batch'"),
+        ({"batch_column": "a=b"}, "'='"),
+        ({"batch_column": "a%20b"}, "'%'"),
+        ({"batch_column": "a/b"}, "'/'"),
         ({"path": "hdfs://name/orders"}, "ledger="),
+        ({"path": "file://data/orders"}, "file:///"),
+        ({"path": "file:data/orders"}, "file:///"),
         ({"batch_attempts": 0}, "batch_attempts"),
     ],
 )
@@ -94,6 +110,9 @@ def test_the_ledger_is_beside_the_files_and_hidden(path: Any):
         ("day string", {"partition_by": "day"}, "partition_by"),
         ("value string, more string", {"format": "text"}, "value, more"),
         ("value int", {"format": "text"}, "value"),
+        ("value string, Bytes binary", {"partition_by": "bytes"}, "'bytes'"),
+        ("value string, at timestamp", {"partition_by": "at"}, "timestamp"),
+        ("value string, bytes binary", {"format": "csv"}, "base64"),
     ],
 )
 def test_a_frame_that_does_not_fit_is_named(schema: str, settings: dict[str, Any], named: str):
@@ -109,10 +128,20 @@ def test_a_frame_that_does_not_fit_is_named(schema: str, settings: dict[str, Any
         ("value string, batch string", {"layout": "flat"}),
         ("value string, batch string", {"batch_column": "pile"}),
         ("value string, day date", {"format": "text", "partition_by": "day"}),
+        ("value string, at timestamp_ntz", {"partition_by": "at"}),
+        ("value string, bytes binary, at timestamp", {}),
     ],
 )
 def test_a_frame_that_fits(schema: str, settings: dict[str, Any]):
     columns.check(fields(schema), sink(**settings).settings)
+
+
+def test_a_folder_that_does_not_give_its_value_back_is_refused():
+    """As a JVM writes names that its locale does not have, or a text that is none."""
+    for folder in ("name=x._COPYING_", "name=a?", "name=\ufffd", os.fsdecode(b"name=\xe4"), "größe=?"):
+        with pytest.raises(RowRefused, match="partition column"):
+            _must_be_read_back(["day=2026-11-22/part-0?.parquet", f"day=2026-11-22/{folder}/part-0.parquet"])
+    _must_be_read_back(["part-0?._COPYING_", "name=a%3F/größe=日本/part-0.parquet", "name=._COPYING_x/part"])
 
 
 def test_the_shape_of_a_path_is_what_its_readers_have_to_know():

@@ -31,6 +31,7 @@ from onceward.durable import make, sync
 from onceward.errors import ConfigurationError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_OF_THIS_MACHINE = re.compile(r"file:(?://(?:localhost)?)?/(?!/)", re.IGNORECASE)
 _SYNCING = 8  # a disk takes several requests at once, and a journal commits them together
 _REFUSED = {  # of a rename that was not carried out
     "org.apache.hadoop.fs.FileAlreadyExistsException",
@@ -51,8 +52,15 @@ def local_path(uri: str) -> str:
 
 
 def refuse_other_schemes(path: str) -> None:
-    """:raises ConfigurationError: ``path`` lies on a file system of which nothing is known, or which cannot rename."""
+    """:raises ConfigurationError: ``path`` lies on a file system of which nothing is known, or which cannot rename; or
+    it is a URI of another machine's files."""
     scheme = scheme_of(path)
+    if scheme == "file" and not _OF_THIS_MACHINE.match(path):
+        raise ConfigurationError(
+            f"path={path!r} is no URI of a folder of this machine: between file:// and the next slash is a host, and "
+            "without slashes the path is relative",
+            next_step="pass file:///… with three slashes, or an absolute path",
+        )
     if scheme in ("", "file", "hdfs"):
         return
     raise ConfigurationError(

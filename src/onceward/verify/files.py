@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from onceward.verify.chain import ledger_facts, one_chain
 from onceward.verify.file_listing import Seen, entries, files_below, prepared_by, rows_of, written_at_ms
@@ -20,6 +19,7 @@ from onceward.verify.findings import Findings
 from onceward.verify.ledger import Batch
 from onceward.verify.since import Since, select
 
+_LOCAL = re.compile(r"^file:(?://[^/]*)?/+")  # as Hadoop has it: nothing behind it is escaped
 _BATCH_FOLDER = re.compile(r"([^/=]+)=([^/@]+)@([0-9]{10,})/")
 
 
@@ -120,7 +120,7 @@ def _rows(path: Path, form: str, name: str, findings: Findings) -> int | None:
 
 def _is_here(root: str, looked_at: Path) -> bool:
     """Is the path that the sink was given the one that we were given?"""
-    return Path(unquote(urlsplit(root).path)).resolve() == looked_at.resolve()
+    return Path(_LOCAL.sub("/", root)).resolve() == looked_at.resolve()
 
 
 def _of_nobody(seen: Seen, told: Mapping[int, Batch], question: FilesQuestion, findings: Findings) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
 
 from onceward.errors import BadColumn
 from onceward.sinks.files.settings import FileSinkSettings
@@ -21,6 +21,15 @@ def check(schema: StructType, settings: FileSinkSettings) -> None:
             raise BadColumn(
                 f"the frame has no column {column!r} to partition by; it has {', '.join(schema.names) or 'none'}",
                 next_step="select it in the query, or correct partition_by",
+            )
+    for column in settings.partition_by:
+        kind = next(field.dataType for field in schema.fields if field.name.lower() == column.lower())
+        if isinstance(kind, (BinaryType, TimestampType)):
+            raise BadColumn(
+                f"column {column!r} of partition_by is of type {kind.simpleString()}, and no folder's name gives its "
+                "values back: "
+                + ("bytes need be no text" if isinstance(kind, BinaryType) else "it would be a time without its zone"),
+                next_step="partition by a date or a text that the query makes of it (to_date, date_format, hex)",
             )
     if settings.layout == "batches" and settings.batch_column.lower() in names:
         raise BadColumn(

@@ -23,7 +23,7 @@ what is in neither is lost.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
@@ -32,6 +32,7 @@ from onceward.errors import (
     ConfigurationError,
     LedgerUnreadable,
     ReportMismatch,
+    RowRefused,
     SendFailed,
     TargetUnreachable,
 )
@@ -153,6 +154,7 @@ class Publisher:
         """After the last job of an attempt: its files in a folder that no task knows of, and durable.
 
         :raises ReportMismatch: there are others than the tasks have written.
+        :raises RowRefused: a folder's name does not give back the value that it has its name from.
         :raises SendFailed: the file system does not do its part.
         """
         with self._reached():
@@ -174,6 +176,7 @@ class Publisher:
                 next_step="nothing, the batch runs again; if it repeats, see that the path is one that driver and "
                 "executors share, and that nobody else writes or deletes below _onceward",
             )
+        _must_be_read_back(found)
         self.files.sync(ready)
         return Committable(folder, self.files.root, self._settings.layout, to, found)
 
@@ -231,6 +234,31 @@ class Publisher:
     def upgrade(self, committable: Any, version: int) -> Any:
         """There is no older form."""
         raise LedgerUnreadable(f"version {version} of prepared files is unknown")
+
+
+def _must_be_read_back(names: Iterable[str]) -> None:
+    """The folders of partitions. Spark escapes what their names must not have, ``?`` for example."""
+    for folder in sorted({folder for name in names for folder in name.split("/")[:-1]}):
+        if folder.endswith("._COPYING_"):  # HadoopFSUtils.shouldFilterOutPathName
+            raise RowRefused(
+                f"a value of a partition column makes a folder {folder!r}, and readers pass over names that end so",
+                next_step="change such values in the query, or partition by another column",
+            )
+        if "?" in folder or "\ufffd" in folder or not _is_text(folder):
+            raise RowRefused(
+                f"a value of a partition column has become the folder {folder!a}, which does not give it back: it is "
+                "no valid text, or one that the JVM cannot write in a file's name",
+                next_step="start Spark's JVMs with a locale of UTF-8 (LC_ALL=C.UTF-8), and partition by valid text: "
+                "url_encode or hex in the query makes some of everything",
+            )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # bytes of a file's name that are no UTF-8, as Python has them
+        return False
+    return True
 
 
 def _read(committable: Mapping[str, Any]) -> Committable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,9 @@ from onceward.spark.file_writer import COMMITTER_OPTIONS, FileFormat
 
 Format = Literal["parquet", "orc", "json", "csv", "text", "avro"]
 Layout = Literal["batches", "flat"]
+
+_ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{}\[\]^]""")
+"""What Spark would escape in a folder's name (``ExternalCatalogUtils.charToEscape``), and patterns."""
 
 HIDDEN = "_onceward"
 """Below the sink's path; what begins so is passed over by readers."""
@@ -56,6 +60,12 @@ class FileSinkSettings:
         folders = [*self.partition_by, *([self.batch_column] if self.layout == "batches" else [])]
         for name in folders:
             _must_name_a_folder(name)
+        if self.layout == "batches" and (found := _ESCAPED.search(self.batch_column)):
+            raise ConfigurationError(
+                f"batch_column={self.batch_column!r} names folders, in which readers take {found[0]!r} for something "
+                "else",
+                next_step="pass a name of letters, digits and _",
+            )
         if len({name.lower() for name in folders}) < len(folders):
             raise ContradictoryOptions(
                 f"folders of one path are named by {', '.join(folders)}, of which two are the same",
