@@ -341,6 +341,18 @@ def test_another_shape_below_the_same_path_is_refused_by_name(kit: HereKit, sett
     assert_holds(kit, FIRST + SECOND, 1)
 
 
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff"])
+def test_a_shape_that_is_damaged_is_named(kit: HereKit, damage: bytes):
+    run_batch(kit, 0, FIRST)
+    kept = kit.folder / "out" / "_onceward" / "shape.json"
+    kept.write_bytes(damage)
+    with pytest.raises(ConfigurationError, match="shape.json is damaged"):
+        run_batch(kit, 1, SECOND)
+    kept.unlink()
+    run_batch(kit, 1, SECOND)
+    assert_holds(kit, FIRST + SECOND, 1)
+
+
 def test_a_path_that_was_emptied_takes_another_shape(kit: HereKit):
     """As the error advises; the ledger goes on."""
     run_batch(kit, 0, FIRST)

@@ -153,9 +153,16 @@ def test_the_shape_of_a_path_is_what_its_readers_have_to_know():
         (False, {"partition_by": "day"}),
     ]:
         assert (shape_of(sink(**settings).settings) == shape_of(sink().settings)) is same, settings
-    csv = [{}, {"delimiter": "|"}, {"SEP": "|"}, {"sep": "|", "header": True}, {"sep": "|", "compression": "gzip"}]
+    csv = [
+        {},
+        {"delimiter": "|"},
+        {"SEP": "|"},
+        {"sep": "|", "header": True},
+        {"sep": "|", "compression": "gzip"},
+        {"Header": "TRUE", "sep": "|"},
+    ]
     shapes = [shape_of(sink(format="csv", options=options).settings) for options in csv]
-    assert [shapes.index(shape) for shape in shapes] == [0, 1, 1, 3, 1]
+    assert [shapes.index(shape) for shape in shapes] == [0, 1, 1, 3, 1, 3]
     assert shape_of(sink(layout="flat").settings) == shape_of(sink(layout="flat", batch_column="pile").settings)
 
 

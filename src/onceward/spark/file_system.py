@@ -187,7 +187,7 @@ class LocalFiles(Files):
     def kept(self, path: str, text: str) -> str:
         place = Path(self._at(path))
         with suppress(FileNotFoundError):
-            return place.read_text("utf-8")
+            return place.read_text("utf-8", errors="replace")
         written = place.with_name(f".{uuid.uuid4().hex}")
         try:
             written.write_text(text, "utf-8")
@@ -197,7 +197,7 @@ class LocalFiles(Files):
             sync(place.parent)
         finally:
             written.unlink(missing_ok=True)
-        return place.read_text("utf-8")
+        return place.read_text("utf-8", errors="replace")
 
     def move(self, source: str, target: str) -> bool:
         # rename(2) replaces a file, or a folder that is empty. Nobody else makes names like ours; whoever publishes the

@@ -31,9 +31,15 @@ def shape_of(settings: FileSinkSettings) -> dict[str, Any]:
     shape["partition_by"] = list(settings.partition_by)
     if settings.format in _READ_BY_OPTIONS:
         options = {name.lower(): value for name, value in settings.how.options.items()}
-        named = {_SAME.get(name, name): value for name, value in options.items() if name not in _FOR_WRITERS_ONLY}
+        named = {
+            _SAME.get(name, name): _as_said(value) for name, value in options.items() if name not in _FOR_WRITERS_ONLY
+        }
         shape["options"] = dict(sorted(named.items()))
     return shape
+
+
+def _as_said(value: str) -> str:
+    return value.lower() if value.lower() in ("true", "false") else value
 
 
 def must_fit(files: Files, settings: FileSinkSettings) -> None:
@@ -43,7 +49,7 @@ def must_fit(files: Files, settings: FileSinkSettings) -> None:
     :raises OSError: the file system does not do its part.
     """
     ours = shape_of(settings)
-    kept = _read(files, SHAPE, files.kept(SHAPE, json.dumps(ours, indent=1) + "\n"))
+    kept = _read(files, SHAPE, ours)
     if kept == ours:
         return
     names = [name for name in {**ours, **kept} if kept.get(name) != ours.get(name)]
@@ -64,23 +70,29 @@ def columns_must_fit(files: Files, columns: Sequence[str]) -> None:
     :raises OSError: the file system does not do its part.
     """
     ours = list(columns)
-    kept = _read(files, COLUMNS, files.kept(COLUMNS, json.dumps(ours) + "\n"))
+    kept = _read(files, COLUMNS, ours)
     if kept != ours:
         raise BadColumn(
             f"the frame has the columns {', '.join(ours)}, and the CSV files below {files.root} have "
             f"{', '.join(map(str, kept))}: readers go by their order",
-            next_step="select these in this order, or write the frame to another path",
+            next_step="select these in this order, or write the frame to another path; or, where there are no such "
+            f"files yet, delete {files.uri(COLUMNS)}",
         )
 
 
-def _read(files: Files, path: str, text: str) -> Any:
+def _read(files: Files, path: str, ours: Any) -> Any:
+    """What is kept at ``path``: ``ours``, or what somebody else has put there before."""
+    text = files.kept(path, json.dumps(ours, indent=1) + "\n")
     try:
-        return json.loads(text)
+        kept = json.loads(text)
     except ValueError:
+        kept = None
+    if not isinstance(kept, type(ours)):
         raise ConfigurationError(
             f"{files.uri(path)} is damaged: {text[:100]!r}",
             next_step="restore it, or delete it: the next batch writes it anew",
-        ) from None
+        )
+    return kept
 
 
 def _said(shape: Mapping[str, Any], names: Sequence[str]) -> str:
