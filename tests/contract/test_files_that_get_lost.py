@@ -346,7 +346,7 @@ def test_a_shape_that_is_damaged_is_named(kit: HereKit, damage: bytes):
     run_batch(kit, 0, FIRST)
     kept = kit.folder / "out" / "_onceward" / "shape.json"
     kept.write_bytes(damage)
-    with pytest.raises(ConfigurationError, match="shape.json is damaged"):
+    with pytest.raises(ConfigurationError, match=r"shape\.json is damaged"):
         run_batch(kit, 1, SECOND)
     kept.unlink()
     run_batch(kit, 1, SECOND)

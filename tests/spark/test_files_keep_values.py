@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from test_files_by_sparks_writers import sink, visible, write
 
-from onceward.errors import BadColumn, RowRefused
+from onceward.errors import BadColumn, ConfigurationError, RowRefused
 
 TEXTS = [
     *(None, "", "a", " a ", "  ", "\t", '"', 'a"b', "a\\", "\\", 'a\\"b', '\\"', "a,b", "a\nb", "a\rb", "a\r\nb", "\n"),
@@ -73,6 +73,18 @@ def test_options_that_are_set_stay(spark: SparkSession, tmp_path: Path):
         spark.sql("SELECT ' a ' AS a, timestamp'2026-01-02 03:04:05' AS b"),
     )
     assert [path.read_text() for path in visible(tmp_path)] == ["a ,2026\n"]
+
+
+def test_a_session_with_old_rules_for_times_is_refused_by_name(spark: SparkSession, tmp_path: Path):
+    frame = spark.sql("SELECT timestamp'2026-01-02 03:04:05.123456' AS a, timestamp_ntz'2026-01-02 03:04:05' AS b")
+    spark.conf.set("spark.sql.legacy.timeParserPolicy", "legacy")
+    try:
+        with pytest.raises(ConfigurationError, match="CORRECTED"):
+            write(sink(tmp_path, format="json"), frame)
+        write(sink(tmp_path, format="json", options={"timestampFormat": "yyyy"}), frame)  # as the error advises
+    finally:
+        spark.conf.unset("spark.sql.legacy.timeParserPolicy")
+    assert [path.read_text() for path in visible(tmp_path)] == ['{"a":"2026","b":"2026-01-02T03:04:05.000000"}\n']
 
 
 def test_rows_whose_line_would_be_blank_are_refused(spark: SparkSession, tmp_path: Path):

@@ -27,7 +27,7 @@ from onceward.sinks.files.settings import (
     path_of,
 )
 from onceward.sinks.files.target import FileTarget
-from onceward.sinks.files.values import guarded
+from onceward.sinks.files.values import guarded, must_keep_times
 from onceward.sources.kafka_clusters import client_of
 from onceward.sources.kafka_witness import KafkaWitness
 from onceward.spark.file_writer import must_know
@@ -115,6 +115,7 @@ class FileSink(ForeachBatchSink):
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         must_be_a_frame(frame)
         must_know(frame.sparkSession, self.settings.format)
+        must_keep_times(frame.sparkSession, self.settings.format, self.settings.options)
         columns.check(frame.schema, self.settings)
         in_files = columns.kept(frame.columns, self.settings.partition_by)
         return Write(guarded(frame, self.settings.format, self.settings.options, in_files))

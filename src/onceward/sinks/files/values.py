@@ -10,16 +10,18 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_, or_
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType
 
+from onceward.errors import ConfigurationError
 from onceward.spark.row_guard import unless
 
 _TIMES = {  # read back without an option; offsets have seconds where a zone's had them (XXXXX)
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
+_PARSER = "spark.sql.legacy.timeParserPolicy"
 _SPACES = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
 _KEEPING: dict[str, Mapping[str, str]] = {"json": _TIMES, "csv": {**_TIMES, **_SPACES}}
 
@@ -34,6 +36,18 @@ def keeping(format_name: str, given: Mapping[str, str]) -> dict[str, str]:
     set_already = {name.lower() for name in given}
     ours = {name: value for name, value in _KEEPING.get(format_name, {}).items() if name.lower() not in set_already}
     return {**ours, **given}
+
+
+def must_keep_times(session: SparkSession, format_name: str, given: Mapping[str, str]) -> None:
+    """:raises ConfigurationError: this session writes timestamps by Java's old rules, which have no microseconds."""
+    if format_name not in _KEEPING or "timestampformat" in {name.lower() for name in given}:
+        return
+    if str(session.conf.get(_PARSER)).upper() == "LEGACY":
+        raise ConfigurationError(
+            f"{_PARSER}=LEGACY writes timestamps into {format_name} files to milliseconds at most",
+            next_step=f"set {_PARSER} to CORRECTED; or say what shall become of timestamps: "
+            "options={'timestampFormat': …}",
+        )
 
 
 def guarded(frame: DataFrame, format_name: str, options: Mapping[str, str], columns: Sequence[str]) -> DataFrame:
