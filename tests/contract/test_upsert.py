@@ -84,6 +84,10 @@ class RedisKitHere(RedisKit):
         process.newest = process.attempt.record
         return process.finish()
 
+    def with_another_ledger(self, folder: Path) -> None:
+        """Which begins anew, and its versions with it. The store is another one, too, and has nothing of the first."""
+        self.settings |= {"ledger": ow.FolderLedger(folder / "another"), "store": folder / "another-store"}
+
     def tombstones(self) -> list[str]:
         return sorted(key.rpartition(":")[2] for key in self.client.scan_iter(f"{TOMBSTONES}{self.prefix}*"))
 
@@ -162,20 +166,22 @@ def test_keys_of_several_columns_do_not_run_together(here: RedisKitHere):
 
 
 @pytest.mark.fault("upsert-late-write")
-def test_a_late_write_of_an_older_copy_changes_nothing(here: RedisKitHere):
+@pytest.mark.parametrize("version", [None, "version"])
+def test_a_late_write_of_an_older_copy_changes_nothing(here: RedisKitHere, version: str | None):
     """It stands still within its delivery; its heir writes the chunk, and the next batch over it."""
+    here.settings["version"] = version
     old = Process(here).open()
     target = old.target
     deliver = target.deliver  # type: ignore[attr-defined]
 
     def standing_still(chunk: ow.Chunk) -> object:
         heir = Process(here).open()
-        here.write(heir, id=["a", "b"], value=["new", "new"])
+        here.write(heir, id=["a", "b"], value=["new", "new"], version=[7, 7])
         return deliver(chunk)
 
     target.deliver = standing_still  # type: ignore[attr-defined]
     with pytest.raises(Fenced):
-        here.write(old, id=["a", "b", "c"], value=["old", "old", "old"])
+        here.write(old, id=["a", "b", "c"], value=["old", "old", "old"], version=[7, 7, 7])
     assert {key: row["value"] for key, row in here.rows().items()} == {"a": "new", "b": "new", "c": "old"}
 
 
@@ -212,6 +218,56 @@ def test_what_is_written_again_after_a_death_changes_nothing(here: RedisKitHere,
         here.write(process, id=["a", "b", "a", "a", "b"], value=["1", "2", "3", "4", "5"])
     Process(here).open()
     assert {key: row["value"] for key, row in here.rows().items()} == {"a": "4", "b": "5"}
+
+
+def test_a_write_of_which_a_server_has_kept_a_part_is_done_whole_when_it_is_repeated(here: RedisKitHere):
+    """It died within the script: new fields were there before the old ones and the tombstone had gone."""
+    here.settings["op_column"] = "op"
+    process = here.write(id=["a"], value=["1"], note=["old"], op=["c"])
+    deliver = process.target.deliver  # type: ignore[attr-defined]
+
+    def in_part(chunk: ow.Chunk) -> object:
+        deliver(chunk)
+        here.client.hset(f"{here.prefix}a", "note", "old")
+        here.client.set(f"{TOMBSTONES}{here.prefix}a", f"{0:019d}.{0:012d}.{0:012d} x {here.name}")
+        raise Died
+
+    process.target.deliver = in_part  # type: ignore[attr-defined]
+    with pytest.raises(Died):
+        here.write(process, id=["a"], value=["2"], note=[None], op=["c"])
+    Process(here).open()
+    assert here.rows() == {"a": {"id": "a", "value": "2"}}
+    assert here.tombstones() == []
+
+
+def test_a_delete_of_which_a_server_has_kept_a_part_lets_no_late_write_in_between(here: RedisKitHere):
+    """It died within the script: the tombstone was there before the row had gone."""
+    here.settings |= {"op_column": "op", "version": "version"}
+    process = here.write(id=["a"], value=["1"], op=["c"], version=[1])
+    row = here.client.hgetall(f"{here.prefix}a")
+    deliver = process.target.deliver  # type: ignore[attr-defined]
+
+    def in_part(chunk: ow.Chunk) -> object:
+        deliver(chunk)
+        here.client.hset(f"{here.prefix}a", mapping=row)
+        late = pa.RecordBatch.from_pylist([{"id": "a", "value": "late", "op": "u", "version": 4}])
+        deliver(replace(chunk, sequence=0, first_row=9, rows=late))
+        assert here.rows()["a"]["value"] == "1"
+        raise Died
+
+    process.target.deliver = in_part  # type: ignore[attr-defined]
+    with pytest.raises(Died):
+        here.write(process, id=["a"], value=["2"], op=["d"], version=[5])
+    Process(here).open()
+    assert here.rows() == {}
+    assert here.tombstones() == ["a"]
+
+
+def test_a_row_that_was_to_expire_stays_when_it_is_written_again(here: RedisKitHere):
+    process = here.write(id=["a"], value=["1"])
+    here.client.expire(f"{here.prefix}a", 1000)
+    here.write(process, id=["a"], value=["2"])
+    assert here.client.ttl(f"{here.prefix}a") == -1
 
 
 def test_a_column_can_be_the_version(here: RedisKitHere):
@@ -294,23 +350,136 @@ def test_what_others_have_put_under_a_key_is_left_alone(here: RedisKitHere, valu
 
 
 @pytest.mark.fault("upsert-ledger-lost")
-def test_a_ledger_that_begins_anew_is_noticed_by_what_redis_knows(here: RedisKitHere, tmp_path: Path):
+@pytest.mark.parametrize("version", [None, "version"])
+def test_a_ledger_that_begins_anew_is_noticed_by_what_redis_knows(
+    here: RedisKitHere, tmp_path: Path, version: str | None
+):
     """Its versions begin anew, too, and every write would be taken for a late one."""
-    process = here.write(id=["a"], value=["1"])
-    here.write(process, id=["a"], value=["2"])
-    here.settings["ledger"] = ow.FolderLedger(tmp_path / "another")
+    here.settings["version"] = version
+    process = here.write(id=["a"], value=["1"], version=[7])
+    here.write(process, id=["a"], value=["2"], version=[7])
+    here.with_another_ledger(tmp_path)
     with pytest.raises(DeliveryRefused, match="newer version"):
-        here.write(id=["a"], value=["3"])
+        here.write(id=["a"], value=["3"], version=[7])
     assert here.rows()["a"]["value"] == "2"
 
 
-@pytest.mark.parametrize("change", [{"pipeline_id": "another"}, {"version": "version"}])
-def test_versions_that_count_by_something_else_are_not_compared(here: RedisKitHere, tmp_path: Path, change: Any):
+@pytest.mark.fault("upsert-ledger-lost")
+@pytest.mark.parametrize("version", [None, "version"])
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize("before", [1, 2, 3])
+def test_another_batch_at_the_same_place_of_the_ledger_is_not_taken_for_the_same_write(
+    here: RedisKitHere, tmp_path: Path, version: str | None, deleted: bool, before: int
+):
+    """As row 0, 1 or 2 of the first batch there is ``a`` already, of a ledger that is gone; ours has it as row 1."""
+    here.settings |= {"version": version, "op_column": "op"}
+    others = [f"x{number}" for number in range(before - 1)]
+    op = ["c"] * len(others) + ["d" if deleted else "c"]
+    here.write(id=[*others, "a"], value=["1"] * before, version=[7] * before, op=op)
+    here.with_another_ledger(tmp_path)
+    with pytest.raises(DeliveryRefused, match="another batch"):
+        here.write(id=["b", "a"], value=["2", "2"], version=[7, 7], op=["c", "c"])
+    with pytest.raises(DeliveryRefused, match="another batch"):
+        Process(here).open()
+    assert {key for key, row in here.rows().items() if row["value"] == "2"} == {"b"}
+    here.client.delete(f"{here.prefix}a", f"{TOMBSTONES}{here.prefix}a")  # as the error advises
+    Process(here).open()
+    assert here.rows()["a"]["value"] == "2"
+
+
+def test_where_the_users_versions_differ_they_alone_decide_whatever_the_ledger(here: RedisKitHere, tmp_path: Path):
+    here.settings["version"] = "version"
+    process = here.write(id=["x"], value=["1"], version=[1])
+    here.write(process, id=["a", "b"], value=["1", "1"], version=[5, 5])
+    here.with_another_ledger(tmp_path)
+    here.write(id=["a", "b"], value=["older", "newer"], version=[4, 6])
+    assert {key: row["value"] for key, row in here.rows().items()} == {"x": "1", "a": "1", "b": "newer"}
+
+
+def test_what_a_later_chunk_of_the_batch_has_written_stands(here: RedisKitHere):
+    """The ledger counts one chunk less than there were (it was restored from a moment before)."""
+    process = Process(here).open()
+    deliver = process.target.deliver  # type: ignore[attr-defined]
+    chunks: list[ow.Chunk] = []
+
+    def keeping(chunk: ow.Chunk) -> object:
+        chunks.append(chunk)
+        return deliver(chunk)
+
+    process.target.deliver = keeping  # type: ignore[attr-defined]
+    here.write(process, id=["a", "b", "a", "c"], value=["1", "2", "3", "4"])
+    for chunk in chunks:
+        deliver(chunk)
+    assert {key: row["value"] for key, row in here.rows().items()} == {"a": "3", "b": "2", "c": "4"}
+
+
+def test_the_server_decides_as_the_rule_says(here: RedisKitHere):
+    """Of any two marks."""
+    marks = [
+        (f"{users:019d}.{sequence:012d}.{row:012d}", attempt, counted_by)
+        for users in (0, 2**63 - 1)
+        for sequence in (8, 10)
+        for row in (0, 1)
+        for attempt in ("a", "b")
+        for counted_by in ("p", "p integer x", "p integer\nx y")
+    ]
+    write = ow.UpsertSink(**here.settings).deliver.write  # type: ignore[attr-defined]
+    seen = set()
+    for stored in marks:
+        for given in marks:
+            upsert = ow.Upsert("k", *given, {"is": "given"})
+            self_said = " ".join(stored)
+            here.client.delete(f"{here.prefix}k")
+            here.client.hset(f"{here.prefix}k", mapping={"_version": self_said, "is": "stored"})
+            try:
+                wanted = {True: "given", False: "stored"}[upsert.replaces(self_said)]
+                write([upsert])
+            except DeliveryRefused as refused:
+                wanted = "refused"
+                with pytest.raises(DeliveryRefused, match=refused.next_step[:20]):
+                    write([upsert])
+            assert here.client.hget(f"{here.prefix}k", "is") == wanted.replace("refused", "stored"), (stored, given)
+            seen.add(wanted)
+    assert seen == {"given", "stored", "refused"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"pipeline_id": "another"}),
+        ({}, {"version": "version"}),
+        ({"version": "version"}, {}),
+        ({"version": "version"}, {"version": "value"}),
+        ({"version": "version"}, {"version": "version", "pipeline_id": "another"}),
+    ],
+)
+def test_versions_that_count_by_something_else_are_not_compared(
+    here: RedisKitHere, tmp_path: Path, before: dict[str, str], after: dict[str, str]
+):
+    ours = here.settings
+    here.settings = {**ours, **before}
     here.write(id=["a"], value=["1"], version=[1])
-    here.settings |= {**change, "ledger": ow.FolderLedger(tmp_path / "another"), "store": tmp_path / "another-store"}
+    here.settings = {**ours, **after}
+    here.with_another_ledger(tmp_path)
     here.pipeline = pipeline_id(here.settings["pipeline_id"])
+    rows = pa.table({"id": ["a"], "value": pa.array([2], pa.int64()), "version": pa.array([2], pa.int64())})
+    process = Process(here).open()
+    process.stage(ArrowFrame(rows, tasks=1))
+    process.attempt.commit()
     with pytest.raises(DeliveryRefused, match="count by something else"):
-        here.write(id=["a"], value=["2"], version=[2])
+        Process(here).open()
+    assert here.rows()["a"]["value"] == "1"
+
+
+def test_a_column_of_timestamps_is_not_compared_with_the_numbers_that_it_was(here: RedisKitHere):
+    """Microseconds since 1970 are larger than any number that somebody counts."""
+    here.settings["version"] = "version"
+    process = here.write(id=["a"], value=["1"], version=[1])
+    at = pa.array([1_500_000], pa.timestamp("us", "UTC"))
+    process.stage(ArrowFrame(pa.table({"id": ["a"], "value": ["2"], "version": at}), tasks=1))
+    process.attempt.commit()
+    with pytest.raises(DeliveryRefused, match="count by something else"):
+        Process(here).open()
     assert here.rows()["a"]["value"] == "1"
 
 
@@ -421,24 +590,26 @@ def test_columns_that_are_missing_or_of_other_types_are_named(
 
 
 def test_a_function_of_ones_own_writes_to_a_table(here: RedisKitHere, tmp_path: Path):
-    database = tmp_path / "database"
-    with closing(sqlite3.connect(database)) as connection, connection:
-        connection.execute("CREATE TABLE rows (key TEXT PRIMARY KEY, value TEXT, version TEXT, deleted INTEGER)")
+    """And knows another batch at the same place of the ledger as well as Redis does."""
+    with closing(sqlite3.connect(tmp_path / "database", isolation_level=None)) as database:
+        database.execute("CREATE TABLE rows (key TEXT PRIMARY KEY, value TEXT, mark TEXT, deleted INTEGER)")
 
-    def write(upserts: list[ow.Upsert]) -> None:
-        with closing(sqlite3.connect(database)) as connection, connection:
-            connection.executemany(
-                "INSERT INTO rows VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value, "
-                "version = excluded.version, deleted = excluded.deleted WHERE excluded.version > rows.version",
-                [(u.key, None if u.row is None else u.row["value"], u.version, u.row is None) for u in upserts],
-            )
+        def write(upserts: list[ow.Upsert]) -> None:
+            for u in upserts:
+                (mark,) = database.execute("SELECT max(mark) FROM rows WHERE key = ?", (u.key,)).fetchone()
+                if u.replaces(mark):
+                    row = (u.key, None if u.row is None else u.row["value"], u.mark, u.row is None)
+                    database.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)", row)
 
-    here.settings |= {"url": None, "prefix": None, "write": write, "op_column": "op"}
-    process = here.write(id=["a", "b", "a"], value=["1", "2", "3"], op=["c", "c", "u"])
-    here.write(process, id=["b"], value=[None], op=["d"])
-    with closing(sqlite3.connect(database)) as connection:
-        found = connection.execute("SELECT key, value, deleted FROM rows ORDER BY key").fetchall()
-    assert found == [("a", "3", 0), ("b", None, 1)]
+        here.settings |= {"url": None, "prefix": None, "write": write, "op_column": "op"}
+        process = here.write(id=["a", "b", "a"], value=["1", "2", "3"], op=["c", "c", "u"])
+        here.write(process, id=["b"], value=[None], op=["d"])
+        stored = database.execute("SELECT key, value, deleted FROM rows ORDER BY key").fetchall()
+        assert stored == [("a", "3", 0), ("b", None, 1)]
+        here.with_another_ledger(tmp_path)
+        with pytest.raises(DeliveryRefused, match="another batch"):
+            here.write(id=["c", "x", "a"], value=["4", "4", "4"], op=["c", "c", "c"])
+        assert database.execute("SELECT value FROM rows WHERE key = 'a'").fetchone() == ("3",)
 
 
 def test_the_contract_was_over_rows_under_keys(here: RedisKitHere):

@@ -28,7 +28,9 @@ class Chunk:
     ``key`` names the chunk for ever: it is the same whenever it is delivered again, and no other chunk of any pipeline
     has it. Up to 270 characters of ``a-z A-Z 0-9 . _ - @``. ``number`` counts the chunks of the batch from 0, ``of``
     is how many it has. ``sequence`` counts the batches of the pipeline, over all its checkpoints; ``first_row`` is the
-    place of the first row in its batch: the pair grows from row to row that the pipeline delivers.
+    place of the first row in its batch: the pair grows from row to row that the pipeline delivers. ``attempt`` names
+    what was decided: all chunks of the batch have it, and no other batch, not even one that has the same ``sequence``
+    in another ledger.
     """
 
     key: str
@@ -37,6 +39,7 @@ class Chunk:
     batch_id: int
     sequence: int
     first_row: int
+    attempt: str
     rows: pa.RecordBatch = field(repr=False, compare=False)
 
     def to_pylist(self) -> list[dict[str, Any]]:
@@ -100,9 +103,9 @@ class Delivery:
 
     def _chunk(self, number: int, first_row: int, rows: pa.RecordBatch) -> Chunk:
         record, (owner, attempt) = self._record, self._attempt
-        batch = f"{record.batch.query_id[:8]}-{record.batch.batch_id}-{owner}.{attempt}"
-        key = f"{record.pipeline}@{batch}-{number}"
-        return Chunk(key, number, self._of, record.batch.batch_id, record.sequence, first_row, rows)
+        name = f"{record.batch.query_id[:8]}-{record.batch.batch_id}-{owner}.{attempt}"
+        key = f"{record.pipeline}@{name}-{number}"
+        return Chunk(key, number, self._of, record.batch.batch_id, record.sequence, first_row, name, rows)
 
     def _chunks_of(self, files: Sequence[RowFile]) -> int:
         return -(-sum(file.rows for file in files) // self._chunk_rows)

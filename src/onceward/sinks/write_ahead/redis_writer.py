@@ -2,7 +2,11 @@
 
 Compare and replace are one script, which the server runs as one step (Redis documentation, *Scripting with Lua*:
 "atomic execution"). Versions are compared as texts: a Lua number is a double, which holds 53 bits. A row that is
-deleted leaves a tombstone with its version, under a name of its own so that readers find nothing.
+deleted leaves a tombstone with its mark, under a name of its own so that readers find nothing.
+
+A server that dies within the script may have kept a part of it. So a row's new fields come before the old ones go, and
+a tombstone comes before its row goes and goes after the row has come: no part loses a row that was there, or brings an
+older one back. Where both are there the newer one counts, and the same write, when it is repeated, does all of it again.
 
 What Redis itself forgets (a crash with ``appendfsync everysec``, a replica that is promoted and had not all of it, an
 eviction) is lost here, too: the ledger has counted it.
@@ -19,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from onceward.errors import ConfigurationError, DeliveryRefused
-from onceward.sinks.write_ahead.upserts import VERSION_LENGTH, Upsert
+from onceward.sinks.write_ahead.upserts import MOVE, PLACE_LENGTH, USERS_LENGTH, VERSION_LENGTH, Upsert
 
 if TYPE_CHECKING:
     import redis
@@ -30,31 +34,45 @@ VERSION_FIELD = "_version"
 TOMBSTONES = "onceward:deleted:"
 _TIMEOUT_SECONDS = 30.0
 
-# KEYS: the row, its tombstone. ARGV: version, what it counts by, the tombstone's milliseconds, then fields and values;
-# without any the row is deleted. Answers what became of it, and what stood in the way.
+# KEYS: the row, its tombstone. ARGV: version, attempt, what it counts by, the tombstone's milliseconds where the row is
+# deleted (else empty), then fields and values. Answers what became of it, and what stood in the way. What replaces
+# what is Upsert.replaces(), in Lua.
 _SCRIPT = f"""
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind ~= 'none' and kind ~= 'hash' then return {{'other type', kind}} end
-local stored
+local stored = redis.call('GET', KEYS[2])
 if kind == 'hash' then
-  stored = redis.call('HGET', KEYS[1], '{VERSION_FIELD}')
-  if not stored then return {{'no version', ''}} end
-else
-  stored = redis.call('GET', KEYS[2])
+  local of_row = redis.call('HGET', KEYS[1], '{VERSION_FIELD}')
+  if not of_row then return {{'no version', ''}} end
+  if not stored or string.sub(of_row, 1, {VERSION_LENGTH}) >= string.sub(stored, 1, {VERSION_LENGTH}) then
+    stored = of_row
+  end
 end
 if stored then
-  local version, counted_by = string.sub(stored, 1, {VERSION_LENGTH}), string.sub(stored, {VERSION_LENGTH} + 2)
-  if counted_by ~= ARGV[2] then return {{'other versions', counted_by}} end
-  if version == ARGV[1] then return {{'done', ''}} end
-  if version > ARGV[1] then return {{'newer', version}} end
+  local version, attempt, counted_by = string.match(stored, '^(%S+) (%S+) (.+)$')
+  if not version or #version ~= {VERSION_LENGTH} then return {{'refused', stored}} end
+  if counted_by ~= ARGV[3] then return {{'refused', stored}} end
+  if string.sub(version, 1, {USERS_LENGTH}) == string.sub(ARGV[1], 1, {USERS_LENGTH}) then
+    local place, ours = string.sub(version, 1, {PLACE_LENGTH}), string.sub(ARGV[1], 1, {PLACE_LENGTH})
+    if place > ours then return {{'refused', stored}} end
+    if place == ours and attempt ~= ARGV[2] then return {{'refused', stored}} end
+  end
+  if version > ARGV[1] then return {{'newer', ''}} end
 end
-local written = ARGV[1] .. ' ' .. ARGV[2]
-redis.call('DEL', KEYS[1])
-if #ARGV == 3 then
-  redis.call('SET', KEYS[2], written, 'PX', ARGV[3])
+local mark = ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]
+if ARGV[4] ~= '' then
+  redis.call('SET', KEYS[2], mark, 'PX', ARGV[4])
+  redis.call('DEL', KEYS[1])
 else
+  local before = kind == 'hash' and redis.call('HKEYS', KEYS[1]) or {{}}
+  local stays = {{['{VERSION_FIELD}'] = true}}
+  for field = 5, #ARGV, 2 do stays[ARGV[field]] = true end
+  redis.call('HSET', KEYS[1], '{VERSION_FIELD}', mark, unpack(ARGV, 5))
+  for _, field in ipairs(before) do
+    if not stays[field] then redis.call('HDEL', KEYS[1], field) end
+  end
+  redis.call('PERSIST', KEYS[1])
   redis.call('DEL', KEYS[2])
-  redis.call('HSET', KEYS[1], '{VERSION_FIELD}', written, unpack(ARGV, 4))
 end
 return {{'written', ''}}
 """
@@ -84,7 +102,8 @@ class RedisWriter:
         pipe = self._connected().pipeline(transaction=False)
         for upsert in upserts:
             key = self.prefix + upsert.key
-            said = [upsert.version, upsert.counted_by, str(1000 * self.tombstone_s), *fields(upsert.row)]
+            deleted = "" if upsert.row is not None else str(1000 * self.tombstone_s)
+            said = [upsert.version, upsert.attempt, upsert.counted_by, deleted, *fields(upsert.row)]
             pipe.evalsha(self._script, 2, key, TOMBSTONES + key, *said)
         try:
             answers = pipe.execute()
@@ -103,12 +122,15 @@ class RedisWriter:
         for upsert, answer in zip(upserts, answers, strict=True):
             # As texts, should the URL ask for that.
             word, more = (part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in answer)
-            if word in ("written", "done") or (word == "newer" and upsert.counted_by.startswith("c.")):
+            if word in ("written", "newer"):
                 continue
+            key = self.prefix + upsert.key
+            if word == "refused":
+                upsert._replace(key=key).replaces(more)  # raises
             raise DeliveryRefused(
-                f"key {self.prefix + upsert.key!r} cannot be written: {_WHY[word].format(more)}",
-                next_step=_NEXT[word],
-                details={"key": self.prefix + upsert.key},
+                f"key {key!r} cannot be written: {_WHY.get(word, word).format(more)}",
+                next_step=MOVE,
+                details={"key": key},
             )
 
     def _connected(self) -> redis.Redis:
@@ -134,15 +156,6 @@ class RedisWriter:
 _WHY = {
     "other type": "it holds a {}, not a hash",
     "no version": "it holds a hash that this sink has not written",
-    "other versions": "it was written with versions that count by something else ({})",
-    "newer": "it has a newer version ({}) than the ledger can have given out",
-}
-_MOVE = "delete those keys, or pass another prefix=; then start the query again: it begins with this chunk"
-_NEXT = {
-    "other type": _MOVE,
-    "no version": _MOVE,
-    "other versions": f"go on with the pipeline_id and version= that have written it; or {_MOVE}",
-    "newer": f"restore the ledger, if it was lost or restored from an older copy; or {_MOVE}",
 }
 
 

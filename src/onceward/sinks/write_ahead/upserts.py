@@ -3,12 +3,22 @@
 A version is a text that sorts: of two writes of one key the one with the larger version is the later one, and a target
 that never lets a smaller one replace a larger one cannot be taken back by a write that comes late. It is made of the
 value of the user's column, if there is one, and of the row's place in the ledger (the batch's sequence, the row's
-number in the batch), which is the same at every try and larger for all that is decided later. What it counts by follows
-behind it: two versions that count by different things cannot be compared.
+number in the batch), which is the same at every try and larger for all that is decided later.
+
+Two things follow behind it, and all three are the *mark* of a write, which the target keeps with the row:
+
+* the attempt that was decided. At one sequence a ledger decides one attempt: another one at the same place was decided
+  by another ledger, or by this one before it was lost, and nobody knows which of the two is the later;
+* what the version counts by: the pipeline, and the user's column with its kind. Others cannot be compared at all.
+
+Where the user's values differ, they alone decide. Where they do not, the places do, and then a place behind our own is
+one that the ledger cannot have given out: a chunk is delivered before the next batch is decided. (An older copy of the
+pipeline finds such places, too, when it comes late. It is told that it is fenced.)
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -29,25 +39,79 @@ from pyspark.sql.types import (
 
 from onceward.engine.change_words import DELETES, WRITES
 from onceward.engine.task_writer import TaskWriter
-from onceward.errors import BadColumn, RowRefused
+from onceward.errors import BadColumn, DeliveryRefused, RowRefused
 from onceward.sinks.write_ahead.chunks import Chunk
 
-VERSION_LENGTH = 19 + 1 + 12 + 1 + 12
-"""Of the part of a version that is compared."""
+USERS_LENGTH = 19
+"""Of the part of a version that is the user's."""
+PLACE_LENGTH = USERS_LENGTH + 1 + 12
+"""Of this part and the batch's sequence."""
+VERSION_LENGTH = PLACE_LENGTH + 1 + 12
 
+_MARK = re.compile(rf"(?P<version>[0-9.]{{{VERSION_LENGTH}}}) (?P<attempt>\S+) (?P<counted_by>.+)", re.DOTALL)
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 
 
 class Upsert(NamedTuple):
-    """``row`` under ``key``, or nothing any more (None), unless the target knows a larger ``version`` of the key.
+    """``row`` under ``key``, or nothing any more (None), if it :meth:`replaces` what the target has.
 
-    ``version`` sorts as a text, ``counted_by`` says what it counts: two with different ones cannot be compared.
+    ``version`` sorts as a text; ``attempt`` names the attempt that was decided, ``counted_by`` says what the version
+    counts: two with different ones cannot be compared. :attr:`mark` is all three.
     """
 
     key: str
     version: str
+    attempt: str
     counted_by: str
     row: Mapping[str, Any] | None
+
+    @property
+    def mark(self) -> str:
+        """For the target to keep under the key, with the row or in its place."""
+        return f"{self.version} {self.attempt} {self.counted_by}"
+
+    def replaces(self, stored: str | None) -> bool:
+        """Is it to be written where the target has ``stored``, the mark of the last write of the key?
+
+        True also for the very same write, which changes nothing but what a crash has left of it.
+
+        :param stored: None: it has none.
+        :raises DeliveryRefused: the two cannot be compared, or the ledger is not the one that has given out ``stored``.
+        """
+        if stored is None:
+            return True
+        found = _MARK.fullmatch(stored)
+        if found is None:
+            raise self._refused(f"its version, {stored!r}, is none that this sink has written", MOVE)
+        version, attempt = found["version"], found["attempt"]
+        if found["counted_by"] != self.counted_by:
+            raise self._refused(
+                f"it was written with versions that count by something else ({found['counted_by']})",
+                f"start the pipeline that has written it, as it was; and for this one {MOVE}",
+            )
+        if version[:USERS_LENGTH] != self.version[:USERS_LENGTH]:
+            return version < self.version
+        place, ours = version[:PLACE_LENGTH], self.version[:PLACE_LENGTH]
+        if place > ours:
+            raise self._refused(f"it has a newer version ({version}) than the ledger can have given out", _RESTORE)
+        if place == ours and attempt != self.attempt:
+            raise self._refused(
+                f"another batch ({attempt}) has written it at this one's place in the ledger ({self.attempt})",
+                _RESTORE,
+            )
+        return version <= self.version
+
+    def _refused(self, why: str, next_step: str) -> DeliveryRefused:
+        return DeliveryRefused(
+            f"key {self.key!r} cannot be written: {why}", next_step=next_step, details={"key": self.key}
+        )
+
+
+MOVE = (
+    "delete what is stored under such keys, and start the query again: it begins with this chunk; or begin anew under "
+    "another pipeline_id, in a place of its own (in Redis: prefix=)"
+)
+_RESTORE = f"restore the ledger, if it was lost, replaced, or restored from an older copy; or {MOVE}"
 
 
 @dataclass(frozen=True)
@@ -99,8 +163,12 @@ class UpsertColumns:
 
     def upserts(self, chunk: Chunk) -> list[Upsert]:
         """Of each key in ``chunk`` the last write, in the order of the rows."""
-        counted = None if self.version is None else _counted(chunk.rows.column(self.version)).to_pylist()
-        by = f"c.{self.version}" if self.version is not None else f"s.{self.pipeline}"
+        counted, by = None, self.pipeline
+        if self.version is not None:
+            column = chunk.rows.column(self.version)
+            counted = _counted(column).to_pylist()
+            # No pipeline's name has a space. One column may hold numbers at one time and timestamps at another.
+            by += f" {'timestamp' if pa.types.is_timestamp(column.type) else 'integer'} {self.version}"
         last: dict[str, Upsert] = {}
         for number, row in enumerate(chunk.to_pylist()):
             users = 0 if counted is None else counted[number]
@@ -109,7 +177,7 @@ class UpsertColumns:
             if key not in last or last[key].version < version:
                 deleted = self.op is not None and row.pop(self.op) in DELETES
                 last.pop(key, None)
-                last[key] = Upsert(key, version, by, None if deleted else row)
+                last[key] = Upsert(key, version, chunk.attempt, by, None if deleted else row)
         return list(last.values())
 
     def key_of(self, values: Sequence[Any]) -> str:

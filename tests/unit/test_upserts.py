@@ -1,0 +1,65 @@
+"""Which write of a key replaces which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import onceward as ow
+from onceward.errors import DeliveryRefused
+
+
+def upsert(users: int = 0, sequence: int = 8, row: int = 1, attempt: str = "a", by: str = "p") -> ow.Upsert:
+    version = f"{users:019d}.{sequence:012d}.{row:012d}"
+    return ow.Upsert("k", version, attempt, by, {})
+
+
+@pytest.mark.parametrize(
+    ("stored", "replaces"),
+    [
+        ({}, True),  # the very same write, of which a crash may have left a part
+        ({"row": 0}, True),
+        ({"row": 2}, False),  # of a later chunk of the batch, which was delivered already
+        ({"sequence": 7, "attempt": "b"}, True),
+        ({"sequence": 7, "row": 2, "attempt": "b"}, True),
+        ({"users": 6, "sequence": 8, "attempt": "b"}, True),
+        ({"users": 6, "sequence": 9, "attempt": "b"}, True),
+        ({"users": 8, "sequence": 7, "attempt": "b"}, False),
+        ({"users": 8, "sequence": 8, "attempt": "b"}, False),
+        ({"users": 8, "sequence": 9, "attempt": "b"}, False),
+    ],
+)
+def test_what_is_later_stays(stored: dict[str, Any], replaces: bool):
+    assert upsert(users=7).replaces(upsert(**{"users": 7, **stored}).mark) is replaces
+
+
+def test_what_is_new_is_written():
+    assert upsert().replaces(None)
+
+
+@pytest.mark.parametrize("users", [0, 7])
+@pytest.mark.parametrize(
+    ("stored", "why"),
+    [
+        ({"sequence": 9, "row": 0, "attempt": "b"}, "newer version"),
+        ({"sequence": 9}, "newer version"),
+        ({"attempt": "b"}, "another batch"),
+        ({"attempt": "b", "row": 0}, "another batch"),
+        ({"attempt": "b", "row": 2}, "another batch"),
+        ({"by": "q"}, "something else"),
+        ({"by": "q", "sequence": 7}, "something else"),
+        ({"by": "q", "users": 9}, "something else"),
+        ({"by": "p integer x"}, "something else"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(users: int, stored: dict[str, Any], why: str):
+    with pytest.raises(DeliveryRefused, match=why) as caught:
+        upsert(users=users).replaces(upsert(**{"users": users, **stored}).mark)
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize("stored", ["", "7", "1 2 3", upsert().version, f"{upsert().version} a ", f"x{upsert().mark}"])
+def test_what_is_no_mark_is_refused(stored: str):
+    with pytest.raises(DeliveryRefused, match="none that this sink has written"):
+        upsert().replaces(stored)
