@@ -308,6 +308,58 @@ def test_after_its_time_a_tombstone_is_forgotten(here: RedisKitHere):
     assert list(here.rows()) == ["a"]
 
 
+# settings that are others by the next start
+
+
+def decided_and_not_written(here: RedisKitHere, **settings: Any) -> None:
+    here.settings = {**here.settings, **settings}
+    process = Process(here).open()
+    process.stage(here.of(id=["a"], value=["1"], op=["d"], version=[5]))
+    process.attempt.commit()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key": "value"},
+        {"key": ["id", "value"]},
+        {"version": "version"},
+        {"op_column": None},
+        {"prefix": "elsewhere:"},
+        {"url": None, "prefix": None, "write": print},
+    ],
+)
+def test_what_is_decided_is_not_written_by_other_settings(here: RedisKitHere, change: dict[str, Any]):
+    decided_and_not_written(here, op_column="op")
+    then = here.settings
+    here.settings = {**then, **change}
+    named = next(name for name in ("prefix", *change) if name in change)
+    with pytest.raises(ConfigurationError, match=f"decided and not delivered.*{named}=.*; this sink has .*{named}="):
+        Process(here).open()
+    assert here.tombstones() == []
+    here.settings = then
+    process = Process(here).open()
+    assert here.tombstones() == ["a"]
+    here.settings = {**then, **change}
+    assert Process(here).open().newest == process.newest, "nothing is left to be written: they may change"
+
+
+@pytest.mark.parametrize("change", [{"chunk_rows": 7}, {"tombstone_s": 9}, {"commit_timeout_s": 9.0}])
+def test_settings_that_say_nothing_of_rows_may_change(here: RedisKitHere, change: dict[str, Any]):
+    decided_and_not_written(here, op_column="op")
+    here.settings |= change
+    Process(here).open()
+    assert here.tombstones() == ["a"]
+
+
+def test_what_is_decided_by_key_is_not_delivered_without_keys(here: RedisKitHere):
+    decided_and_not_written(here)
+    settings = {name: here.settings[name] for name in ("pipeline_id", "ledger", "store")}
+    here._new_sink = lambda: ow.WriteAheadSink(deliver=print, **settings)
+    with pytest.raises(ConfigurationError, match=r"key=\['id'\]"):
+        Process(here).open()
+
+
 # what cannot be written
 
 

@@ -108,7 +108,7 @@ def test_chunks_are_the_same_wherever_a_start_goes_on(frames: list[Any], chunk_r
         delivered = data.draw(st.integers(0, len(wanted)))
         lost = data.draw(st.sets(st.sampled_from(names))) if names else set()
         record = LedgerRecord(PipelineId("p"), 30, BATCH, (), AttemptId(0, 0), {}, 0)
-        delivery = Delivery(record, {**told(ATTEMPT, chunk_rows), "delivered": delivered}, names)
+        delivery = Delivery(record, {**told(ATTEMPT, chunk_rows, {}), "delivered": delivered}, names)
         needed = {file.name for file in delivery.needed}
         assert needed == {name for rows in wanted[delivered:] for _, name in rows}
         for name in set(names) - needed:

@@ -3,7 +3,8 @@
 The rows of a batch have an order: frame by frame as they were handed over, in a frame by the partitions of its plan, in
 a partition as the plan gave them. A chunk is the next ``chunk_rows`` of a frame. All that this hangs on (the files,
 their rows, ``chunk_rows``, and the attempt's name) is in the ledger record, so that a chunk has the same key and the
-same rows at every start, whatever the sink's settings are by then.
+same rows at every start, whatever the sink's settings are by then. Settings that say what the rows are to become are
+there, too: with others they would become something else.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class Delivery:
         self._record = record
         self._attempt = AttemptId(*told["attempt"])
         self._chunk_rows = int(told["chunk_rows"])
+        self.settings: Mapping[str, Any] = told["settings"]
+        """Of the sink when the batch was decided: those that say what its rows are to become."""
         self.delivered = int(told["delivered"])
         """So many chunks, as far as the ledger knows."""
         by_frame = groupby(sorted(map(RowFile.of, names), key=lambda file: file.frame), lambda file: file.frame)
@@ -111,10 +114,13 @@ class Delivery:
         return -(-sum(file.rows for file in files) // self._chunk_rows)
 
 
-def told(attempt: AttemptId, chunk_rows: int) -> dict[str, Any]:
-    """For the ledger record, beside the files: what a chunk's key and rows hang on. The record's own attempt will not
-    do: in Kafka it changes with each note of progress."""
-    return {"attempt": list(attempt), "chunk_rows": chunk_rows, "delivered": 0}
+def told(attempt: AttemptId, chunk_rows: int, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """For the ledger record, beside the files: what a chunk's key and rows hang on, and what they are to become. The
+    record's own attempt will not do: in Kafka it changes with each note of progress.
+
+    :param settings: JSON values, by the names that users know.
+    """
+    return {"attempt": list(attempt), "chunk_rows": chunk_rows, "settings": dict(settings), "delivered": 0}
 
 
 Piece: TypeAlias = "pa.RecordBatch | Gap"

@@ -6,7 +6,7 @@ deleted leaves a tombstone with its mark, under a name of its own so that reader
 
 A server that dies within the script may have kept a part of it. So a row's new fields come before the old ones go, and
 a tombstone comes before its row goes and goes after the row has come: no part loses a row that was there, or brings an
-older one back. Where both are there the newer one counts, and the same write, when it is repeated, does all of it again.
+older one back. Where both are there the newer one counts, and the same write, repeated, does all of it again.
 
 What Redis itself forgets (a crash with ``appendfsync everysec``, a replica that is promoted and had not all of it, an
 eviction) is lost here, too: the ledger has counted it.

@@ -125,7 +125,13 @@ class WriteAheadSink(TwoPhaseCommitSink):
             deliver=self.deliver,
             folder=self.folder,
             chunk_rows=self.chunk_rows,
+            settings=self._what_rows_become(),
         )
+
+    def _what_rows_become(self) -> dict[str, Any]:
+        """The settings that say it, by name, as JSON has them. A batch that is decided is delivered by them alone.
+        What ``deliver`` does nobody knows."""
+        return {}
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         write = super()._checked(frame, where)

@@ -4,8 +4,9 @@ On top of what every two-phase target does (:mod:`onceward.engine.two_phase`): c
 committable is committed by removing its file, which comes last. Before it:
 
 1. Before the decision: the driver sees every file that a task has reported, in its full length.
-2. After the decision, or at the next start: all files that are still needed are read and compared with their
-   checksums. Where one is lost nothing more is delivered.
+2. After the decision, or at the next start: the sink's settings are still those that say what the rows are to become.
+   All files that are still needed are read and compared with their checksums. Where one is lost nothing more is
+   delivered.
 3. Chunk after chunk: it is delivered, tried again with growing pauses until the target has it; then the ledger record
    is replaced by one that counts it. Nothing is delivered in between, so that a crash repeats one chunk at most.
 4. The files are removed, and the record says *finished*.
@@ -65,6 +66,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         has one, is called when the query has ended; it may be called again after that.
     :param folder: where tasks store rows, and nobody else's.
     :param chunk_rows: of batches that are decided from now on.
+    :param settings: of the sink, by name, as JSON has them: those that say what stored rows are to become.
     """
 
     kind = KIND
@@ -80,11 +82,13 @@ class WriteAheadTarget(TwoPhaseTarget):
         deliver: Deliver,
         folder: Path,
         chunk_rows: int,
+        settings: Mapping[str, Any],
     ) -> None:
         super().__init__(committer, chain, policy, witness, commit_timeout_s=commit_timeout_s)
         self.deliver = deliver
         self._folder = folder
         self._chunk_rows = chunk_rows
+        self._settings = settings
         self._owned_at = 0.0
 
     def look(self) -> list[Any]:
@@ -94,13 +98,14 @@ class WriteAheadTarget(TwoPhaseTarget):
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> WriteAheadAttempt:
         attempt = WriteAheadAttempt(self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))
-        attempt.folder, attempt.chunk_rows = self._folder, self._chunk_rows
+        attempt.folder, attempt.chunk_rows, attempt.settings = self._folder, self._chunk_rows, self._settings
         return attempt
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
         self._owned_at = time.monotonic()  # the decision, or the start, has just come before
         names = self._committables(record)
         delivery = Delivery(record, record.outputs[KIND].data, names)
+        self._must_become_the_same(delivery, record)
         try:
             lost = self._lost(delivery, record)
             for chunk in delivery.rest(self._folder, lost):
@@ -121,6 +126,21 @@ class WriteAheadTarget(TwoPhaseTarget):
                 closing()
             except Exception as error:  # noqa: BLE001 — it is being given up
                 log.debug("closing: %r", error)
+
+    def _must_become_the_same(self, delivery: Delivery, record: LedgerRecord) -> None:
+        """:raises ConfigurationError: of the batch's rows this sink would make something else."""
+        then, now = delivery.settings, self._settings
+        if then == now:
+            return
+        others = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+        said, here = (", ".join(f"{name}={told.get(name)!r}" for name in others) for told in (then, now))
+        raise ConfigurationError(
+            f"{record.batch} of pipeline {record.pipeline} is decided and not delivered yet, and its rows were stored "
+            f"to be written with {said}; this sink has {here}",
+            next_step="start the query once more with the settings of then, until its batch is delivered; then change "
+            "them",
+            details={"pipeline": record.pipeline, "batch_id": record.batch.batch_id, "settings": dict(then)},
+        )
 
     def _lost(self, delivery: Delivery, record: LedgerRecord) -> list[RowFile]:
         """The files that are gone, and may be left out. :raises TargetLost: may not."""
@@ -191,11 +211,12 @@ class WriteAheadTarget(TwoPhaseTarget):
 
 
 class WriteAheadAttempt(TwoPhaseAttempt):
-    """One attempt at a batch: files of its tasks. ``folder`` and ``chunk_rows`` as the target has them."""
+    """One attempt at a batch: files of its tasks. The others as the target has them."""
 
     kind = KIND
     folder: Path
     chunk_rows: int
+    settings: Mapping[str, Any]
 
     def prepared(self) -> Prepared:
         prepared = super().prepared()
@@ -206,7 +227,7 @@ class WriteAheadAttempt(TwoPhaseAttempt):
                 # at its start: then it is for Fenced to say so.
                 self._chain.settle()
                 raise not_shared(self.folder, f"an executor has written {name}, and the driver does not see it")
-        data = {**output.data, **told(self.id, self.chunk_rows)}
+        data = {**output.data, **told(self.id, self.chunk_rows, self.settings)}
         return prepared._replace(outputs={KIND: replace(output, data=data)})
 
 

@@ -94,10 +94,17 @@ class UpsertSink(WriteAheadSink):
             commit_timeout_s=commit_timeout_s,
         )
         self.columns = columns
+        self._prefix = prefix
 
     def begin(self, task: Task) -> TaskWriter:
         """In a task: what can never be written is refused before the decision."""
         return CheckedRows(self.columns, super().begin(task))
+
+    def _what_rows_become(self) -> dict[str, Any]:
+        columns = self.columns
+        return {
+            "key": list(columns.key), "version": columns.version, "op_column": columns.op, "prefix": self._prefix,
+        }  # fmt: skip
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         write = super()._checked(frame, where)
