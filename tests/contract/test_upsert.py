@@ -130,29 +130,43 @@ def test_a_row_is_replaced_whole(here: RedisKitHere):
     assert here.rows() == {"a": {"id": "a", "value": "2"}}
 
 
-def test_values_are_written_as_text(here: RedisKitHere):
+def stored_of(here: RedisKitHere, rows: pa.Table) -> dict[bytes, bytes]:
+    """The fields of the one row, whose key is 7, when it is written."""
     process = Process(here).open()
-    rows = pa.table(
-        {
-            "id": pa.array([7], pa.int64()),
-            "on": [True],
-            "price": pa.array(["1.50"]).cast(pa.decimal128(10, 2)),
-            "raw": [b"\xff\x00"],
-            "at": pa.array([1_500_000], pa.timestamp("us", "UTC")),
-            "parts": pa.array([[{"x": 1}]], pa.list_(pa.struct([("x", pa.int32())]))),
-            "bytes": pa.array([[b"\xff"]], pa.list_(pa.binary())),
-        }
-    )
     process.stage(ArrowFrame(rows, tasks=1))
     process.attempt.commit()
     Process(here).open()
     with closing(redis_client.Redis.from_url(here.settings["url"])) as raw:
-        found = raw.hgetall(f"{here.prefix}7")
+        found: dict[bytes, bytes] = raw.hgetall(f"{here.prefix}7")
     assert found.pop(b"_version").startswith(b"0")
-    assert found == {
-        b"id": b"7", b"on": b"true", b"price": b"1.50", b"raw": b"\xff\x00",
-        b"at": b"1970-01-01T00:00:01.500000+00:00", b"parts": b'[{"x":1}]',
-        b"bytes": b'["/w=="]',
+    return found
+
+
+def test_values_are_written_as_text(here: RedisKitHere):
+    columns = {
+        "id": pa.array([7], pa.int64()),
+        "on": [True],
+        "half": [0.5],
+        "price": pa.array(["1.50"]).cast(pa.decimal128(10, 2)),
+        "tiny": pa.array(["0.0000001000"]).cast(pa.decimal128(20, 10)),
+        "nothing": pa.array(["0"]).cast(pa.decimal128(38, 18)),
+        "raw": [b"\xff\x00"],
+        "day": pa.array([0], pa.int32()).cast(pa.date32()),
+        "at": pa.array([1_500_000], pa.timestamp("us", "UTC")),
+        "parts": pa.array([[{"x": 1}]], pa.list_(pa.struct([("x", pa.int32())]))),
+        "bytes": pa.array([[b"\xff"]], pa.list_(pa.binary())),
+        "prices": pa.array([["1E-7", None]], pa.list_(pa.string())).cast(pa.list_(pa.decimal128(20, 10))),
+        "floats": [[0.5, float("nan")]],
+        "map": pa.array([[("é", [1])]], pa.map_(pa.string(), pa.list_(pa.int32()))),
+        "empty": pa.array([[]], pa.map_(pa.string(), pa.int32())),
+        "numbered": pa.array([[(1, "a")]], pa.map_(pa.int64(), pa.string())),
+    }
+    assert stored_of(here, pa.table(columns)) == {
+        b"id": b"7", b"on": b"true", b"half": b"0.5", b"price": b"1.50", b"tiny": b"0.0000001000",
+        b"nothing": b"0.000000000000000000", b"raw": b"\xff\x00", b"day": b"1970-01-01",
+        b"at": b"1970-01-01T00:00:01.500000+00:00", b"parts": b'[{"x":1}]', b"bytes": b'["/w=="]',
+        b"prices": b'["0.0000001000",null]', b"floats": b'[0.5,"nan"]', b"map": '{"é":[1]}'.encode(),
+        b"empty": b"{}", b"numbered": b'[[1,"a"]]',
     }  # fmt: skip
 
 
@@ -385,6 +399,32 @@ def test_what_cannot_be_written_is_refused_before_the_decision(
     assert here.rows() == {}
 
 
+def no_utf8() -> pa.Array:
+    return pa.Array.from_buffers(pa.string(), 1, [*pa.array(["ab"]).buffers()[:2], pa.py_buffer(b"a\xff")])
+
+
+@pytest.mark.fault("upsert-row-unfit")
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(no_utf8(), id="text"),
+        pytest.param(pa.ListArray.from_arrays([0, 1], no_utf8()), id="text within"),
+        pytest.param(pa.array([10**7], pa.int32()).cast(pa.date32()), id="date"),
+        pytest.param(pa.array([-(2**62)], pa.timestamp("us")), id="timestamp"),
+        pytest.param(pa.array([0], pa.timestamp("us", "GMT+8")), id="time zone"),
+        pytest.param(pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int32())), id="map"),
+    ],
+)
+def test_what_python_cannot_hold_is_refused_before_the_decision(here: RedisKitHere, value: pa.Array):
+    process = Process(here).open()
+    with pytest.raises(RowRefused, match="'odd' that Python cannot hold"):
+        process.stage(ArrowFrame(pa.table({"id": ["a"], "odd": value}), tasks=1))
+    assert here.new_target().peek() is None
+    process.attempt.abort()
+    here.write(process, id=["a"], value=["1"])
+    assert list(here.rows()) == ["a"]
+
+
 @pytest.mark.fault("upsert-key-of-others")
 @pytest.mark.parametrize("value", ["a string", {"a": "hash"}])
 def test_what_others_have_put_under_a_key_is_left_alone(here: RedisKitHere, value: Any):
@@ -592,6 +632,8 @@ def test_what_was_closed_is_opened_again(here: RedisKitHere):
     ("wrong", "named"),
     [
         ({"url": "http://somewhere"}, "url="),
+        ({"url": "redis://here/0?encoding=latin-1"}, "url=.* encoding in it"),
+        ({"url": "redis://here/0?db=1&decode_responses=&encoding_errors=replace"}, "decode_responses, encoding_errors"),
         ({"url": None}, "url= or write="),
         ({"write": print}, "url= or write="),
         ({"prefix": ""}, "prefix="),

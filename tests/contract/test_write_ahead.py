@@ -548,7 +548,7 @@ def test_a_task_that_runs_twice_is_delivered_once(here: HttpKitHere):
     process.attempt.commit()
     Process(here).open()
     assert_holds(here, FIRST, 0)
-    Process(here).open()
+    Process(here).open().begin()
     assert here.files() == []
 
 

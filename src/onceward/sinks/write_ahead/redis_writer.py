@@ -18,8 +18,10 @@ import base64
 import datetime
 import json
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from onceward.errors import ConfigurationError, DeliveryRefused
@@ -120,8 +122,7 @@ class RedisWriter:
 
     def _must_be_written(self, upserts: Sequence[Upsert], answers: Sequence[Any]) -> None:
         for upsert, answer in zip(upserts, answers, strict=True):
-            # As texts, should the URL ask for that.
-            word, more = (part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in answer)
+            word, more = (part.decode(errors="replace") for part in answer)
             if word in ("written", "newer"):
                 continue
             key = self.prefix + upsert.key
@@ -169,20 +170,29 @@ def fields(row: Any) -> list[str | bytes]:
 
 
 def text(value: Any) -> str | bytes:
-    """Strings and bytes as they are, what is nested as JSON, times as ISO 8601, all else as Spark writes it."""
+    """As the page says (docs/upsert.md)."""
     if isinstance(value, (str, bytes)):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, Decimal):
+        return format(value, "f")
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     if isinstance(value, (list, dict)):
-        return json.dumps(value, default=_within, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(_within(value), ensure_ascii=False, separators=(",", ":"))
     return str(value)
 
 
-def _within(value: Any) -> str:
-    """Bytes within JSON as Spark's ``to_json`` has them: Base64."""
+def _within(value: Any) -> Any:
+    """Of what is nested, what JSON has; bytes as Spark's ``to_json`` has them, in Base64, and all else as its text.
+    JSON's numbers are read as doubles by many, in which a decimal is another one."""
+    if isinstance(value, dict):
+        return {name: _within(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_within(part) for part in value]
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
     said = text(value)
     return base64.b64encode(said).decode() if isinstance(said, bytes) else said
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from pyspark.sql import DataFrame
 
@@ -20,6 +21,9 @@ from onceward.sinks.write_ahead.chunks import Chunk
 from onceward.sinks.write_ahead.redis_writer import TOMBSTONES, VERSION_FIELD, RedisWriter, client_library
 from onceward.sinks.write_ahead.sink import WriteAheadSink
 from onceward.sinks.write_ahead.upserts import CheckedRows, Upsert, UpsertColumns
+
+_OTHER_BYTES = {"charset", "decode_responses", "encoding", "encoding_errors", "errors"}
+"""Words in a URL, of the client library, by which it writes or reads other bytes."""
 
 WriteUpserts = Callable[[list[Upsert]], object]
 
@@ -152,6 +156,12 @@ def _redis_writer(url: Any, prefix: Any, tombstone_s: int) -> RedisWriter:
         raise ConfigurationError(
             "UpsertSink(url=…) cannot be read as an address", next_step="write special characters as %25 and the like"
         ) from None
+    if words := sorted(_OTHER_BYTES & set(parse_qs(urlsplit(url).query, keep_blank_values=True))):
+        raise ConfigurationError(
+            f"UpsertSink(url=…) has {', '.join(words)} in it: keys, values and versions would be others than the sink "
+            "has said",
+            next_step="leave that out of the URL: texts are written in UTF-8",
+        )
     return RedisWriter(url, prefix, tombstone_s)
 
 
