@@ -343,14 +343,14 @@ def test_an_older_copy_that_stood_still_does_not_take_removed_files_for_lost(her
     old.decide(FIRST)
     target = old.target
     assert isinstance(target, WriteAheadTarget)
-    looked_for_what_is_lost = target._lost
+    looked_at = target._looked_at
 
     def and_stood_still(*arguments: Any) -> Any:
-        found = looked_for_what_is_lost(*arguments)
+        found = looked_at(*arguments)
         heir.open()
         return found
 
-    target._lost = and_stood_still  # type: ignore[method-assign]
+    target._looked_at = and_stood_still  # type: ignore[method-assign]
     with pytest.raises(Fenced):
         old.finish()
     assert_holds(here, FIRST, 0)
@@ -468,6 +468,31 @@ def test_rows_that_are_lost_are_named_and_nothing_is_delivered(here: HttpKitHere
             run_batch(here, 0, FIRST)
     assert here.kept() == []
     second.write_bytes(whole)  # somebody has restored it
+    run_batch(here, 0, FIRST)
+    assert_holds(here, FIRST, 0)
+
+
+@pytest.mark.fault("write-ahead-rows-lost")
+def test_rows_that_change_after_somebody_looked_are_not_delivered(here: HttpKitHere):
+    """The file is another one by then, with as many rows and bytes, and sound in itself."""
+    process = Process(here).open()
+    process.decide(FIRST)
+    target, first = process.target, here.files()[0]
+    assert isinstance(target, WriteAheadTarget)
+    whole, looked_at = first.read_bytes(), target._looked_at
+
+    def and_changed(*arguments: Any) -> Any:
+        found = looked_at(*arguments)
+        other = whole.replace(b"aceg", b"xxxx")
+        assert other != whole
+        first.write_bytes(other)
+        return found
+
+    target._looked_at = and_changed  # type: ignore[method-assign]
+    with pytest.raises(TargetLost, match=first.name):
+        process.finish()
+    assert here.kept() == []
+    first.write_bytes(whole)
     run_batch(here, 0, FIRST)
     assert_holds(here, FIRST, 0)
 

@@ -15,9 +15,10 @@ from pyspark import cloudpickle
 
 import onceward as ow
 from onceward.engine.two_phase import Task
-from onceward.errors import ConfigurationError, LedgerUnreadable
+from onceward.errors import ConfigurationError, LedgerUnreadable, TargetLost
 from onceward.ids import AttemptId, BatchId, PipelineId
 from onceward.ledger.record import LedgerRecord
+from onceward.sinks.write_ahead import row_files
 from onceward.sinks.write_ahead.chunks import Delivery, told
 from onceward.sinks.write_ahead.row_files import RowFile, RowFileWriter
 
@@ -85,6 +86,34 @@ def written(folder: Path, pipeline: str, batches: list[list[str]], frame: int = 
     return RowFile.of(name)
 
 
+def test_a_file_of_many_blocks_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(row_files, "_BLOCK_BYTES", 7)
+    values = [[f"{number}-{row}" for row in range(50)] for number in range(3)]
+    file = written(tmp_path, "p", values)
+    looked = file.looked_at(tmp_path)
+    assert len(looked.blocks) == -(-file.bytes // 7)
+    assert [batch.column(0).to_pylist() for batch in file.read(tmp_path, looked)] == values
+
+
+def test_of_a_file_that_changes_while_it_is_read_nothing_comes_but_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Whichever byte it is."""
+    monkeypatch.setattr(row_files, "_BLOCK_BYTES", 64)
+    values = [["a", "b"], ["c"], ["d"]]
+    file = written(tmp_path, "p", values)
+    looked, path = file.looked_at(tmp_path), tmp_path / file.name
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        came: list[list[str]] = []
+        with pytest.raises(TargetLost, match="another one"):
+            came.extend(batch.column(0).to_pylist() for batch in file.read(tmp_path, looked))
+        assert came == values[: len(came)]
+
+
 texts = st.lists(st.text("abc", min_size=1, max_size=2), min_size=0, max_size=4)
 files = st.lists(texts, min_size=1, max_size=3).filter(any)
 frames = st.lists(st.lists(files, max_size=3), min_size=1, max_size=3)
@@ -113,7 +142,11 @@ def test_chunks_are_the_same_wherever_a_start_goes_on(frames: list[Any], chunk_r
         assert needed == {name for rows in wanted[delivered:] for _, name in rows}
         for name in set(names) - needed:
             (folder / name).unlink()
-        chunks = list(delivery.rest(folder, [RowFile.of(name) for name in lost]))
+        for name in lost & needed:
+            (folder / name).unlink()
+        looked = {file: file.looked_at(folder) for file in delivery.needed}
+        assert {file.name for file, found in looked.items() if found.wrong} == lost & needed
+        chunks = list(delivery.rest(folder, looked))
     assert [chunk.key for chunk in chunks] == [
         f"p@3b6c0de1-17-{1 << 62}.12-{number}" for number in range(delivered, len(wanted))
     ]

@@ -9,7 +9,7 @@ there, too: with others they would become something else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from onceward.ids import AttemptId
 from onceward.ledger.record import LedgerRecord
-from onceward.sinks.write_ahead.row_files import RowFile
+from onceward.sinks.write_ahead.row_files import Looked, RowFile
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,17 @@ class Delivery:
             skipped = max(0, skipped - self._chunks_of(files))
         return found
 
-    def rest(self, folder: Path, lost: Collection[RowFile] = ()) -> Iterator[Chunk]:
-        """The chunks that are not known to be delivered, in order. One of which every row is in a file of ``lost`` has
-        no rows; the others of it keep their places."""
+    def rest(self, folder: Path, looked: Mapping[RowFile, Looked]) -> Iterator[Chunk]:
+        """The chunks that are not known to be delivered, in order. One of which every row is in files with something
+        wrong has no rows; the others of them keep their places.
+
+        :param looked: at all that are :attr:`needed`.
+        """
         number, row = 0, 0
         for files in self._frames:
             of_frame = self._chunks_of(files)
             skipped = min(of_frame, max(0, self.delivered - number))
-            pieces = _Pieces(skipped * self._chunk_rows, files, folder, lost)
+            pieces = _Pieces(skipped * self._chunk_rows, files, folder, looked)
             for chunk in range(skipped, of_frame):
                 found = [piece for piece in pieces.take(self._chunk_rows) if not isinstance(piece, Gap)]
                 rows = pa.concat_batches(found) if found else _NO_ROWS
@@ -129,8 +132,8 @@ Piece: TypeAlias = "pa.RecordBatch | Gap"
 class _Pieces:
     """The rows of ``files`` from number ``first`` on; files that end before it are not opened."""
 
-    def __init__(self, first: int, files: Sequence[RowFile], folder: Path, lost: Collection[RowFile]) -> None:
-        self._pieces = _read(first, files, folder, lost)
+    def __init__(self, first: int, files: Sequence[RowFile], folder: Path, looked: Mapping[RowFile, Looked]) -> None:
+        self._pieces = _read(first, files, folder, looked)
         self._left: Piece | None = None
 
     def take(self, rows: int) -> Iterator[Piece]:
@@ -145,12 +148,13 @@ class _Pieces:
             rows -= min(rows, size)
 
 
-def _read(first: int, files: Sequence[RowFile], folder: Path, lost: Collection[RowFile]) -> Iterator[Piece]:
+def _read(first: int, files: Sequence[RowFile], folder: Path, looked: Mapping[RowFile, Looked]) -> Iterator[Piece]:
     for file in files:
         if first >= file.rows:
             first -= file.rows
             continue
-        for piece in [Gap(file.rows)] if file in lost else file.read(folder):
+        found = looked[file]
+        for piece in [Gap(file.rows)] if found.wrong else file.read(folder, found):
             if first < _size(piece):
                 yield _part(piece, first, _size(piece))
             first = max(0, first - _size(piece))

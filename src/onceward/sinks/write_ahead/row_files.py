@@ -27,7 +27,15 @@ from onceward.errors import ConfigurationError, LedgerUnreadable, StoreUnreachab
 
 _NAME = re.compile(r"(?P<task>.+-(?P<frame>\d+)-\d+\.\d+)\.(?P<rows>\d+)\.(?P<bytes>\d+)\.(?P<crc>[0-9a-f]{8})\.arrow")
 _PART = ".part"
-_READ_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20
+
+
+class Looked(NamedTuple):
+    """What was found when somebody looked at a file: ``wrong`` says in which way it is not as it was written (None: it
+    is), ``blocks`` are the CRC-32C of its blocks."""
+
+    wrong: str | None
+    blocks: tuple[int, ...] = ()
 
 
 class RowFile(NamedTuple):
@@ -50,20 +58,21 @@ class RowFile(NamedTuple):
             )
         return RowFile(name, int(found["frame"]), int(found["rows"]), int(found["bytes"]), int(found["crc"], 16))
 
-    def missing_from(self, folder: Path) -> str | None:
-        """What is wrong with it, if it is not there as it was written; None if it is. Reads all of it."""
+    def looked_at(self, folder: Path) -> Looked:
+        """Is it there as it was written? Reads all of it."""
         with reached(folder):
             try:
                 with (folder / self.name).open("rb") as file:
-                    found_bytes, found_crc = 0, 0
-                    while block := file.read(_READ_BYTES):
+                    found_bytes, found_crc, blocks = 0, 0, []
+                    while block := file.read(_BLOCK_BYTES):
                         found_bytes += len(block)
                         found_crc = crc32c.crc32c(block, found_crc)
+                        blocks.append(crc32c.crc32c(block))
             except FileNotFoundError:
-                return f"{folder / self.name} (it is gone)"
+                return Looked(f"{folder / self.name} (it is gone)")
         if (found_bytes, found_crc) != (self.bytes, self.crc32c):
-            return f"{folder / self.name} (it has {found_bytes} bytes with checksum {found_crc:08x} now)"
-        return None
+            return Looked(f"{folder / self.name} (it has {found_bytes} bytes with checksum {found_crc:08x} now)")
+        return Looked(None, tuple(blocks))
 
     def is_seen_in(self, folder: Path) -> bool:
         """By the driver, in its full length."""
@@ -73,19 +82,23 @@ class RowFile(NamedTuple):
             except FileNotFoundError:
                 return False
 
-    def read(self, folder: Path) -> Iterator[pa.RecordBatch]:
-        """Its rows, in their order.
+    def read(self, folder: Path, looked: Looked) -> Iterator[pa.RecordBatch]:
+        """Its rows, in their order. No row comes of a block that is not as it was when somebody :attr:`looked`.
 
-        :raises TargetLost: it is not what was written, although it was a moment ago (:meth:`missing_from`).
+        :raises TargetLost: it is not what was written, although it was a moment ago.
         """
         rows = 0
         try:
             # Not mapped into memory: a file that is cut short meanwhile would then be a SIGBUS.
-            with reached(folder), (folder / self.name).open("rb") as file, pa.ipc.open_stream(file) as stream:
+            with (
+                reached(folder),
+                (folder / self.name).open("rb") as file,
+                pa.ipc.open_stream(pa.PythonFile(_Compared(file, looked.blocks), mode="r")) as stream,
+            ):
                 for batch in stream:
                     rows += batch.num_rows
                     yield batch
-        except (FileNotFoundError, pa.ArrowInvalid) as error:
+        except (FileNotFoundError, pa.ArrowInvalid, _Changed) as error:
             raise self._lost(folder, str(error)) from error
         if rows != self.rows:
             raise self._lost(folder, f"it has {rows} rows")
@@ -95,6 +108,40 @@ class RowFile(NamedTuple):
             f"{folder / self.name} was as it had been written, and is not any more: {how}",
             next_step="find out what else writes to the store; start the query again, which looks at it anew",
         )
+
+
+class _Changed(Exception):
+    """A file is not what it was."""
+
+
+class _Compared:
+    """A file, as far as Arrow needs one, of which each block is compared before any byte of it is handed on."""
+
+    def __init__(self, file: BinaryIO, blocks: tuple[int, ...]) -> None:
+        self._file, self._blocks = file, iter(blocks)
+        self._block = memoryview(b"")
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def read(self, size: int) -> bytes:
+        parts = []
+        while size and (self._block or self._next_block()):
+            parts.append(self._block[:size])
+            self._block = self._block[size:]
+            size -= len(parts[-1])
+        return b"".join(parts)
+
+    def _next_block(self) -> bool:
+        block = self._file.read(_BLOCK_BYTES)
+        if block and crc32c.crc32c(block) != next(self._blocks, None):
+            raise _Changed("its checksum is another one")
+        self._block = memoryview(block)
+        return bool(block)
+
+    def close(self) -> None:
+        """Arrow's, when it forgets us; the reader closes the file."""
 
 
 class RowFileWriter(TaskWriter):

@@ -6,7 +6,7 @@ committable is committed by removing its file, which comes last. Before it:
 1. Before the decision: the driver sees every file that a task has reported, in its full length.
 2. After the decision, or at the next start: the sink's settings are still those that say what the rows are to become.
    All files that are still needed are read and compared with their checksums. Where one is lost nothing more is
-   delivered.
+   delivered. (They are compared once more as they are read to be delivered, block by block: a file may change.)
 3. Chunk after chunk: it is delivered, tried again with growing pauses until the target has it; then the ledger record
    is replaced by one that counts it. Nothing is delivered in between, so that a crash repeats one chunk at most.
 4. The files are removed, and the record says *finished*.
@@ -44,7 +44,7 @@ from onceward.ids import AttemptId
 from onceward.ledger.chain import Chain
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.write_ahead.chunks import Chunk, Delivery, told
-from onceward.sinks.write_ahead.row_files import RowFile, not_shared, reached
+from onceward.sinks.write_ahead.row_files import Looked, RowFile, not_shared, reached
 from onceward.spark.computation import Computation
 
 log = logging.getLogger(__name__)
@@ -107,8 +107,8 @@ class WriteAheadTarget(TwoPhaseTarget):
         delivery = Delivery(record, record.outputs[KIND].data, names)
         self._must_become_the_same(delivery, record)
         try:
-            lost = self._lost(delivery, record)
-            for chunk in delivery.rest(self._folder, lost):
+            looked = self._looked_at(delivery, record)
+            for chunk in delivery.rest(self._folder, looked):
                 if chunk.rows.num_rows:
                     record = self._delivered(chunk, record)
                 record = self._counted(chunk, record)
@@ -142,12 +142,11 @@ class WriteAheadTarget(TwoPhaseTarget):
             details={"pipeline": record.pipeline, "batch_id": record.batch.batch_id, "settings": dict(then)},
         )
 
-    def _lost(self, delivery: Delivery, record: LedgerRecord) -> list[RowFile]:
-        """The files that are gone, and may be left out. :raises TargetLost: may not."""
-        wrong = {file: file.missing_from(self._folder) for file in delivery.needed}
-        lost = {file: how for file, how in wrong.items() if how}
-        self._must_not_be_lost(list(lost.values()), record)
-        return list(lost)
+    def _looked_at(self, delivery: Delivery, record: LedgerRecord) -> dict[RowFile, Looked]:
+        """The files that are needed. :raises TargetLost: one has something wrong, and may not be left out."""
+        looked = {file: file.looked_at(self._folder) for file in delivery.needed}
+        self._must_not_be_lost([found.wrong for found in looked.values() if found.wrong], record)
+        return looked
 
     def _delivered(self, chunk: Chunk, record: LedgerRecord) -> LedgerRecord:
         """Deliver ``chunk``, as often as it takes.
