@@ -76,6 +76,16 @@ class ChainContract:
             newest = append(chain, newest)
             assert newest.sequence == number
 
+    def test_a_chain_keeps_its_identity(self, store: Store) -> None:
+        chain = store.chain()
+        newest = chain.take()
+        identity = chain.identity()
+        assert identity
+        append(chain, newest)
+        heir = store.chain()
+        heir.take()
+        assert chain.identity() == heir.identity() == identity
+
     def test_no_two_attempts_have_one_name(self, store: Store) -> None:
         names: list[AttemptId] = []
         for _ in range(3):

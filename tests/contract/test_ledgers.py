@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -128,6 +128,17 @@ class TestFolder(ChainContract):
         with pytest.raises(LedgerBehind):
             chain.begin(first)
 
+    def test_a_chain_that_begins_anew_is_another_one_and_a_copy_is_not(self, store: Store, tmp_path: Path) -> None:
+        chain = store.chain()
+        append(chain, chain.take())
+        identity = chain.identity()
+        shutil.copytree(tmp_path / P, tmp_path / "copy" / P)
+        shutil.rmtree(tmp_path / P)
+        copy, anew = ow.FolderLedger(tmp_path / "copy").chain(P), store.chain()
+        copy.take()
+        anew.take()
+        assert copy.identity() == identity != anew.identity()
+
     def test_a_folder_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("no folder")
         with pytest.raises(LedgerUnreachable, match="file"):
@@ -228,12 +239,14 @@ class DatabaseContract(ChainContract):
     ) -> None:
         chain = store.chain()
         newest = chain.take()
+        identity = chain.identity()
         for _ in range(3):
             newest = append(chain, newest)
         with _a_client_beside(server) as execute:
             execute(f"DELETE FROM {ledger.table}")  # noqa: S608
         anew = store.chain()
         assert anew.take() is None
+        assert anew.identity() != identity
         first = append(anew, None)
         assert list(anew.history()) == [first]
 
@@ -536,6 +549,18 @@ class TestKafka(ChainContract):
         yield Store(chain, _no_answer)
         for each in chains:
             each.close()
+
+
+def test_a_chain_in_kafka_is_known_by_its_topics_id(kafka: LocalKafka, new_topic: Any) -> None:
+    """Which one that is created again by the same name has not."""
+    found = set()
+    for _ in range(2):
+        topic = new_topic(kafka.bootstrap_servers, 1, prefix="ledger", cleanup_policy="compact")
+        with closing(ow.KafkaLedger(kafka.bootstrap_servers, topic).chain(PipelineId(f"{P}-{topic}"))) as chain:
+            chain.take()
+            found.add(chain.identity())
+            assert topic not in chain.identity()
+    assert len(found) == 2
 
 
 def _no_answer(chain: Chain, carried_out: bool) -> AbstractContextManager[None]:

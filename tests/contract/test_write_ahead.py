@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -169,6 +170,7 @@ def test_no_two_chunks_have_one_key(here: HttpKitHere):
     """Not even those of a batch that was decided anew under its number, after ledger and checkpoint were restored."""
     Process(here).open().commit(FIRST)
     here.ledger = ow.FolderLedger(f"{here.ledger.path}-restored")  # type: ignore[attr-defined]
+    here.store = here.store.with_name("another-store")
     Process(here).open().commit(FIRST)
     keys = [key for key, _ in here.kept()]
     assert len(keys) == len(set(keys)) == 8
@@ -552,6 +554,52 @@ def test_a_store_that_is_no_folder_is_named(here: HttpKitHere):
     here.store.write_text("a file")
     with pytest.raises(StoreUnreachable, match="store"):
         Process(here).open()
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["elsewhere", "begun anew"])
+def test_a_start_with_another_ledger_drops_nothing_of_what_the_right_one_has_decided(here: HttpKitHere, gone: bool):
+    """With a new checkpoint it would be admitted, as the first start ever."""
+    Process(here).open().decide(FIRST)
+    ledger, files = here.ledger, here.files()
+    path = Path(ledger.path)  # type: ignore[attr-defined]
+    if gone:
+        path.rename(path.with_name("saved"))
+    else:
+        here.ledger = ow.FolderLedger(path.with_name("another"))
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=f"{here.store}.*of another ledger.*{path}"):
+            run_batch(here, 0, SECOND)
+    assert here.files() == files
+    if gone:
+        here.ledger = ow.FolderLedger(path.with_name("saved"))  # wherever it is: it is the one
+    else:
+        here.ledger = ledger
+    run_batch(here, 0, FIRST)
+    assert_holds(here, FIRST, 0)
+
+
+def test_to_begin_anew_one_removes_what_the_error_names(here: HttpKitHere):
+    Process(here).open().decide(FIRST)
+    here.ledger = ow.FolderLedger(here.store.with_name("another"))
+    with pytest.raises(ConfigurationError, match="of another ledger") as refused:
+        run_batch(here, 0, SECOND)
+    note = here.store / f"{here.name}@ledger"
+    assert str(note) in refused.value.next_step
+    note.write_text("no JSON")
+    with pytest.raises(ConfigurationError, match="of another ledger"):
+        run_batch(here, 0, SECOND)
+    note.unlink()
+    shutil.rmtree(here.store / here.name)
+    run_batch(here, 0, SECOND)
+    assert_holds(here, SECOND, 0)
+
+
+def test_pipelines_of_one_store_are_of_ledgers_of_their_own(here: HttpKitHere):
+    Process(here).open().commit(FIRST)
+    beside = HttpKitHere(None, here.http, here.store.parent, ow.FolderLedger(here.store.with_name("another")))
+    Process(beside).open().commit(SECOND)
+    Process(here).open()
+    beside.close()
 
 
 def test_what_a_dead_task_left_half_written_is_removed_by_the_next_start(here: HttpKitHere):

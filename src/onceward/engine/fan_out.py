@@ -163,6 +163,9 @@ class BranchChain(Chain):
     def newest(self) -> LedgerRecord | None:
         return self._as_own(self._chain.newest())
 
+    def identity(self) -> str:
+        return self._chain.identity()
+
     def settle(self) -> LedgerRecord | None:
         settled = self._chain.settle()
         if settled is not None:

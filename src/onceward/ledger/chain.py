@@ -38,6 +38,11 @@ class Chain(ABC):
         """As the owner: the newest record, read anew."""
 
     @abstractmethod
+    def identity(self) -> str:
+        """As the owner: what tells this chain from every other, also from one that was in its place before and is
+        gone. A copy has the same, wherever it is moved (in Kafka: within the cluster, and as long as the topic is)."""
+
+    @abstractmethod
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
         """As the owner: the name of a fresh attempt.
 

@@ -36,7 +36,7 @@ class Database(ABC):
     create: ClassVar[str]
     """The ledger's table, ``{table}``, if it is missing."""
     be_there: ClassVar[str]
-    """A row for a pipeline, owned by nobody yet, if it is missing."""
+    """A row for a pipeline, owned by nobody yet, with an identity, if it is missing."""
     create_batches: ClassVar[str]
     """The table of batches, ``{batches}``, if it is missing."""
     keep: ClassVar[str]

@@ -14,6 +14,8 @@ Old entries are removed, and a very late owner could win the name of one. So bef
 ``floor-<slot>`` says from which slot on entries count (of several the highest); who has won a slot below it has won
 nothing.
 
+Whoever keeps things beside a chain asks for its ``identity``, an entry of its own by that name, which is by lot.
+
 The driver that comes next must see the same folder. Network file systems are refused: there an answer can get lost and
 a request be repeated.
 """
@@ -43,6 +45,7 @@ log = logging.getLogger(__name__)
 _DIGITS = 20
 _SUFFIX = ".json"
 _FLOOR = "floor-"
+_IDENTITY = "identity"
 _KEPT = 1_000
 """Entries behind the newest record, for whoever wants to know what was."""
 _NOBODY = -1
@@ -113,6 +116,21 @@ class FolderChain(Chain):
 
     def newest(self) -> LedgerRecord | None:
         return next(self._records(self._still_ours()), None)
+
+    def identity(self) -> str:
+        path = self._folder / _IDENTITY
+        with self._reached():
+            if not path.exists():
+                written = self._folder / f".{uuid.uuid4().hex}"
+                try:
+                    _write(written, uuid.uuid4().hex.encode())
+                    with suppress(FileExistsError):
+                        os.link(written, path)
+                finally:
+                    with suppress(OSError):
+                        written.unlink()
+            sync(self._folder)
+            return path.read_text()
 
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
         if self._next - 1 not in self._still_ours():

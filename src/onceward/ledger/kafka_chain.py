@@ -85,6 +85,11 @@ class KafkaChain(Chain):
         self._confirmed = False
         return newest
 
+    def identity(self) -> str:
+        """The topic's (KIP-516), where brokers tell it: since 2.8."""
+        topic = self._topic.topic
+        return f"{self._client.cluster_id()}/{self._client.topic_ids([topic]).get(topic, topic)}"
+
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
         if self.transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
             # An abort without an answer. Never a commit: while that is in doubt, the engine ends the query.

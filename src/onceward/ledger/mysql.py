@@ -82,10 +82,11 @@ CREATE TABLE IF NOT EXISTS {table} (
     sequence bigint NOT NULL,
     state varchar(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     record longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    identity varchar(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     changed_at timestamp(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)
 ) ENGINE = InnoDB"""
     be_there = (
-        "INSERT INTO {table} (pipeline, owner, sequence, state) VALUES (%s, 0, -1, '') "
+        "INSERT INTO {table} (pipeline, owner, sequence, state, identity) VALUES (%s, 0, -1, '', %s) "
         "ON DUPLICATE KEY UPDATE pipeline = pipeline"
     )
     create_batches = """

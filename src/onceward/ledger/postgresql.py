@@ -55,9 +55,13 @@ CREATE TABLE IF NOT EXISTS {table} (
     sequence bigint NOT NULL,
     state text NOT NULL,
     record text,
+    identity text NOT NULL,
     changed_at timestamptz NOT NULL DEFAULT now()
 )"""
-    be_there = "INSERT INTO {table} (pipeline, owner, sequence, state) VALUES (%s, 0, -1, '') ON CONFLICT DO NOTHING"
+    be_there = (
+        "INSERT INTO {table} (pipeline, owner, sequence, state, identity) VALUES (%s, 0, -1, '', %s) "
+        "ON CONFLICT DO NOTHING"
+    )
     # The server notes with every row which transaction wrote it (xmin). So rows and batches are told apart without us.
     create_batches = """
 CREATE TABLE IF NOT EXISTS {batches} (

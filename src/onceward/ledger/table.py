@@ -21,12 +21,20 @@ from __future__ import annotations
 import logging
 import re
 import time
+import uuid
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerUnreachable, TransactionTimedOut
+from onceward.errors import (
+    CommitInDoubt,
+    ConfigurationError,
+    Fenced,
+    LedgerBehind,
+    LedgerUnreachable,
+    TransactionTimedOut,
+)
 from onceward.ids import AttemptId, PipelineId
 from onceward.ledger.chain import Chain, Ledger, cut_off, new_owner, overtaken
 from onceward.ledger.database import Database, Session
@@ -56,6 +64,7 @@ _APPEND = (
     "UPDATE {table} SET sequence = %s, state = %s, record = %s, changed_at = CURRENT_TIMESTAMP(6) "
     "WHERE pipeline = %s AND owner = %s AND sequence = %s AND state = %s"
 )
+_IDENTITY = "SELECT identity FROM {table} WHERE pipeline = %s"
 _READ = "SELECT owner, sequence, record, state FROM {table} WHERE pipeline = %s"
 
 
@@ -142,7 +151,7 @@ class TableChain(Chain):
             self._create(self._database.create_batches)
         with self._talking() as connection:
             self._durably(connection)
-            connection.execute(self._sql(self._database.be_there), (self._pipeline,))
+            connection.execute(self._sql(self._database.be_there), (self._pipeline, uuid.uuid4().hex))
             connection.execute(self._sql(_TAKE), (new_owner(), self._pipeline))
             found = connection.execute(self._sql(_READ), (self._pipeline,)).fetchone()
             connection.commit()
@@ -175,6 +184,12 @@ class TableChain(Chain):
 
     def newest(self) -> LedgerRecord | None:
         return self._decoded(self._ours()[2])
+
+    def identity(self) -> str:
+        found = self._row_of(_IDENTITY, (self._pipeline,))
+        if found is None:
+            raise self._without_its_row()
+        return str(found[0])
 
     def begin(self, newest: LedgerRecord | None) -> AttemptId:
         found = self._ours()
@@ -305,10 +320,13 @@ class TableChain(Chain):
     def _ours(self) -> Any:
         found = self._row_of(_READ, (self._pipeline,))
         if found is None:
-            raise cut_off(self._pipeline, self._place, "has lost its row")
+            raise self._without_its_row()
         if int(found[0]) != self._owner:
             raise self._overtaken()
         return found
+
+    def _without_its_row(self) -> LedgerBehind:
+        return cut_off(self._pipeline, self._place, "has lost its row")
 
     def _row_of(self, statement: str, parameters: tuple[object, ...]) -> Any:
         """What is read. A connection that broke since the last batch is replaced once."""

@@ -1,6 +1,6 @@
 """Sinks for targets without transactions: rows are stored durably, the batch is decided, and then they are delivered.
 
 In reading order: :mod:`sink` (what users build), :mod:`target` (the order of things after the decision), :mod:`chunks`
-(which rows are delivered together; pure), :mod:`row_files` (what tasks store). On top of these :mod:`upsert_sink`,
-:mod:`upserts` (which key gets which row, in which version; pure) and :mod:`redis_writer`.
+(which rows are delivered together; pure), :mod:`row_files` (what tasks store), :mod:`store` (whose it is). On top of
+these :mod:`upsert_sink`, :mod:`upserts` (which key gets which row, in which version; pure) and :mod:`redis_writer`.
 """

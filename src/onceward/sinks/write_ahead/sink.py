@@ -126,6 +126,7 @@ class WriteAheadSink(TwoPhaseCommitSink):
             folder=self.folder,
             chunk_rows=self.chunk_rows,
             settings=self._what_rows_become(),
+            ledger=f"{type(self._ledger).__name__} {self._ledger.where}",
         )
 
     def _what_rows_become(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,9 @@ from onceward.ledger.chain import Chain
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.write_ahead.chunks import Chunk, Delivery, told
 from onceward.sinks.write_ahead.row_files import Looked, RowFile, not_shared, reached
+from onceward.sinks.write_ahead.store import must_belong
 from onceward.spark.computation import Computation
+from onceward.spark.query import RunningBatch
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +69,7 @@ class WriteAheadTarget(TwoPhaseTarget):
     :param folder: where tasks store rows, and nobody else's.
     :param chunk_rows: of batches that are decided from now on.
     :param settings: of the sink, by name, as JSON has them: those that say what stored rows are to become.
+    :param ledger: where the chain is kept, in words.
     """
 
     kind = KIND
@@ -83,18 +86,30 @@ class WriteAheadTarget(TwoPhaseTarget):
         folder: Path,
         chunk_rows: int,
         settings: Mapping[str, Any],
+        ledger: str,
     ) -> None:
         super().__init__(committer, chain, policy, witness, commit_timeout_s=commit_timeout_s)
         self.deliver = deliver
         self._folder = folder
         self._chunk_rows = chunk_rows
         self._settings = settings
+        self._ledger = ledger
         self._owned_at = 0.0
 
     def look(self) -> list[Any]:
         with reached(self._folder):
             make(self._folder)
         return super().look()
+
+    def look_again(
+        self,
+        before: Sequence[Any],
+        newest: LedgerRecord | None,
+        running: RunningBatch,
+        others: Sequence[Any] = (),
+    ) -> None:
+        must_belong(self._folder, self._policy.pipeline, self.chain.identity(), self._ledger)
+        super().look_again(before, newest, running, others)
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> WriteAheadAttempt:
         attempt = WriteAheadAttempt(self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))
