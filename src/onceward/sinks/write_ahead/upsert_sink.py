@@ -44,15 +44,17 @@ class UpsertSink(WriteAheadSink):
         ``onceward[redis]``. Each row is a hash ``<prefix><key>``, a field a column, and ``_version``.
     :param prefix: of the keys in Redis, such as ``"customer:"``.
     :param write: instead of ``url``: called as ``deliver`` of a write-ahead sink, with a list of ``ow.Upsert``, one a
-        key. It owes what Redis does here: a smaller version does not replace a larger one, deleted or not.
+        key. It owes what Redis does here: it keeps the mark of each write, also of what is deleted, and writes what
+        :meth:`ow.Upsert.replaces` says, both in one step.
     :param version: a column of whole numbers from 0, or timestamps from 1970, that grows with each change of a key;
-        the larger one stays, whatever comes first. None: what is decided later is newer.
+        the larger one stays, whatever comes first. None: what is decided later is newer, as it is of equal ones.
     :param op_column: a column that says what a row is: ``c``, ``r``, ``u``, ``insert``, ``update``, ``upsert``; or
         ``d``, ``delete``. It is not written. None: nothing is deleted.
     :param tombstone_s: how long the version of what is deleted is kept in Redis, in seconds. A write that comes later
         than that from an older copy would be taken for a new row.
 
-    The others, and what is raised, are those of :class:`onceward.WriteAheadSink`.
+    ``key``, ``version``, ``op_column`` and ``prefix`` are in the ledger with each batch: a batch that is decided is not
+    written by others. The other parameters, and what is raised, are those of :class:`onceward.WriteAheadSink`.
     """
 
     def __init__(
