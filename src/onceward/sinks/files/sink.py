@@ -44,7 +44,8 @@ class FileSink(ForeachBatchSink):
     appears file by file. What a crash leaves is hidden from readers, and removed at the next start.
 
     :param path: the folder, on a local disk that driver and executors share, or on HDFS: a path, or a URI with
-        ``file:`` or ``hdfs:``. Made when it is missing.
+        ``file:`` or ``hdfs:``. Made when it is missing. It keeps the shape that it is first written with: format,
+        layout, partitions, and what readers have to know of the options.
     :param pipeline_id: the stable name of this query: its key in the ledger. One running query per id; a second one
         takes over.
     :param format: ``"parquet"``, ``"orc"``, ``"json"``, ``"csv"``, ``"text"``, or ``"avro"``, which needs spark-avro.
@@ -52,7 +53,8 @@ class FileSink(ForeachBatchSink):
     :param layout: ``"batches"``: a folder for each batch, ``batch=<pipeline_id>@<number>``, which readers who know
         partitions take for a column; ``"flat"``: files, or the folders of ``partition_by``, right below the path.
     :param batch_column: the name of that column.
-    :param options: Spark's options of the format, such as ``compression``.
+    :param options: Spark's options of the format, such as ``compression``. Where they leave it open, CSV and JSON are
+        written so that microseconds, and spaces around texts, are kept.
     :param max_records_per_file: begin a new file after so many rows.
     :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``, ``ow.KafkaLedger``. None: a
         folder ledger below a local ``path``, hidden.
