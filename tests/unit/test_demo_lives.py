@@ -141,6 +141,13 @@ def test_a_fault_that_never_fired_makes_the_run_invalid(stage: _Stage) -> None:
     assert all(job.buried for job in stage.jobs)
 
 
+def test_a_fault_that_a_plan_repeats_fires_in_each_life(stage: _Stage) -> None:
+    stage.life(COMMIT, status=-signal.SIGKILL, fires=True)
+    stage.life(COMMIT, status=-signal.SIGKILL, fires=False)
+    with pytest.raises(DemoInvalid, match="never fired"):
+        stage.run(FAULT_KILL, FAULT_KILL)
+
+
 def test_a_job_that_finishes_before_its_kill_makes_the_run_invalid(stage: _Stage) -> None:
     stage.life(finishes=True)
     with pytest.raises(DemoInvalid, match="finished first"):

@@ -110,6 +110,7 @@ class JobLives:
         self._show_progress()
 
     def _start(self, kill: Kill | None) -> DemoJob:
+        self._fired.unlink(missing_ok=True)  # a fault fires once as long as it stands there, and a plan may repeat it
         environment = {FAULTS_VARIABLE: kill.fault if kill else "", FIRED_VARIABLE: str(self._fired)}
         what = "starting the job" if not self._lives else "starting the job again"
         self._screen.say(f"{what}{f', to be killed {kill.where}' if kill else ', for good'}")
