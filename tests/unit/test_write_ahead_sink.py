@@ -91,7 +91,7 @@ def test_a_file_of_many_blocks_is_read_as_it_was_written(tmp_path: Path, monkeyp
     values = [[f"{number}-{row}" for row in range(50)] for number in range(3)]
     file = written(tmp_path, "p", values)
     looked = file.looked_at(tmp_path)
-    assert len(looked.blocks) == -(-file.bytes // 7)
+    assert len(looked.sums) == -(-file.bytes // 7)
     assert [batch.column(0).to_pylist() for batch in file.read(tmp_path, looked)] == values
 
 

@@ -32,10 +32,10 @@ _BLOCK_BYTES = 1 << 20
 
 class Looked(NamedTuple):
     """What was found when somebody looked at a file: ``wrong`` says in which way it is not as it was written (None: it
-    is), ``blocks`` are the CRC-32C of its blocks."""
+    is), ``sums`` are its CRC-32C up to the end of each of its blocks."""
 
     wrong: str | None
-    blocks: tuple[int, ...] = ()
+    sums: tuple[int, ...] = ()
 
 
 class RowFile(NamedTuple):
@@ -63,16 +63,16 @@ class RowFile(NamedTuple):
         with reached(folder):
             try:
                 with (folder / self.name).open("rb") as file:
-                    found_bytes, found_crc, blocks = 0, 0, []
+                    found_bytes, found_crc, sums = 0, 0, []
                     while block := file.read(_BLOCK_BYTES):
                         found_bytes += len(block)
                         found_crc = crc32c.crc32c(block, found_crc)
-                        blocks.append(crc32c.crc32c(block))
+                        sums.append(found_crc)
             except FileNotFoundError:
                 return Looked(f"{folder / self.name} (it is gone)")
         if (found_bytes, found_crc) != (self.bytes, self.crc32c):
             return Looked(f"{folder / self.name} (it has {found_bytes} bytes with checksum {found_crc:08x} now)")
-        return Looked(None, tuple(blocks))
+        return Looked(None, tuple(sums))
 
     def is_seen_in(self, folder: Path) -> bool:
         """By the driver, in its full length."""
@@ -93,7 +93,7 @@ class RowFile(NamedTuple):
             with (
                 reached(folder),
                 (folder / self.name).open("rb") as file,
-                pa.ipc.open_stream(pa.PythonFile(_Compared(file, looked.blocks), mode="r")) as stream,
+                pa.ipc.open_stream(pa.PythonFile(_Compared(file, looked.sums), mode="r")) as stream,
             ):
                 for batch in stream:
                     rows += batch.num_rows
@@ -117,8 +117,9 @@ class _Changed(Exception):
 class _Compared:
     """A file, as far as Arrow needs one, of which each block is compared before any byte of it is handed on."""
 
-    def __init__(self, file: BinaryIO, blocks: tuple[int, ...]) -> None:
-        self._file, self._blocks = file, iter(blocks)
+    def __init__(self, file: BinaryIO, sums: tuple[int, ...]) -> None:
+        self._file, self._sums = file, iter(sums)
+        self._sum = 0
         self._block = memoryview(b"")
 
     @property
@@ -135,7 +136,8 @@ class _Compared:
 
     def _next_block(self) -> bool:
         block = self._file.read(_BLOCK_BYTES)
-        if block and crc32c.crc32c(block) != next(self._blocks, None):
+        self._sum = crc32c.crc32c(block, self._sum)
+        if block and self._sum != next(self._sums, None):
             raise _Changed("its checksum is another one")
         self._block = memoryview(block)
         return bool(block)
