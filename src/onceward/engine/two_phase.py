@@ -152,12 +152,19 @@ class TwoPhaseTarget(Target):
 
         :param others: what is decided and another target's, which may be listed here, too.
         """
+        self.must_be_of_this_chain()
         undone = newest is not None and newest.state is State.DECIDED
         earlier = newest is not None and undone and newest.run_id != running.run_id
         self._inherited = newest.sequence if newest is not None and earlier else None
         decided = [*others, *(self.as_recovered(newest) if newest is not None and undone else [])]
         after = as_json(list(self.committer.recover())) if before else []
         self._undecided = [one for one in after if one in before and one not in decided]
+
+    def must_be_of_this_chain(self) -> None:
+        """As the owner of the chain, before anything is dropped by what it says: is what is prepared here its own?
+
+        :raises ConfigurationError: it is another one's.
+        """
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
         """What the committer lists as prepared of ``record``, as long as that is decided and not finished."""
@@ -280,9 +287,6 @@ class TwoPhaseAttempt(Attempt):
         self._computation = computation
         self._limit = TimeLimit(policy)
         self._results: list[list[TaskResult]] = []
-
-    def share(self, computation: Computation) -> None:
-        self._computation = computation
 
     def write(self, write: Write, running: RunningBatch) -> int:
         with events.step(events.SEND, **ids_of(self._policy.pipeline, running), **self.ids):

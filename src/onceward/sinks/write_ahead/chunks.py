@@ -27,11 +27,11 @@ class Chunk:
     """Rows to deliver.
 
     ``key`` names the chunk for ever: it is the same whenever it is delivered again, and no other chunk of any pipeline
-    has it. Up to 270 characters of ``a-z A-Z 0-9 . _ - @``. ``number`` counts the chunks of the batch from 0, ``of``
-    is how many it has. ``sequence`` counts the batches of the pipeline, over all its checkpoints; ``first_row`` is the
-    place of the first row in its batch: the pair grows from row to row that the pipeline delivers. ``attempt`` names
-    what was decided: all chunks of the batch have it, and no other batch, not even one that has the same ``sequence``
-    in another ledger.
+    has it. Up to 270 characters of ``a-z A-Z 0-9 . _ - @``, in a fan-out up to 331. ``number`` counts the chunks of the
+    batch from 0, ``of`` is how many it has. ``sequence`` counts the batches of the pipeline, over all its checkpoints;
+    ``first_row`` is the place of the first row in its batch: the pair grows from row to row that the pipeline delivers.
+    ``attempt`` names what was decided: all chunks of the batch have it, and no other batch, not even one that has the
+    same ``sequence`` in another ledger.
     """
 
     key: str

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,6 @@ from onceward.sinks.write_ahead.chunks import Chunk, Delivery, told
 from onceward.sinks.write_ahead.row_files import Looked, RowFile, not_shared, reached
 from onceward.sinks.write_ahead.store import must_belong
 from onceward.spark.computation import Computation
-from onceward.spark.query import RunningBatch
 
 log = logging.getLogger(__name__)
 
@@ -101,15 +100,8 @@ class WriteAheadTarget(TwoPhaseTarget):
             make(self._folder)
         return super().look()
 
-    def look_again(
-        self,
-        before: Sequence[Any],
-        newest: LedgerRecord | None,
-        running: RunningBatch,
-        others: Sequence[Any] = (),
-    ) -> None:
+    def must_be_of_this_chain(self) -> None:
         must_belong(self._folder, self._policy.pipeline, self.chain.identity(), self._ledger)
-        super().look_again(before, newest, running, others)
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> WriteAheadAttempt:
         attempt = WriteAheadAttempt(self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))
