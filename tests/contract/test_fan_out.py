@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from onceward.engine.foreach_batch import ForeachBatchSink
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Target, Write
-from onceward.errors import CommitInDoubt, LedgerUnreadable, Unfinished
+from onceward.errors import LedgerUnreadable, Unfinished
 from onceward.ids import pipeline_id
 from onceward.ledger.record import LedgerRecord, State
 from onceward.spark import file_writer
@@ -41,6 +41,7 @@ from onceward.testing.sink_contract import (
     SinkKit,
     assert_holds,
     batch,
+    lost_append,
     run_batch,
 )
 from tasks_here import ArrowFrame, TasksHere
@@ -91,22 +92,9 @@ class FanOutKit(SinkKit):
         assert all(other == one for other in others), found
         return one
 
-    @contextmanager
-    def unanswered(self, target: Target, *, carried_out: bool) -> Iterator[None]:
+    def unanswered(self, target: Target, *, carried_out: bool) -> AbstractContextManager[None]:
         assert isinstance(target, FanOutTarget)
-        chain = target.chain
-        append = chain.append
-
-        def losing(record: LedgerRecord) -> None:
-            if carried_out:
-                append(record)
-            raise CommitInDoubt("lost on purpose")
-
-        chain.append = losing  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            chain.append = append  # type: ignore[method-assign]
+        return lost_append(target.chain, carried_out=carried_out)
 
     def close(self) -> None:
         for target in self._targets:
@@ -269,7 +257,7 @@ def test_a_death_among_the_targets_is_made_good_at_the_next_start(here: HereKit,
     here.names = ["own", "delivered", "files"]
     run_batch(here, 0, FIRST)
     target = here.new_target()
-    publisher = target._branches[died_in].target
+    publisher = target._branches[f"@{died_in}"].target
     finish = publisher.finish
 
     def dying(record: LedgerRecord) -> LedgerRecord:

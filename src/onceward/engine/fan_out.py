@@ -53,7 +53,8 @@ class FanOutTarget(Target):
         self.chain = chain
         self._policy = policy
         self._atomic = atomic
-        self._branches = {name: Branch(name, target, chain) for name, target in branches.items()}
+        self._branches = {f"{BRANCH}{name}": Branch(name, target, chain) for name, target in branches.items()}
+        """By what the record calls their outputs."""
         self._shuffles = Shuffles()
         if self._atomic is not None:
             self._atomic.is_relied_on = True  # what is prepared is dropped, and published, by what the ledger says
@@ -65,44 +66,43 @@ class FanOutTarget(Target):
         return self.chain.peek()
 
     def open(self, running: RunningBatch) -> LedgerRecord | None:
-        prepared = {name: branch.target.look() for name, branch in self._branches.items()}
+        prepared = {output: branch.target.look() for output, branch in self._branches.items()}
         newest = self.chain.take() if self._atomic is None else self._atomic.open(running)
         undone = self._must_be_ours(newest) if newest is not None and newest.state is State.DECIDED else {}
         # Each of what is decided stays, whoever lists it: two of the targets may prepare at one place.
-        decided = [one for name, own in undone.items() for one in self._branches[name].target.as_recovered(own)]
-        for name, branch in self._branches.items():
-            branch.target.look_again(prepared[name], undone.get(name), running, decided)
+        decided = [one for output, own in undone.items() for one in self._branches[output].target.as_recovered(own)]
+        for output, branch in self._branches.items():
+            branch.target.look_again(prepared[output], undone.get(output), running, decided)
         return newest
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> FanOutAttempt:
         atomic = None if self._atomic is None else self._atomic.begin(newest, running)
         attempt_id = self.chain.begin(newest) if atomic is None else atomic.id
         try:
-            branches = {name: branch.target.attempt(attempt_id, newest) for name, branch in self._branches.items()}
+            attempts = {output: branch.target.attempt(attempt_id, newest) for output, branch in self._branches.items()}
         except BaseException:
             (self.chain if atomic is None else atomic).abort()
             raise
         computation = Computation(self._shuffles)
-        for attempt in (*branches.values(), *([] if atomic is None else [atomic])):
+        for attempt in (*attempts.values(), *([] if atomic is None else [atomic])):
             attempt.share(computation)
-        return FanOutAttempt(attempt_id, self.chain, atomic, branches, self._branches)
+        return FanOutAttempt(attempt_id, self.chain, atomic, attempts, self._branches)
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
-        self._must_be_ours(record)
-        for branch in self._branches.values():
-            if branch.output in record.outputs:
-                record = branch.publish(record)
+        for output in self._must_be_ours(record):
+            record = self._branches[output].publish(record)
         return self.chain.progress(replace(record, state=State.FINISHED))
 
     def _must_be_ours(self, record: LedgerRecord) -> dict[str, LedgerRecord]:
-        """What each of the two-phase targets is to publish of ``record``, which is decided and not finished.
+        """What each of the two-phase targets is to publish of ``record``, which is decided and not finished, in their
+        order.
 
         :raises LedgerUnreadable: a target that would have to is none of ours.
         """
         prepared = {name for name in record.outputs if name.startswith(BRANCH)}
-        if not prepared or not prepared <= {branch.output for branch in self._branches.values()}:
+        if not prepared or not prepared <= self._branches.keys():
             raise of_another_sink(record)
-        return {name: branch.of(record) for name, branch in self._branches.items() if branch.output in record.outputs}
+        return {output: branch.of(record) for output, branch in self._branches.items() if output in prepared}
 
     def settle(self) -> LedgerRecord | None:
         return self.chain.settle() if self._atomic is None else self._atomic.settle()
@@ -222,11 +222,9 @@ class FanOutAttempt(Attempt):
         return super().ids if self._atomic is None else self._atomic.ids
 
     def write(self, write: Write, running: RunningBatch) -> int:
-        name = write.where.removeprefix(BRANCH) if write.where and write.where.startswith(BRANCH) else None
-        if name is not None:
-            return self._attempts[name].write(Write(write.frame), running)
-        assert self._atomic is not None  # noqa: S101 — whoever has none names another one
-        return self._atomic.write(write, running)
+        attempt = self._attempts.get(write.where or "", self._atomic)
+        assert attempt is not None  # noqa: S101 — where nobody is atomic each frame names another one
+        return attempt.write(write, running)
 
     def prepared(self) -> Prepared:
         outputs: dict[str, Output] = {}
@@ -234,8 +232,7 @@ class FanOutAttempt(Attempt):
         state = State.FINISHED
         for name, attempt in self._attempts.items():
             prepared = attempt.prepared()
-            (output,) = prepared.outputs.values()
-            outputs[self._branches[name].output] = output
+            (outputs[name],) = prepared.outputs.values()
             said.append(f"{name}: {prepared.said}")
             state = state if prepared.state is State.FINISHED else State.DECIDED
         if self._atomic is not None:  # last: what fails before has not held it up

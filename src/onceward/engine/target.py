@@ -58,8 +58,9 @@ class Attempt(ABC):
         """:attr:`id` in the target's own words, for events."""
         return {"attempt": str(self.id)}
 
-    def share(self, computation: Computation) -> None:  # noqa: B027 — not every target runs Spark's jobs
+    def share(self, computation: Computation) -> None:
         """Before the first :meth:`write`: attempts of several targets at one batch, all of one computation."""
+        self._computation = computation
 
     @abstractmethod
     def write(self, write: Write, running: RunningBatch) -> int:

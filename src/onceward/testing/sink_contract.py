@@ -48,6 +48,7 @@ from onceward.engine.target import Attempt, Target, Write
 from onceward.engine.two_phase import CommitResult, TwoPhaseTarget, as_json
 from onceward.errors import AdmissionRefused, CommitInDoubt, Fenced, OncewardError, SendFailed, TargetLost, Unfinished
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
+from onceward.ledger.chain import Chain
 from onceward.ledger.record import LedgerRecord, State
 from onceward.sinks.two_phase import TwoPhaseCommitSink
 from onceward.spark.query import RunningBatch
@@ -521,26 +522,30 @@ class TwoPhaseKit(SinkKit):
     def visible(self) -> Counter[str]:
         return self._visible()
 
-    @contextmanager
-    def unanswered(self, target: Target, *, carried_out: bool) -> Iterator[None]:
+    def unanswered(self, target: Target, *, carried_out: bool) -> AbstractContextManager[None]:
         assert isinstance(target, TwoPhaseTarget)
-        chain = target.chain
-        append = chain.append
-
-        def losing(record: LedgerRecord) -> None:
-            if carried_out:
-                append(record)
-            raise CommitInDoubt("lost on purpose")
-
-        chain.append = losing  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            chain.append = append  # type: ignore[method-assign]
+        return lost_append(target.chain, carried_out=carried_out)
 
     def close(self) -> None:
         for target in self._targets:
             target.close()
+
+
+@contextmanager
+def lost_append(chain: Chain, *, carried_out: bool) -> Iterator[None]:
+    """Inside, no append to ``chain`` gets an answer, whether it is carried out or never arrives."""
+    append = chain.append
+
+    def losing(record: LedgerRecord) -> None:
+        if carried_out:
+            append(record)
+        raise CommitInDoubt("lost on purpose")
+
+    chain.append = losing  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        chain.append = append  # type: ignore[method-assign]
 
 
 class _InTheDriver:

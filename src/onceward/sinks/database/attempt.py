@@ -55,9 +55,6 @@ class DatabaseAttempt(Attempt):
 
     # each frame is computed by one Spark job
 
-    def share(self, computation: Computation) -> None:
-        self._computation = computation
-
     def write(self, write: Write, running: RunningBatch) -> int:
         ids = self._ids(running)
         table = write.where or self._settings.table

@@ -52,9 +52,6 @@ class FileAttempt(Attempt):
         self._folder = publisher.folder(policy.pipeline, attempt_id)
         self._written: list[Written] = []
 
-    def share(self, computation: Computation) -> None:
-        self._computation = computation
-
     def write(self, write: Write, running: RunningBatch) -> int:
         with events.step(events.SEND, **ids_of(self._policy.pipeline, running), **self.ids):
             if self._how.name == "csv":

@@ -50,9 +50,6 @@ class KafkaAttempt(Attempt):
     def ids(self) -> dict[str, Any]:
         return {"producer_id": self.id.owner, "epoch": self.id.number}
 
-    def share(self, computation: Computation) -> None:
-        self._computation = computation
-
     # 2 to 6. One Spark job for each frame
 
     def write(self, write: Write, running: RunningBatch) -> int:
