@@ -61,6 +61,14 @@ def die() -> None:
     raise Died
 
 
+def dies_before_it_publishes(kit: HereKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch 0 is decided."""
+    with monkeypatch.context() as patch:
+        breaking_moves(patch, 0, die)
+        with pytest.raises(Died):
+            run_batch(kit, 0, FIRST)
+
+
 def fail() -> None:
     raise OSError("no space left on device")
 
@@ -150,10 +158,7 @@ def test_prepared_files_that_are_gone_stop_the_query_by_name(kit: HereKit, monke
 
 
 def test_a_file_that_was_cut_short_is_lost(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
-    with monkeypatch.context() as patch:
-        breaking_moves(patch, 0, die)
-        with pytest.raises(Died):
-            run_batch(kit, 0, FIRST)
+    dies_before_it_publishes(kit, monkeypatch)
     os.truncate(prepared(kit)[0], 10)
     with pytest.raises(TargetLost):
         run_batch(kit, 0, FIRST)
@@ -161,10 +166,7 @@ def test_a_file_that_was_cut_short_is_lost(kit: HereKit, monkeypatch: pytest.Mon
 
 @pytest.mark.fault("files-lost")
 def test_keep_goes_on_with_what_is_left(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
-    with monkeypatch.context() as patch:
-        breaking_moves(patch, 0, die)
-        with pytest.raises(Died):
-            run_batch(kit, 0, FIRST)
+    dies_before_it_publishes(kit, monkeypatch)
     gone, *_ = prepared(kit)
     gone.unlink()
     target = kit.new_target()
@@ -179,10 +181,7 @@ def test_keep_goes_on_with_what_is_left(kit: HereKit, monkeypatch: pytest.Monkey
 
 @pytest.mark.fault("files-lost")
 def test_keep_leaves_out_what_was_cut_short(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
-    with monkeypatch.context() as patch:
-        breaking_moves(patch, 0, die)
-        with pytest.raises(Died):
-            run_batch(kit, 0, FIRST)
+    dies_before_it_publishes(kit, monkeypatch)
     os.truncate(prepared(kit)[0], 10)
     target = kit.new_target()
     target._policy = SinkPolicy(kit.pipeline, resume="keep")
@@ -199,10 +198,7 @@ def test_a_folder_that_is_there_already_takes_nothing_for_lost(
     """Somebody has made the batch's folder, or has begun to move its files by hand: what is prepared is there still."""
     if kit.layout == "flat":
         return  # its files have a place each
-    with monkeypatch.context() as patch:
-        breaking_moves(patch, 0, die)
-        with pytest.raises(Died):
-            run_batch(kit, 0, FIRST)
+    dies_before_it_publishes(kit, monkeypatch)
     place = kit.folder / "out" / "batch=contract@0000000000"
     place.mkdir()
     first = prepared(kit)[0]
@@ -367,10 +363,7 @@ def test_a_path_that_was_emptied_takes_another_shape(kit: HereKit):
 
 def test_settings_that_change_after_the_decision(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
     """What was decided goes where it was decided to go."""
-    with monkeypatch.context() as patch:
-        breaking_moves(patch, 0, die)
-        with pytest.raises(Died):
-            run_batch(kit, 0, FIRST)
+    dies_before_it_publishes(kit, monkeypatch)
     kit.settings["layout"] = LAYOUTS[1 - LAYOUTS.index(kit.layout)]
     kit.settings["path"] = f"file://{kit.folder}/elsewhere"
     kit.settings["ledger"] = ow.FolderLedger(kit.folder / "out" / "_onceward" / "ledger")

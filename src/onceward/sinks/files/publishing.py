@@ -196,18 +196,21 @@ class Publisher:
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
         """Publish; see the module. For the batch that it was, also where the sink's settings are others by now."""
         batch = _read(committable)
-        files = self.files if batch.root == self.files.root else files_at(batch.root)
+        files = self._files_of(batch)
         return _publish_folder(files, batch) if batch.layout == "batches" else _publish_files(files, batch)
 
     def commit_what_is_left(self, committable: Mapping[str, Any]) -> None:
         """Of a batch of which a part is lost, and which somebody wants all the same."""
         batch = _read(committable)
-        files = self.files if batch.root == self.files.root else files_at(batch.root)
+        files = self._files_of(batch)
         there = files.listed(_ready(batch)) or {}
         whole = {name: size for name, size in batch.files.items() if there.get(name) == size}
         for name in there.keys() - whole.keys():  # cut short: no reader could read on
             files.remove(f"{_ready(batch)}/{name}")
         self.commit(batch._replace(files=whole)._asdict())
+
+    def _files_of(self, batch: Committable) -> Files:
+        return self.files if batch.root == self.files.root else files_at(batch.root)
 
     def abort(self, committable: Mapping[str, Any]) -> None:
         """Drop what an attempt has prepared."""
