@@ -152,6 +152,9 @@ class ForeachBatchSink(ABC):
     is_atomic: ClassVar[bool] = False
     """Is the target's own commit the decision? Else it is the ledger's."""
 
+    writes_to: Hashable = None
+    """The place, where it can be told: two sinks with equal ones would get into each other's way in one batch."""
+
     place_word: ClassVar[str] = ""
     """What a frame may be sent to, as :meth:`Batch.write` calls it."""
 

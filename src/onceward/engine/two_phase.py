@@ -125,6 +125,8 @@ class TwoPhaseTarget(Target):
         self._policy = policy
         self.commit_timeout_s = commit_timeout_s
         self._shuffles = Shuffles()
+        self.branch = ""
+        """In a fan-out, its name there: what it makes besides, by the attempt's name alone, has this one, too."""
         self._undecided: list[Any] = []  # what earlier runs have prepared, for the first attempt to drop
         self._inherited: int | None = None  # the sequence of what an earlier run has decided and not finished
 

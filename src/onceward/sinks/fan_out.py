@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 
 from pyspark.sql import DataFrame
 
@@ -120,6 +121,13 @@ def _must_be_sinks(sinks: object) -> None:
             "the other",
             next_step="let one of them decide; write to the other one from its output, in a query of its own",
         )
+    for (one, sink), (other, another) in combinations(sinks.items(), 2):
+        if sink.writes_to is not None and sink.writes_to == another.writes_to:
+            raise ContradictoryOptions(
+                f"{one} and {other} write to the same place, and would get into each other's way",
+                next_step="write a union of the two frames by one sink; or give each a place of its own (path=, or for "
+                "upserts prefix= or write=)",
+            )
     (first_name, first), *others = sinks.items()
     for name, sink in others:
         _must_agree(first_name, first, name, sink)

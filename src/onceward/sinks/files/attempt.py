@@ -38,6 +38,7 @@ class FileAttempt(Attempt):
         chain: Chain,
         policy: SinkPolicy,
         attempt_id: AttemptId,
+        branch: str,
         sequence: int,
         computation: Computation,
     ) -> None:
@@ -49,7 +50,7 @@ class FileAttempt(Attempt):
         self._sequence = sequence
         self._computation = computation
         self._limit = TimeLimit(policy)
-        self._folder = publisher.folder(policy.pipeline, attempt_id)
+        self._folder = publisher.folder(policy.pipeline, attempt_id, branch)
         self._written: list[Written] = []
 
     def write(self, write: Write, running: RunningBatch) -> int:

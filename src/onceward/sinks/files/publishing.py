@@ -114,9 +114,12 @@ class Publisher:
 
     # an attempt
 
-    def folder(self, pipeline: PipelineId, attempt: AttemptId) -> str:
-        """The name of the attempt's folder. Nobody else's, ever."""
-        return f"{pipeline}@{attempt.owner}.{attempt.number}"
+    def folder(self, pipeline: PipelineId, attempt: AttemptId, branch: str) -> str:
+        """The name of the attempt's folder. Nobody else's, ever.
+
+        :param branch: the sink's name in a fan-out, or empty.
+        """
+        return f"{pipeline}@{attempt.owner}.{attempt.number}" + (f"-{branch}" if branch else "")
 
     def must_have(self, columns: Sequence[str]) -> None:
         """Of a frame that becomes CSV, before anything of it is written; without those of ``partition_by``.

@@ -88,6 +88,13 @@ def path_of(path: str | os.PathLike[str]) -> str:
     return text
 
 
+def folder_of(path: str) -> str:
+    """Equal for two spellings of one folder of this machine."""
+    if scheme_of(path) not in ("", "file"):
+        return path.rstrip("/")
+    return str(Path(local_path(path) if scheme_of(path) else path).resolve())
+
+
 def default_ledger(path: str) -> Ledger:
     """Beside the files that it speaks of, where these are on a local disk.
 

@@ -23,6 +23,7 @@ from onceward.sinks.files.settings import (
     Layout,
     columns_of,
     default_ledger,
+    folder_of,
     options_of,
     path_of,
 )
@@ -102,6 +103,7 @@ class FileSink(ForeachBatchSink):
             commit_timeout_s=commit_timeout_s,
         )
         self._ledger_is_beside = ledger is None
+        self.writes_to = folder_of(place)
         where = (self.settings.ledger.where, self.settings.policy.pipeline)
         super().__init__(self.settings.policy, where=where, settings=self.settings)
 

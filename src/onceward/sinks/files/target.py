@@ -44,6 +44,7 @@ class FileTarget(TwoPhaseTarget):
             self.chain,
             self._policy,
             attempt_id,
+            self.branch,
             0 if newest is None else newest.sequence + 1,
             Computation(self._shuffles),
         )

@@ -62,10 +62,12 @@ class Delivery:
     """The chunks of one decided batch.
 
     :param told: what the ledger record says of it, as :func:`told` made it.
+    :param branch: the sink's name in a fan-out, in which others deliver rows of the same attempt.
     """
 
-    def __init__(self, record: LedgerRecord, told: Mapping[str, Any], names: Iterable[Any]) -> None:
+    def __init__(self, record: LedgerRecord, told: Mapping[str, Any], names: Iterable[Any], branch: str = "") -> None:
         self._record = record
+        self._branch = branch
         self._attempt = AttemptId(*told["attempt"])
         self._chunk_rows = int(told["chunk_rows"])
         self.settings: Mapping[str, Any] = told["settings"]
@@ -110,6 +112,7 @@ class Delivery:
     def _chunk(self, number: int, first_row: int, rows: pa.RecordBatch) -> Chunk:
         record, (owner, attempt) = self._record, self._attempt
         name = f"{record.batch.query_id[:8]}-{record.batch.batch_id}-{owner}.{attempt}"
+        name += f"-{self._branch}" if self._branch else ""
         key = f"{record.pipeline}@{name}-{number}"
         return Chunk(key, number, self._of, record.batch.batch_id, record.sequence, first_row, name, rows)
 

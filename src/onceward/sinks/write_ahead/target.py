@@ -109,9 +109,10 @@ class WriteAheadTarget(TwoPhaseTarget):
         return attempt
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
-        self._owned_at = time.monotonic()  # the decision, or the start, has just come before
+        # The decision, or the start, has just come before; in a fan-out others may have published since.
+        self._owned_at = 0.0 if self.branch else time.monotonic()
         names = self._committables(record)
-        delivery = Delivery(record, record.outputs[KIND].data, names)
+        delivery = Delivery(record, record.outputs[KIND].data, names, self.branch)
         self._must_become_the_same(delivery, record)
         try:
             looked = self._looked_at(delivery, record)

@@ -101,6 +101,7 @@ class UpsertSink(WriteAheadSink):
         )
         self.columns = columns
         self._prefix = prefix
+        self.writes_to = (url, prefix) if url is not None else write
 
     def begin(self, task: Task) -> TaskWriter:
         """In a task: what can never be written is refused before the decision."""
