@@ -8,7 +8,7 @@ publish it after the decision, one after the other.
 A two-phase target knows nothing of the others. It is given a chain of its own, a :class:`BranchChain`, which shows it
 the record as if it were its alone, and puts what it notes there back into the record of all. That record is *finished*
 once each of them is; until then every start goes on publishing, and what one of them has published already it answers
-for with *already done*.
+for with *already done*, or is not asked, where the record could be told.
 
 Nobody decides but the owner of the one chain: it is taken once, after all have looked what is prepared and before all
 look again, and each attempt at a batch has one name for all of them.
@@ -16,6 +16,7 @@ look again, and each attempt at a batch has one name for all of them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -23,7 +24,8 @@ from typing import Any, NoReturn
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import AtomicTarget, Attempt, Prepared, Target, Write, of_another_sink
 from onceward.engine.two_phase import TwoPhaseTarget
-from onceward.ids import AttemptId, PipelineId
+from onceward.errors import Fenced, OncewardError
+from onceward.ids import AttemptId
 from onceward.ledger.chain import Chain
 from onceward.ledger.record import LedgerRecord, Output, State
 from onceward.spark.computation import Computation
@@ -33,6 +35,12 @@ from onceward.spark.shuffles import Shuffles
 BRANCH = "@"
 """Begins the name of a two-phase target's output, and where frames for it go; those of atomic targets are kinds, tables
 and topics."""
+
+
+_PUBLISHED = "published"
+"""In an output's data, of a target that is done before others are."""
+
+log = logging.getLogger(__name__)
 
 
 class FanOutTarget(Target):
@@ -90,19 +98,40 @@ class FanOutTarget(Target):
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
         for output in self._must_be_ours(record):
-            record = self._branches[output].publish(record)
+            branch = self._branches[output]
+            try:
+                record = branch.publish(record)
+            except OncewardError as error:
+                self._note(branch.record, error)
+                raise
         return self.chain.progress(replace(record, state=State.FINISHED))
 
+    def _note(self, record: LedgerRecord, error: OncewardError) -> None:
+        """Which targets have published, before a start that may be long after: who reads them may have taken it away
+        by then, and it would count as lost."""
+        if not any(_is_published(record.outputs[output]) for output in self._branches if output in record.outputs):
+            return
+        try:
+            self.chain.progress(record)
+        except Fenced as fenced:
+            raise fenced from error
+        except OncewardError as also:
+            log.warning("%s: what is published could not be noted: %s", self._policy.pipeline, also)
+
     def _must_be_ours(self, record: LedgerRecord) -> dict[str, LedgerRecord]:
-        """What each of the two-phase targets is to publish of ``record``, which is decided and not finished, in their
-        order.
+        """What each of the two-phase targets has still to publish of ``record``, which is decided and not finished, in
+        their order.
 
         :raises LedgerUnreadable: a target that would have to is none of ours.
         """
         prepared = {name for name in record.outputs if name.startswith(BRANCH)}
         if not prepared or not prepared <= self._branches.keys():
             raise of_another_sink(record)
-        return {output: branch.of(record) for output, branch in self._branches.items() if output in prepared}
+        return {
+            output: branch.of(record)
+            for output, branch in self._branches.items()
+            if output in prepared and not _is_published(record.outputs[output])
+        }
 
     def settle(self) -> LedgerRecord | None:
         return self.chain.settle() if self._atomic is None else self._atomic.settle()
@@ -123,12 +152,12 @@ class Branch:
         self._chain = BranchChain(self, chain)
         target.chain.close()  # of which nothing is open yet
         target.chain = self._chain
+        target.branch = name
 
     def of(self, record: LedgerRecord) -> LedgerRecord:
-        """``record`` as if it were of this target alone. Under a pipeline of its own, by which it names what it does:
-        of two targets in one fan-out no two things have the same name."""
+        """``record`` as if it were of this target alone."""
         outputs = {output.kind: output for name, output in record.outputs.items() if name == self.output}
-        return replace(record, pipeline=PipelineId(f"{record.pipeline}.{self.name}"), outputs=outputs)
+        return replace(record, outputs=outputs)
 
     def into(self, record: LedgerRecord, own: LedgerRecord) -> LedgerRecord:
         """``record`` with what this target says in ``own``. It is not finished by that."""
@@ -139,6 +168,14 @@ class Branch:
         """What is decided in ``record``; the record as it is then, still *decided*."""
         self._chain.record = record
         self.target.finish(self.of(record))
+        record = self._chain.record
+        output = record.outputs[self.output]
+        done = replace(output, data={**output.data, _PUBLISHED: True})
+        return replace(record, outputs={**record.outputs, self.output: done})
+
+    @property
+    def record(self) -> LedgerRecord:
+        """Of all, as far as this target has come with it."""
         return self._chain.record
 
 
@@ -261,3 +298,7 @@ class FanOutAttempt(Attempt):
             self._chain.abort()
         else:
             self._atomic.abort()
+
+
+def _is_published(output: Output) -> bool:
+    return bool(output.data.get(_PUBLISHED))
