@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from onceward.verify.chain import Skipped, disjoint_parts, one_chain
 from onceward.verify.findings import CannotTell, Findings, WrongUsage
-from onceward.verify.ledger import Batch, Part, Span, Write, batch_of, kafka_position
+from onceward.verify.ledger import Batch, FilesPart, Part, Span, Write, _is_published, batch_of, kafka_position
 from onceward.verify.since import select, since_of
 
 
@@ -285,17 +285,45 @@ def test_what_is_optional_in_a_record_is_read():
 
 def test_a_record_that_is_written_again_once_others_have_published_is_no_fork():
     decided = batch(0, at(p0=0), at(p0=5), is_published=True, finished=False, identity=(7, 1))
-    again = batch(0, at(p0=0), at(p0=5), is_published=True, identity=(7, 2), ledger_offset=1)
+    again = replace(decided, finished=True, written_by=(7, 2), ledger_offset=1)
     findings = Findings()
     (told,) = one_chain((decided, again), findings).batches
     assert findings.verdict == "exactly_once"
-    assert (told.identity, told.finished, told.has_later_identity) == ((7, 1), True, False)
-    (left,) = one_chain((again,), findings).batches  # compaction has taken the first one
-    assert left.has_later_identity
+    assert told == replace(decided, finished=True)
 
 
-@pytest.mark.parametrize("other", [{"batch_id": 1}, {"parts": (Part(0, "out", 0, 1, 0, 0, "x"),)}, {"query_id": "r"}])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"batch_id": 1},
+        {"query_id": "r"},
+        {"run_id": "another"},
+        {"identity": (8, 0)},
+        {"committed_at_ms": 1},
+        {"parts": (Part(0, "out", 0, 1, 0, 0, "x"),)},
+        {"files": FilesPart("file:/out", "flat", "parquet", 1, {"a": 1})},
+    ],
+)
 def test_a_record_that_is_written_again_says_the_same(other: dict[str, Any]):
     decided = batch(0, at(p0=0), at(p0=5), is_published=True, finished=False)
-    assert "ledger-fork" in names(decided, batch(0, at(p0=0), at(p0=5), is_published=True, **other))
-    assert "ledger-fork" in names(replace(decided, is_published=False), batch(0, at(p0=0), at(p0=5)))
+    assert "ledger-fork" in names(decided, replace(decided, finished=True, **other))
+    assert "ledger-fork" in names(replace(decided, is_published=False), replace(decided, finished=True))
+
+
+def test_what_is_decided_is_finished_before_anything_else_is():
+    decided = batch(0, at(p0=0), at(p0=5), is_published=True, finished=False)
+    assert names(decided) == []
+    assert names(decided, batch(1, at(p0=5), at(p0=6))) == ["ledger-gap"]
+
+
+@pytest.mark.parametrize(("committables", "is_published"), [(["a"], True), ([], False)])
+def test_the_identity_is_that_of_the_decision(committables: list[str], is_published: bool):
+    """And where nothing was prepared, nothing is published, and the record is not written again."""
+    output = {"kind": "files", "version": 1, "records": 0, "data": {"version": 1, "format": "orc", "committables": []}}
+    told = {
+        "version": 2, "sequence": 0, "query_id": "q", "batch_id": 0, "sources": [], "attempt": [8, 1],
+        "decided": [7, 3], "outputs": {"@own": output},
+    }  # fmt: skip
+    found = batch_of(json.dumps(told).encode(), "ledger", 0, 0)
+    assert (found.identity, found.written_by, found.is_published) == ((7, 3), (8, 1), False)
+    assert _is_published({"@own": {"data": {"committables": committables}}}) is is_published

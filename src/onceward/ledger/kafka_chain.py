@@ -141,7 +141,7 @@ class KafkaChain(Chain):
         self.commit()
 
     def progress(self, record: LedgerRecord) -> LedgerRecord:
-        written = replace(record, attempt=self.begin(record))
+        written = replace(record, attempt=self.begin(record), decided=record.decided or record.attempt)
         self.put(written, behind=record.sequence)
         self.commit()
         return written

@@ -59,7 +59,7 @@ class LedgerRecord:
     Spark's id of the run that wrote it (empty: unknown): what a run finds of its own is no replay. ``frames`` are the
     frames of the batch in the order in which they were handed over, None where that is unknown. A ``supplement`` adds
     frames to the batch of the record before it; its outputs hold what it added alone, its ``frames`` are all of the
-    batch.
+    batch. ``decided`` is the attempt that decided, where the record was written again under another one.
     """
 
     pipeline: PipelineId
@@ -73,6 +73,7 @@ class LedgerRecord:
     run_id: str = field(default="", compare=False)
     frames: tuple[FrameWritten, ...] | None = field(default=None, compare=False)
     supplement: bool = field(default=False, compare=False)
+    decided: AttemptId | None = field(default=None, compare=False)
 
     @property
     def records(self) -> int:
@@ -101,6 +102,8 @@ def encode(record: LedgerRecord, **where: Any) -> bytes:
         "committed_at_ms": record.committed_at_ms,
         **where,
     }
+    if record.decided is not None:
+        document["decided"] = list(record.decided)
     if record.frames is not None:
         document["writes"] = [list(frame) for frame in record.frames]
     return json.dumps(document, separators=(",", ":")).encode()
@@ -151,6 +154,7 @@ def _from_document(document: Mapping[str, Any]) -> LedgerRecord:
         run_id=str(document.get("run_id", "")),
         frames=_frames(document.get("writes")),
         supplement=bool(document.get("supplement", False)),
+        decided=AttemptId(*map(int, document["decided"])) if "decided" in document else None,
     )
 
 

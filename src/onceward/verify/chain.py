@@ -73,6 +73,7 @@ def one_chain(read: Sequence[Batch], findings: Findings, *, complete: bool = Fal
         _never_back(before, after, findings)
     for batch in batches:
         _moves_forward(batch, findings)
+    _finished_in_turn(batches, findings)
     _every_write_is_told_of(batches, findings)
     _one_identity_each(batches, findings)
     _one_run_after_the_other(batches, findings)
@@ -128,7 +129,7 @@ def _each_once(read: Sequence[Batch], findings: Findings) -> list[Batch]:
     for batch in read:
         other = by_sequence.get(batch.sequence)
         if other is None:
-            by_sequence[batch.sequence] = replace(batch, has_later_identity=batch.is_published and batch.finished)
+            by_sequence[batch.sequence] = batch
         elif _is_rewritten(other, batch):
             by_sequence[batch.sequence] = replace(other, finished=batch.finished)
         else:
@@ -143,7 +144,20 @@ def _is_rewritten(decided: Batch, again: Batch) -> bool:
 
 
 def _said(batch: Batch) -> tuple[object, ...]:
-    return batch.query_id, batch.batch_id, batch.spans, batch.parts, batch.writes, batch.supplement
+    return (
+        *(batch.query_id, batch.batch_id, batch.run_id, batch.committed_at_ms, batch.identity, batch.supplement),
+        *(batch.spans, batch.writes, batch.parts, batch.tables, batch.files),
+    )
+
+
+def _finished_in_turn(batches: Sequence[Batch], findings: Findings) -> None:
+    """Nothing is decided behind a batch of which something is still to be published."""
+    for before, after in itertools.pairwise(batches):
+        if not before.finished:
+            detail = (
+                f"sequence {before.sequence} is decided and was never finished, and sequence {after.sequence} is there"
+            )
+            findings.anomaly("ledger-gap", "I6", before.place, detail)
 
 
 def _in_order(read: Sequence[Batch], findings: Findings) -> None:

@@ -78,6 +78,7 @@ def check(question: Question) -> Findings:
     findings.facts |= {"pipeline_id": question.pipeline_id, "ledger": ledger_facts(question.ledger_topic, chain)}
     if not chain.batches:
         findings.cannot_judge(f"pipeline {question.pipeline_id}: the ledger {question.ledger_topic} has no batch of it")
+    _published_elsewhere(chain, question, findings)
     parts = _parts_looked_at(chain, outputs, findings)
     if ledger.undecided:  # what is visible may belong to a batch that is told of behind an open transaction
         seen_to = {w: min(to, max((p.last + 1 for p in parts.get(w, ())), default=0)) for w, to in seen_to.items()}
@@ -126,6 +127,20 @@ def _undecided(ledger: LedgerReading, question: Question, findings: Findings) ->
             findings.cannot_judge(f"{where}: {what}, and what its batch wrote")
     for where in ledger.tombstones:
         findings.cannot_judge(f"ledger records before {where}: somebody deleted them there")
+
+
+def _published_elsewhere(chain: Chain, question: Question, findings: Findings) -> None:
+    """What other targets have of the batches is not looked at here, but whether they have it the ledger tells."""
+    newest = chain.batches[-1] if chain.batches else None
+    if newest is not None and not newest.finished:
+        what = f"sequence {newest.sequence} is decided and not published by all of its targets yet"
+        if question.expect_caught_up:
+            findings.anomaly("open-transaction", "I8", newest.place, what)
+        else:
+            findings.cannot_judge(what)
+    elsewhere = sum(1 for batch in chain.batches if batch.is_published)
+    if elsewhere:
+        findings.facts["not_looked_at"] = f"what {elsewhere:,} batches have put into other targets than topics"
 
 
 def _parts_looked_at(chain: Chain, outputs: Sequence[Where], findings: Findings) -> dict[Where, list[Part]]:

@@ -87,8 +87,9 @@ def judge_ledger(chain: Chain, where: Where, folder: Path, findings: Findings) -
     for written in record_batches(folder):
         for offset in range(written.first, written.last + 1) if written.marker is None else ():
             batch = told.get(offset)
-            if batch is not None and not (written.transactional and written.identity == batch.identity):
-                detail = f"sequence {batch.sequence} names {_text(batch.identity)}, and was told of by "
+            named = None if batch is None else batch.written_by or batch.identity
+            if batch is not None and named is not None and not (written.transactional and written.identity == named):
+                detail = f"sequence {batch.sequence} names {_text(named)}, and was told of by "
                 findings.anomaly("zombie-write", "I7", batch.place, detail + _text(written.identity))
 
 
@@ -120,11 +121,8 @@ def _committed(where: Where, batch: RecordBatch, reading: Reading, epochs: Epoch
                 "zombie-write", "I7", at, f"committed by {_text(batch.identity)}, and no batch tells of it"
             )
         return
-    decided = epochs.batches[part.sequence]
-    told = decided.identity
-    if decided.has_later_identity and batch.identity < told and batch.producer_id == told[0]:
-        epochs.committed.add(batch.identity)
-    elif batch.identity == told:
+    told = epochs.batches[part.sequence].identity
+    if batch.identity == told:
         epochs.committed.add(told)
     elif told[0] == batch.producer_id or not reading.shared:
         detail = f"within sequence {part.sequence}, which names {_text(told)}, by {_text(batch.identity)}"

@@ -95,8 +95,8 @@ class Batch:
     is_published: bool = False
     """Other targets than the one whose commit decided have a part in it, and the record is written again when they
     have published that."""
-    has_later_identity: bool = False
-    """Only the record that was written again is left: ``identity`` wrote that one, and no output."""
+    written_by: tuple[int, int] | None = None
+    """Of a record that was written again: the identity that wrote it; ``identity`` is still that of the decision."""
 
     @property
     def place(self) -> str:
@@ -126,7 +126,7 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
             batch_id=int(told["batch_id"]),
             spans=tuple(Span(source["start"], source["end"]) for source in told["sources"]),
             parts=_parts(sequence, told["outputs"], where),
-            identity=(int(told["attempt"][0]), int(told["attempt"][1])),
+            identity=_identity(told.get("decided") or told["attempt"]),
             ledger_topic=topic,
             ledger_partition=partition,
             ledger_offset=offset,
@@ -137,7 +137,8 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
             tables=_tables(told["outputs"]),
             files=_files(told["outputs"]),
             finished=told.get("state", "finished") == "finished",
-            is_published=any(name.startswith(_BRANCH) for name in told["outputs"]),
+            is_published=_is_published(told["outputs"]),
+            written_by=_identity(told["attempt"]) if "decided" in told else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CannotTell(
@@ -171,9 +172,14 @@ def _tables(outputs: Mapping[str, Mapping[str, Any]]) -> tuple[TablePart, ...]:
 def _files(outputs: Mapping[str, Mapping[str, Any]]) -> FilesPart | None:
     """Of a batch without rows: no files."""
     every = [output for output in outputs.values() if output["kind"] == _FILES[0]]
+    if len(every) > 1:
+        raise CannotTell(
+            f"the ledger tells of {len(every)} sinks for files in one batch, and this checker reads those of one",
+            next_step="look at these files with a reader of their own: the ledger record lists what was committed",
+        )
     if not every:
         return None
-    (told,) = every  # of several folders in one record it knows nothing
+    (told,) = every
     data = told["data"]
     if data["version"] != _COMMITTABLES:
         raise ValueError(f"files in form {data['version']}")
@@ -183,6 +189,15 @@ def _files(outputs: Mapping[str, Mapping[str, Any]]) -> FilesPart | None:
         files = {f"{to}{name}": int(size) for name, size in one["files"].items()}
         return FilesPart(str(one["root"]), str(one["layout"]), form, rows, files)
     return FilesPart("", "", form, rows, {})
+
+
+def _identity(told: Any) -> tuple[int, int]:
+    return int(told[0]), int(told[1])
+
+
+def _is_published(outputs: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Is there anything to publish? Where nothing was prepared, nothing is, and the record is finished at once."""
+    return any(name.startswith(_BRANCH) and output["data"]["committables"] for name, output in outputs.items())
 
 
 def _writes(told: Any) -> tuple[Write, ...] | None:

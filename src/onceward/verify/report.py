@@ -96,6 +96,8 @@ def _lines(findings: Findings) -> Iterator[str]:
         if "records_behind" in facts:
             lag = "unknown" if facts["group_lag"] is None else f"{facts['group_lag']:,}"
             yield f"  source {source}: {facts['records_behind']:,} records behind, group lag {lag}"
+    if elsewhere := findings.facts.get("not_looked_at"):
+        yield f"  not looked at: {elsewhere}"
     for what in findings.facts.get("gone", []):
         yield f"  gone: {what}"
     for what in findings.not_covered:
