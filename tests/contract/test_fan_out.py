@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from file_kits import write_here
 from kafka_kit import KafkaKit
@@ -26,7 +27,7 @@ from onceward.engine.foreach_batch import ForeachBatchSink
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Target, Write
-from onceward.errors import LedgerUnreadable, Unfinished
+from onceward.errors import ContradictoryOptions, DeliveryRefused, LedgerUnreadable, Unfinished
 from onceward.ids import pipeline_id
 from onceward.ledger.record import LedgerRecord, State
 from onceward.spark import file_writer
@@ -335,3 +336,74 @@ def test_the_record_names_all_and_is_finished_at_last(here: HereKit):
     assert newest.state is State.FINISHED
     assert newest.pipeline == here.pipeline
     assert newest.outputs["@delivered"].data["delivered"] == 4
+
+
+@pytest.mark.parametrize("where", ["sinks", "link"])
+def test_two_file_sinks_at_one_path(here: HereKit, where: str):
+    """One of them has no rows, and has nothing of the other to drop. Told for what it is, it is refused."""
+    (here.folder / "out").mkdir()
+    (here.folder / "link").symlink_to(here.folder / "out")
+    ledger = ow.FolderLedger(here.folder / "ledger")
+    paths = [f"file://{here.folder}/{name}" for name in ("out", "out" if where == "sinks" else "link")]
+    good, bad = (ow.FileSink(path=path, pipeline_id=here.pipeline, ledger=ledger, layout="flat") for path in paths)
+    with pytest.raises(ContradictoryOptions, match="good and bad write to the same place"):
+        ow.FanOut({"good": good, "bad": bad})
+    bad.writes_to = None  # a folder may have two names for other reasons, too: a bind mount, say
+    target = ow.FanOut({"good": good, "bad": bad}).new_target()
+    writes = [Write(here.frame(FIRST), "@good"), Write(here.frame([]), "@bad")]
+    MicroBatches(target, SinkPolicy(here.pipeline)).process(writes, batch(0))
+    target.close()
+    found = [row for file in (here.folder / "out").glob("*.parquet") for row in _values(file)]
+    assert Counter(found) == Counter(FIRST)
+
+
+def _values(file: Path) -> list[str]:
+    return list(parquet.read_table(file).column("value").to_pylist())
+
+
+def test_what_is_published_may_be_taken_away_while_another_is_down(here: HereKit, monkeypatch: pytest.MonkeyPatch):
+    """It does not count as lost when the other is back."""
+
+    def down(*_: object) -> None:
+        raise OSError("lost on purpose")
+
+    here.names = ["files", "own"]
+    target = here.new_target()
+    target._branches["@own"].target.commit_timeout_s = 0.0
+    with monkeypatch.context() as patch:
+        patch.setattr(folder_sink.FolderSink, "commit", down)
+        with pytest.raises(Unfinished):
+            MicroBatches(target, SinkPolicy(here.pipeline)).process([Write(here.frame(FIRST))], batch(0))
+    published = list((here.folder / "out").rglob("*.parquet"))
+    assert published
+    for file in published:
+        file.unlink()
+    newest = Process(here).open().newest
+    assert newest is not None
+    assert newest.state is State.FINISHED
+    assert here.readers["own"]() == Counter(FIRST)
+
+
+def test_rows_by_one_key_of_two_sinks_in_one_batch_are_refused(here: HereKit):
+    """Of which one would have been left out."""
+    stored: dict[str, str] = {}
+
+    def write(upserts: list[ow.Upsert]) -> None:
+        for upsert in upserts:
+            if upsert.replaces(stored.get(upsert.key)):
+                stored[upsert.key] = upsert.mark
+
+    ledger = ow.FolderLedger(here.folder / "ledger")
+
+    def upserting(name: str, function: Callable[[list[ow.Upsert]], None]) -> ow.UpsertSink:
+        return ow.UpsertSink(
+            key="value", pipeline_id=here.pipeline, ledger=ledger, store=here.folder / name, write=function
+        )
+
+    with pytest.raises(ContradictoryOptions, match="one and two write to the same place"):
+        ow.FanOut({"one": upserting("1", write), "two": upserting("2", write)})
+    target = ow.FanOut({"one": upserting("1", write), "two": upserting("2", lambda all: write(all))}).new_target()
+    writes = [Write(here.frame(["k"]), "@one"), Write(here.frame(["k"]), "@two")]
+    with pytest.raises(DeliveryRefused, match="another batch"):
+        MicroBatches(target, SinkPolicy(here.pipeline)).process(writes, batch(0))
+    target.close()
