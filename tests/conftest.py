@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 import tiers
+from lake_packages import LAKE_PACKAGES
 from onceward import spark_conf
 from onceward.testing import LocalKafka, LocalMySQL, LocalPostgres
 
@@ -147,7 +148,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     folder = tmp_path_factory.mktemp("spark")
     settings = {
-        **spark_conf(),
+        **spark_conf(*LAKE_PACKAGES),
         "spark.pyspark.python": sys.executable,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -171,6 +172,50 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         session = builder.config(map=settings).getOrCreate()
         yield session
         _end(session)
+
+
+@pytest.fixture(scope="session")
+def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A session beside that one, with Delta's extension and catalogs for Delta and Iceberg, as their users have it.
+
+    Extensions are Spark's to set when the first session starts. That one shall be as it is for everybody else, so the
+    context is told of them for as long as this one is made.
+    """
+    from pyspark.sql import SparkSession
+
+    jvm, context = spark._jvm, spark.sparkContext._jsc.sc()
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    extensions = "spark.sql.extensions"
+    first = spark._jsparkSession
+    sessions.clearDefaultSession()
+    sessions.clearActiveSession()
+    context.conf().set(extensions, "io.delta.sql.DeltaSparkSessionExtension")
+    try:
+        session = SparkSession(spark.sparkContext, sessions.builder().sparkContext(context).getOrCreate())
+    finally:
+        context.conf().remove(extensions)
+        sessions.setDefaultSession(first)
+        sessions.setActiveSession(first)
+    for name, value in {
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.warehouse": str(tmp_path_factory.mktemp("lake")),
+        "spark.sql.shuffle.partitions": "2",
+    }.items():
+        session.conf.set(name, value)
+    return session
+
+
+@pytest.fixture
+def in_the_lake(lake: Any) -> Iterator[None]:
+    """Inside, that session is the active one, as it is inside a batch of a query of it."""
+    sessions = lake._jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(lake._jsparkSession)
+    yield
+    sessions.setActiveSession(before.get())
 
 
 def _end(session: Any) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from onceward.sinks.fan_out import FanOut as FanOut
     from onceward.sinks.files.sink import FileSink as FileSink
     from onceward.sinks.kafka.sink import KafkaSink as KafkaSink
+    from onceward.sinks.lake.sinks import DeltaSink as DeltaSink
+    from onceward.sinks.lake.sinks import IcebergSink as IcebergSink
     from onceward.sinks.two_phase import TwoPhaseCommitSink as TwoPhaseCommitSink
     from onceward.sinks.write_ahead.chunks import Chunk as Chunk
     from onceward.sinks.write_ahead.sink import WriteAheadSink as WriteAheadSink
@@ -45,12 +47,14 @@ _HOME = {
     "CommitResult": "onceward.engine.two_phase",
     "DatabaseLedger": "onceward.ledger.table",
     "DatabaseSink": "onceward.sinks.database.sink",
+    "DeltaSink": "onceward.sinks.lake.sinks",
     "ExponentialDelay": "onceward.operate.restart",
     "FailureRate": "onceward.operate.restart",
     "FanOut": "onceward.sinks.fan_out",
     "FileSink": "onceward.sinks.files.sink",
     "FixedDelay": "onceward.operate.restart",
     "FolderLedger": "onceward.ledger.folder",
+    "IcebergSink": "onceward.sinks.lake.sinks",
     "KafkaLedger": "onceward.ledger.kafka_chain",
     "KafkaSink": "onceward.sinks.kafka.sink",
     "NoRestart": "onceward.operate.restart",
@@ -73,12 +77,14 @@ __all__ = [
     "CommitResult",
     "DatabaseLedger",
     "DatabaseSink",
+    "DeltaSink",
     "ExponentialDelay",
     "FailureRate",
     "FanOut",
     "FileSink",
     "FixedDelay",
     "FolderLedger",
+    "IcebergSink",
     "KafkaLedger",
     "KafkaSink",
     "NoRestart",

@@ -58,7 +58,7 @@ class TextFileJob:
         self._command = [sys.executable, str(program), str(folder), *arguments]
         self._folder = folder
         self._fired = folder / "fired.jsonl"
-        (folder / "in").mkdir()
+        (folder / "in").mkdir(exist_ok=True)
 
     def write_input(self, batches: int, rows: int = 500) -> list[str]:
         """So many files of so many lines; the lines."""

@@ -173,7 +173,14 @@ def certificate(folder: Path) -> str:
 
 def python_to_run(page: Path) -> list[Block]:
     """The page's Python, but for :data:`ONLY_PARSED`; README and migration page have tests of their own."""
-    if page.name in ("README.md", "migration.md", "databases.md", "write-ahead.md", "upsert.md"):
+    if page.name in (
+        "README.md",
+        "migration.md",
+        "databases.md",
+        "write-ahead.md",
+        "upsert.md",
+        "delta-and-iceberg.md",
+    ):
         return []
     return [
         block
@@ -249,6 +256,18 @@ def test_the_upsert_page_runs(reader: Reader, local_redis: LocalRedis):
     assert current == {name for name in reader.fed if len(name) <= 8}
     by_hand = reader.names["database"].execute("SELECT name FROM customers").fetchall()
     assert {name for (name,) in by_hand} == set(reader.fed)
+
+
+def test_the_lake_page_runs(reader: Reader, lake: Any):
+    """In a session like the one that its first block makes."""
+    [session, *blocks] = [b for b in markdown.blocks(ROOT / "docs" / "delta-and-iceberg.md") if b.language == "python"]
+    assert ".getOrCreate()" in session.text
+    exec(session.text.partition("spark = (")[0], reader.names)  # noqa: S102
+    reader.spark = reader.names["spark"] = lake
+    for block in blocks:
+        reader.run(block, block.text.replace("delta.`/data/", f"delta.`{reader.folder}/"))
+    for table in ("in_delta", "in_iceberg"):
+        assert sorted(row["person"] for row in reader.names[table].collect()) == sorted(reader.fed)
 
 
 def test_the_readmes_job_runs(reader: Reader):

@@ -2,9 +2,7 @@
 
 It is what ``frame.write.format(…).mode("append").save(folder)`` does, step by step, for two reasons:
 
-* Spark's writer plans a frame anew. What is asked of the frame's plan afterwards (was a shuffle of it computed twice?
-  ``spark.shuffles``) would be said of shuffles that nobody has read. So the frame is planned once, and the rows of that
-  plan are what is written, as ``foreachBatch`` itself does it (``ForeachBatchSink.addBatch``).
+* The rows of the frame's own plan are what is written (:mod:`onceward.spark.planned`).
 * How many rows were written is known to the command that wrote them: each task's result, of which Spark takes one for
   each partition, brings what it has written along with what it has committed (``WriteTaskResult``,
   ``BasicWriteJobStatsTracker``). That counts neither attempts that failed nor stages that ran twice, and there is no
@@ -17,17 +15,16 @@ with version 1 of Hadoop's algorithm they stay below ``_temporary`` until the jo
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from onceward.errors import BadColumn, ConfigurationError, OncewardError, SendFailed
+from onceward.errors import ConfigurationError
 from onceward.spark import job
 from onceward.spark.computation import Computation
-from onceward.spark.row_guard import refusal
+from onceward.spark.planned import planned_once
+from onceward.spark.write_errors import failures_told
 
 COMMITTER_OPTIONS = {
     # Version 2 moves a task's files into the folder while other tasks still run, and leaves them there if they fail.
@@ -35,9 +32,6 @@ COMMITTER_OPTIONS = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 _AVRO = "org.apache.spark.sql.avro.AvroFileFormat"
-_CAUSES = re.compile(r"^(?:Caused by)?: (.*)$", re.MULTILINE)
-_OUTSIDE = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
-_WORKER_DIED = "java.io.EOFException"
 
 
 class Written(NamedTuple):
@@ -90,28 +84,10 @@ def must_know(session: SparkSession, format_name: str) -> None:
 
 def _written(frame: DataFrame, folder: str, how: FileFormat) -> Written:
     session: Any = frame.sparkSession
-    try:
+    with failures_told(f"as {how.name}", folder):
         command = _planned(session, frame, folder, how)
         execution = session._jsparkSession.sessionState().executePlan(command, _all(session))
         execution.assertCommandExecuted()
-    except OncewardError:
-        raise
-    except AnalysisException as error:
-        raise BadColumn(
-            f"the frame cannot be written as {how.name}: {str(error).strip().splitlines()[0]}",
-            next_step="select and cast columns in the query so that they fit the format",
-        ) from error
-    except Exception as error:
-        if (refused := refusal(str(error))) is not None:
-            raise refused from None  # the rest is a stack trace
-        cause = next(reversed(_CAUSES.findall(str(error))), "")
-        if cause.startswith(_OUTSIDE) and not cause.startswith(_WORKER_DIED):
-            raise SendFailed(
-                f"the job that writes files to {folder} has failed: {cause.strip()}",
-                next_step="nothing, the batch runs again; if it repeats, see that the file system is there, has room, "
-                "and lets executors write",
-            ) from error
-        raise
     metrics = _writing(execution.executedPlan()).metrics()
     return Written(*(int(metrics.apply(f"num{what}").value()) for what in ("OutputRows", "Files", "OutputBytes")))
 
@@ -120,10 +96,7 @@ def _planned(session: Any, frame: DataFrame, folder: str, how: FileFormat) -> An
     """The command, as ``DataFrameWriter.saveToV1SourceCommand`` makes it."""
     jvm = session.sparkContext._jvm
     sequence, nothing = jvm.PythonUtils.toSeq, _single(jvm.scala, "None")
-    plan = frame._jdf.logicalPlan()
-    if plan.getClass().getSimpleName() != "LogicalRDD":  # as foreachBatch gives it: a plan that has been made already
-        rdd = frame._jdf.queryExecution().toRdd()
-        plan = session._jsparkSession.internalCreateDataFrame(rdd, frame._jdf.schema(), False).logicalPlan()
+    plan = planned_once(frame)._jdf.logicalPlan()
     options = {**how.options, **COMMITTER_OPTIONS, "path": folder}
     if how.partition_by:
         options["__partition_columns"] = json.dumps(list(how.partition_by))  # DataSourceUtils.PARTITIONING_COLUMNS_KEY

@@ -1,0 +1,109 @@
+"""A Delta table: data files are written, and one commit names them. Driver only.
+
+A file that no commit names is no part of the table, and ``VACUUM`` removes it in time. The commit has an application
+id (``txn`` in Delta's protocol, *Transaction Identifiers*) of pipeline and ledger, and the batch's number as its
+version, so that it is carried out once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from onceward.engine.two_phase import CommitResult
+from onceward.ids import PipelineId
+from onceward.sinks.lake.table import LakeTable, Staged
+from onceward.spark.delta_table import DeltaTable, Shape, location_of, rows_in
+
+log = logging.getLogger(__name__)
+
+_WRITER = "onceward:"
+
+
+class Delta(LakeTable):
+    """The table at ``path``, or by that ``name`` in the session's catalog."""
+
+    def __init__(self, pipeline: PipelineId, *, path: str | None, name: str | None) -> None:
+        super().__init__(pipeline)
+        self._path = path
+        self._name = name
+        self._opened: DeltaTable | None = None
+        self._ours: set[str] = set()  # attempts whose files this process has written
+
+    def __str__(self) -> str:
+        return f"the Delta table {self._name or self._path}"
+
+    @property
+    def _table(self) -> DeltaTable:
+        """Asked for inside a batch."""
+        if self._opened is None:
+            session = SparkSession.active()
+            self._opened = DeltaTable(session, self._path or location_of(session, str(self._name)))
+        return self._opened
+
+    def check(self) -> None:
+        self._table.must_be_plain()
+
+    def chains(self) -> list[str]:
+        ours = self._writer("")
+        return [writer.removeprefix(ours) for writer in self._table.writers() if writer.startswith(ours)]
+
+    def _writer(self, chain: str) -> str:
+        return f"{_WRITER}{self._pipeline}@{chain}"
+
+    def fitting(self, frame: DataFrame) -> DataFrame:
+        return self._table.fitting(frame)
+
+    def stage(self, frame: DataFrame, name: str, number: int) -> Staged:
+        actions = self._table.write(frame)
+        self._ours.add(name)
+        return Staged(rows_in(actions), actions)
+
+    def described(self) -> dict[str, Any]:
+        shape = self._table.shape()
+        columns, partition_by = _told(shape), list(shape.partition_by)
+        return {"table": self._table.path, "id": shape.table_id, "columns": columns, "partition_by": partition_by}
+
+    def commit(self, committable: Mapping[str, Any]) -> CommitResult:
+        where, actions = str(committable["table"]), committable["staged"]
+        table = self._table if where == self._table.path else DeltaTable(SparkSession.active(), where)
+        writer, sequence = self._writer(committable["chain"]), int(committable["sequence"])
+        if table.newest(writer) >= sequence:
+            return CommitResult.ALREADY_DONE
+        if wrong := self._wrong(table, committable):
+            log.error("%s cannot have what %s has prepared: %s", self, committable["attempt"], wrong)
+            return CommitResult.LOST
+        is_new = table.commit(actions, writer, sequence, committable["attempt"], sequence)
+        return CommitResult.DONE if is_new else CommitResult.ALREADY_DONE
+
+    def _wrong(self, table: DeltaTable, committable: Mapping[str, Any]) -> str:
+        """Why readers could not read the files, if so."""
+        shape, then = table.shape(), committable
+        if shape.table_id != then["id"] or list(shape.partition_by) != then["partition_by"]:
+            return "the table was made anew since"
+        now = _told(shape)
+        if changed := [name for name, column in then["columns"].items() if now.get(name) != column]:
+            return f"its columns were changed since: {', '.join(changed)}"
+        if committable["attempt"] in self._ours:
+            return ""  # written a moment ago
+        missing = table.missing(committable["staged"])
+        return f"files are gone (by VACUUM?): {', '.join(missing[:10])}" if missing else ""
+
+    def abort(self, committable: Mapping[str, Any]) -> None:
+        self._table.remove(committable.get("staged", []))
+
+    def recover(self) -> list[dict[str, Any]]:
+        """Files that nobody has committed are nowhere listed; readers do not see them, and ``VACUUM`` removes them."""
+        return []
+
+
+def _told(shape: Shape) -> dict[str, str]:
+    """Each column's type and its place in the files."""
+    return {
+        name: json.dumps([column["type"], {k: v for k, v in column["metadata"].items() if "columnMapping" in k}])
+        for name, column in shape.columns.items()
+    }

@@ -1,0 +1,92 @@
+"""An Iceberg table: a snapshot is staged, and one commit publishes it. Driver only.
+
+The commit also notes, in a property of the table, which batch it brought: snapshots expire, and with them what Iceberg
+itself knows of what was published.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from onceward.engine.two_phase import CommitResult
+from onceward.ids import PipelineId
+from onceward.sinks.lake.table import LakeTable, Staged
+from onceward.spark.iceberg_table import IcebergTable
+
+log = logging.getLogger(__name__)
+
+_NEWEST = "onceward.newest."  # and the pipeline: "<identity of the ledger>@<number of the batch>"
+
+
+class Iceberg(LakeTable):
+    """The table ``name`` of the session's catalogs."""
+
+    def __init__(self, pipeline: PipelineId, *, name: str) -> None:
+        super().__init__(pipeline)
+        self._name = name
+        self._opened: IcebergTable | None = None
+
+    def __str__(self) -> str:
+        return f"the Iceberg table {self._name}"
+
+    @property
+    def _table(self) -> IcebergTable:
+        """Asked for inside a batch."""
+        if self._opened is None:
+            self._opened = IcebergTable(SparkSession.active(), self._name)
+        return self._opened
+
+    def check(self) -> None:
+        self._table.must_stage()
+
+    def chains(self) -> list[str]:
+        chain, _ = self._newest(self._table)
+        return [chain] if chain else []
+
+    def _newest(self, table: IcebergTable) -> tuple[str, int]:
+        """The ledger and the number of the batch that was published last."""
+        chain, _, number = (table.property(self._property) or "@-1").rpartition("@")
+        return chain, int(number)
+
+    @property
+    def _property(self) -> str:
+        return f"{_NEWEST}{self._pipeline}"
+
+    def fitting(self, frame: DataFrame) -> DataFrame:
+        return frame  # Iceberg's own writer finds out
+
+    def stage(self, frame: DataFrame, name: str, number: int) -> Staged:
+        snapshot, rows = self._table.write(frame, f"{name}/{number}")
+        return Staged(rows, [snapshot] if rows else [])
+
+    def described(self) -> dict[str, Any]:
+        return {"table": self._name, "id": self._table.id}
+
+    def commit(self, committable: Mapping[str, Any]) -> CommitResult:
+        where = str(committable["table"])
+        table = self._table if where == self._name else IcebergTable(SparkSession.active(), where)
+        chain, sequence = str(committable["chain"]), int(committable["sequence"])
+        newest_of, newest = self._newest(table)
+        if newest_of == chain and newest >= sequence:
+            return CommitResult.ALREADY_DONE
+        lost = [one for one in committable["staged"] if not table.has(one)]
+        if lost or table.id != committable["id"]:
+            log.error("%s: snapshots that %s has staged are gone: %s", self, committable["attempt"], lost or "all")
+            return CommitResult.LOST
+        table.publish(committable["staged"], {self._property: f"{chain}@{sequence}"})
+        return CommitResult.DONE
+
+    def abort(self, committable: Mapping[str, Any]) -> None:
+        staged = self._table.staged(f"{self._pipeline}@")
+        self._table.drop([one for name, one in staged.items() if _attempt(name) == committable["attempt"]])
+
+    def recover(self) -> list[dict[str, Any]]:
+        return [{"attempt": name} for name in sorted(map(_attempt, self._table.staged(f"{self._pipeline}@")))]
+
+
+def _attempt(written_as: str) -> str:
+    return written_as.rpartition("/")[0]

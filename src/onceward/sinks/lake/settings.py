@@ -1,0 +1,37 @@
+"""The settings of a sink for a table of a lake, checked when it is built, immutable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onceward.engine.policy import SinkPolicy
+from onceward.errors import ConfigurationError
+from onceward.ledger.chain import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSettings:
+    """See :class:`onceward.DeltaSink`.
+
+    :raises ConfigurationError: naming the setting and what it takes.
+    """
+
+    policy: SinkPolicy
+    ledger: Ledger
+    table: str | None
+    path: str | None
+    commit_timeout_s: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.ledger, Ledger):
+            raise ConfigurationError(
+                f"ledger={self.ledger!r} is no ledger",
+                next_step="pass ow.FolderLedger(…), ow.DatabaseLedger(…) or ow.KafkaLedger(…)",
+            )
+        if not self.commit_timeout_s >= 0:
+            raise ConfigurationError(
+                f"commit_timeout_s={self.commit_timeout_s!r} is not a number of seconds", next_step="pass 0 or more"
+            )
+        for name, value in (("table", self.table), ("path", self.path)):
+            if value is not None and (not isinstance(value, str) or not value.strip()):
+                raise ConfigurationError(f"{name}={value!r} names no table", next_step="pass its name as text")

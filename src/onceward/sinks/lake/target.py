@@ -1,0 +1,66 @@
+"""The side of a pipeline that writes to a table of a lake: a two-phase target whose tasks are Spark's own. Driver only.
+
+Called by ``engine.micro_batch``; the order of things is :mod:`onceward.engine.two_phase`'s.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from onceward.engine.target import Witness
+from onceward.engine.two_phase import TwoPhaseTarget
+from onceward.ids import AttemptId
+from onceward.ledger.record import LedgerRecord
+from onceward.sinks.lake.attempt import LakeAttempt
+from onceward.sinks.lake.settings import LakeSettings
+from onceward.sinks.lake.table import LakeTable
+from onceward.spark.computation import Computation
+
+
+class LakeTarget(TwoPhaseTarget):
+    """One run of a query, writing to one table."""
+
+    def __init__(self, settings: LakeSettings, table: LakeTable, witness: Witness) -> None:
+        policy = settings.policy
+        chain = settings.ledger.chain(policy.pipeline)
+        super().__init__(table, chain, policy, witness, commit_timeout_s=settings.commit_timeout_s)
+        self._ledger = settings.ledger.where
+        self._table = table
+        self._identity = ""
+
+    def look(self) -> list[Any]:
+        self._table.check()
+        return super().look()
+
+    def must_be_of_this_chain(self) -> None:
+        self._identity = self.chain.identity()
+        self._table.must_be_of(self._identity, str(self._ledger))
+
+    def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> LakeAttempt:
+        return LakeAttempt(
+            self._table,
+            self.kind,
+            self.chain,
+            self._policy,
+            attempt_id,
+            branch=self.branch,
+            identity=self._identity,
+            sequence=0 if newest is None else newest.sequence + 1,
+            computation=Computation(self._shuffles),
+        )
+
+    def as_recovered(self, record: LedgerRecord) -> list[Any]:
+        """An attempt is listed by its name."""
+        return [{"attempt": committable["attempt"]} for committable in self._committables(record)]
+
+
+class DeltaTarget(LakeTarget):
+    """Into a Delta table."""
+
+    kind: ClassVar[str] = "delta"
+
+
+class IcebergTarget(LakeTarget):
+    """Into an Iceberg table."""
+
+    kind: ClassVar[str] = "iceberg"

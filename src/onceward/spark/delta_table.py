@@ -1,0 +1,231 @@
+"""A Delta table, written in two steps: files that no reader sees, then the commit that names them. Driver only.
+
+``DataFrameWriter`` does both in one go. Delta's own transaction has them apart (``OptimisticTransaction.writeFiles``,
+``commit``), and the second one needs not be by the same transaction, or the same process, as the first: what it needs
+of the first is the list of actions, which Delta itself writes as JSON into its log. Readers know a file by the log
+alone. The same methods are there in Delta 4.0 to 4.4.
+
+What ``DataFrameWriter`` does before ``writeFiles`` is not done here, so that it is asked for instead: columns and their
+types are exactly the table's (:meth:`DeltaTable.fitting`), and no column is computed by the table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from onceward.errors import BadColumn, ConfigurationError, TableMissing
+from onceward.spark.planned import planned_once
+from onceward.spark.write_errors import failures_told
+
+_CLASS = "org.apache.spark.sql.delta.DeltaLog"
+_COMPUTED = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
+
+
+class Shape(NamedTuple):
+    """What a file must have been written for."""
+
+    table_id: str
+    columns: Mapping[str, Any]
+    partition_by: Sequence[str]
+    settings: Mapping[str, str]
+
+
+def location_of(session: SparkSession, name: str) -> str:
+    """The path of the table ``name`` of the session's catalog.
+
+    :raises TableMissing: there is none, or it is no Delta table.
+    """
+    try:
+        return str(session.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
+    except AnalysisException as error:
+        raise TableMissing(
+            f"{name} is no Delta table of this session: {str(error).strip().splitlines()[0]}",
+            next_step=f"create it first (CREATE TABLE {name} (…) USING delta), in a session with Delta's extension and "
+            "catalog; or pass path=",
+        ) from error
+
+
+class DeltaTable:
+    """The table at ``path``.
+
+    :raises ConfigurationError: the session has no Delta.
+    """
+
+    def __init__(self, session: SparkSession, path: str) -> None:
+        self._session: Any = session
+        jvm: Any = session.sparkContext._jvm
+        self._jvm = jvm
+        self.path = path
+        try:
+            self._jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_CLASS)
+        except Exception as error:
+            raise ConfigurationError(
+                "this Spark session has no Delta",
+                next_step='build it with ow.spark_conf("io.delta:delta-spark_2.13:4.0.0"), or the version for your '
+                'Spark, and with spark.sql.extensions="io.delta.sql.DeltaSparkSessionExtension" and '
+                'spark.sql.catalog.spark_catalog="org.apache.spark.sql.delta.catalog.DeltaCatalog"',
+            ) from error
+        self._delta = self._jvm.org.apache.spark.sql.delta
+        self._log = self._delta.DeltaLog.forTable(self._session._jsparkSession, path)
+
+    def shape(self) -> Shape:
+        """As it is now.
+
+        :raises TableMissing: there is no table.
+        """
+        snapshot = self._snapshot()
+        if snapshot.version() < 0:
+            raise TableMissing(
+                f"there is no Delta table at {self.path}",
+                next_step=f"create it first: CREATE TABLE delta.`{self.path}` (…) USING delta",
+            )
+        return _shape(snapshot.metadata())
+
+    def _snapshot(self) -> Any:
+        return self._log.startTransaction().snapshot()
+
+    def must_be_plain(self) -> None:
+        """:raises ConfigurationError: the table would have to compute columns, or forgets who has written."""
+        shape = self.shape()
+        for name, column in shape.columns.items():
+            computed = [key for key in _COMPUTED if key in column["metadata"]]
+            if computed:
+                raise ConfigurationError(
+                    f"column {name} of the Delta table {self.path} is computed by the table ({computed[0]}), which "
+                    "Onceward cannot do",
+                    next_step="compute it in the query, and write to a table with plain columns",
+                )
+        forgets = "delta.setTransactionRetentionDuration"
+        if forgets in shape.settings:
+            raise ConfigurationError(
+                f"the Delta table {self.path} has {forgets}={shape.settings[forgets]}: after that time it has "
+                "forgotten which batches it has, and could take one twice",
+                next_step=f"ALTER TABLE delta.`{self.path}` UNSET TBLPROPERTIES ('{forgets}')",
+            )
+
+    def fitting(self, frame: DataFrame) -> DataFrame:
+        """``frame`` with its columns in the table's order.
+
+        :raises BadColumn: it has others, or other types.
+        """
+        wanted = self.schema()
+        given = {field.name: field.dataType for field in frame.schema}
+        if len(given) != len(frame.columns) or given.keys() != set(wanted.names):
+            raise BadColumn(
+                f"the frame has the columns {', '.join(frame.columns)}, and the Delta table {self.path} has "
+                f"{', '.join(wanted.names)}",
+                next_step="select exactly the table's columns in the query, or ALTER TABLE … ADD COLUMN first",
+            )
+        for field in wanted:
+            if not _same(given[field.name].jsonValue(), field.dataType.jsonValue()):
+                raise BadColumn(
+                    f"column {field.name} is {given[field.name].simpleString()} in the frame, and "
+                    f"{field.dataType.simpleString()} in the Delta table {self.path}",
+                    next_step="cast it in the query: a value that does not fit is yours to decide on",
+                )
+        return frame.select([f"`{name.replace('`', '``')}`" for name in wanted.names])
+
+    def schema(self) -> StructType:
+        """Of the table, as it is now."""
+        shape = self.shape()
+        return StructType.fromJson({"type": "struct", "fields": list(shape.columns.values())})
+
+    def write(self, frame: DataFrame) -> list[str]:
+        """Write ``frame`` by one job into files that no reader knows; Delta's actions, as JSON.
+
+        :raises BadColumn, RowRefused, SendFailed: see :func:`failures_told`.
+        """
+        options = self._delta.DeltaOptions(
+            # It would have a shuffle of its own, behind the frame's plan and out of sight of those who check it.
+            self._jvm.PythonUtils.toScalaMap({"optimizeWrite": "false"}),
+            self._session._jsparkSession.sessionState().conf(),
+        )
+        with failures_told("into a Delta table", self.path):
+            written = self._log.startTransaction().writeFiles(planned_once(frame)._jdf, self._some(options))
+        return [str(written.apply(index).json()) for index in range(written.size())]
+
+    def newest(self, writer: str) -> int:
+        """The version that ``writer`` (an application id in Delta's words) has committed last; -1: none."""
+        return int(self._log.startTransaction().txnVersion(writer))
+
+    def writers(self) -> list[str]:
+        """All that have ever committed by an application id."""
+        every = self._snapshot().setTransactions()
+        return [str(every.apply(index).appId()) for index in range(every.size())]
+
+    def commit(self, actions: Sequence[str], writer: str, version: int, query_id: str, batch_id: int) -> bool:
+        """One commit of Delta's with ``actions``, and with ``version`` for ``writer``; False: that is there already.
+
+        Two that do so at once, one of them fails (``ConcurrentTransactionException``), for both have read the same.
+
+        :raises Exception: Delta's own; whether it is committed, :meth:`newest` tells.
+        """
+        transaction = self._log.startTransaction()
+        if transaction.txnVersion(writer) >= version:
+            return False
+        read = self._delta.actions.Action.fromJson
+        now = self._jvm.java.lang.Long.valueOf(self._jvm.java.lang.System.currentTimeMillis())
+        all_of_it = [*map(read, actions), self._delta.actions.SetTransaction(writer, version, self._some(now))]
+        append = self._jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+        how = getattr(self._delta, "DeltaOperations$StreamingUpdate")(append, query_id, batch_id, self._nothing())
+        transaction.commit(self._jvm.PythonUtils.toSeq(all_of_it), how)
+        return True
+
+    def missing(self, actions: Sequence[str]) -> list[str]:
+        """The files of ``actions`` that are gone."""
+        return [str(path) for path in self._paths(actions) if not self._system().exists(path)]
+
+    def remove(self, actions: Sequence[str]) -> None:
+        """The files of ``actions``, which nobody has committed."""
+        for path in self._paths(actions):
+            self._system().delete(path, False)
+
+    def _paths(self, actions: Sequence[str]) -> list[Any]:
+        path, uri = self._jvm.org.apache.hadoop.fs.Path, self._jvm.java.net.URI
+        return [path(path(self.path), path(uri(json.loads(action)["add"]["path"]))) for action in actions]
+
+    def _system(self) -> Any:
+        configuration = self._session._jsparkSession.sessionState().newHadoopConf()
+        return self._jvm.org.apache.hadoop.fs.Path(self.path).getFileSystem(configuration)
+
+    def _some(self, value: Any) -> Any:
+        return self._jvm.scala.Some(value)
+
+    def _nothing(self) -> Any:
+        return self._jvm.scala.Option.empty()
+
+
+def rows_in(actions: Sequence[str]) -> int:
+    """As counted by the tasks that have written them.
+
+    :raises ConfigurationError: the session does not let them count.
+    """
+    try:
+        return sum(int(json.loads(json.loads(action)["add"]["stats"])["numRecords"]) for action in actions)
+    except (KeyError, TypeError) as error:
+        raise ConfigurationError(
+            "Delta has not said how many rows it has written",
+            next_step="leave spark.databricks.delta.stats.collect at true",
+        ) from error
+
+
+def _shape(metadata: Any) -> Shape:
+    told = json.loads(metadata.json())["metaData"]
+    columns = {column["name"]: column for column in json.loads(told["schemaString"])["fields"]}
+    return Shape(told["id"], columns, told["partitionColumns"], told.get("configuration") or {})
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Two types, whatever they say of nulls and however they are commented."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = (one.keys() | other.keys()) - {"nullable", "containsNull", "valueContainsNull", "metadata"}
+        return all(_same(one.get(key), other.get(key)) for key in keys)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)

@@ -1,0 +1,163 @@
+"""An Iceberg table, written in two steps: a snapshot that is staged, then published. Driver only.
+
+It is what Iceberg calls *write, audit, publish*: with ``write.wap.enabled`` on the table and ``spark.wap.id`` in the
+session a write makes a snapshot which no reader finds (``SnapshotProducer.stageOnly``), and ``cherrypick`` makes it
+part of the table. Iceberg refuses to publish one id twice (``WapUtil.validateWapPublish``), and looks anew whenever
+somebody else has committed in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from onceward.errors import ConfigurationError, ReportMismatch, TableMissing
+from onceward.spark.planned import planned_once
+from onceward.spark.write_errors import failures_told
+
+_WAP_ENABLED = "write.wap.enabled"
+_WAP_ID = "spark.wap.id"
+_STAGED_AS = "wap.id"
+_PUBLISHED_AS = "published-wap-id"
+_OPTIONS = {
+    # Else Iceberg sends rows through a shuffle of its own, behind the frame's plan and out of sight of those who check
+    # it; and without the sorting that goes with it a task has a file open for each partition that it meets.
+    "use-table-distribution-and-ordering": "false",
+    "fanout-enabled": "true",
+}
+
+_CLASS = "org.apache.iceberg.spark.Spark3Util"
+
+
+class IcebergTable:
+    """The table ``name`` of the session's catalogs.
+
+    :raises ConfigurationError: the session has no Iceberg.
+    :raises TableMissing: there is no such table.
+    """
+
+    def __init__(self, session: SparkSession, name: str) -> None:
+        self._session = session
+        jvm: Any = session.sparkContext._jvm
+        self._jvm = jvm
+        self.name = name
+        try:
+            self._jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_CLASS)
+        except Exception as error:
+            raise ConfigurationError(
+                "this Spark session has no Iceberg",
+                next_step='build it with ow.spark_conf("org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0"), or '
+                "the one for your Spark, and with a catalog (spark.sql.catalog.…)",
+            ) from error
+        self._iceberg = self._jvm.org.apache.iceberg
+        try:
+            inner: Any = session
+            self._table = self._iceberg.spark.Spark3Util.loadIcebergTable(inner._jsparkSession, name)
+        except Exception as error:
+            raise TableMissing(
+                f"{name} is no Iceberg table of this session's catalogs: {str(error).strip().splitlines()[0]}",
+                next_step=f"create it first: CREATE TABLE {name} (…) USING iceberg "
+                f"TBLPROPERTIES ('{_WAP_ENABLED}'='true')",
+            ) from error
+
+    @property
+    def id(self) -> str:
+        """Which no other table has, also none that is made in its place."""
+        return str(self._table.uuid())
+
+    def property(self, name: str) -> str | None:
+        """As it is now."""
+        self._table.refresh()
+        value = self._table.properties().get(name)
+        return None if value is None else str(value)
+
+    def must_stage(self) -> None:
+        """:raises ConfigurationError: what is written to the table is seen at once."""
+        if self.property(_WAP_ENABLED) != "true":
+            raise ConfigurationError(
+                f"the Iceberg table {self.name} does not have {_WAP_ENABLED}=true, without which nothing can be "
+                "written that is not seen at once",
+                next_step=f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_WAP_ENABLED}'='true'); it changes nothing "
+                "for those who do not set spark.wap.id",
+            )
+
+    def write(self, frame: DataFrame, name: str) -> tuple[int, int]:
+        """Write ``frame`` by one job into a staged snapshot, by that name; its id, and how many rows it has.
+
+        :raises BadColumn, RowRefused, SendFailed: see :func:`failures_told`.
+        """
+        self.must_stage()
+        planned = planned_once(frame)
+        conf = planned.sparkSession.conf  # that of the query; nothing else runs in it
+        others = conf.get(_WAP_ID, None)
+        conf.set(_WAP_ID, name)
+        try:
+            with failures_told("into an Iceberg table", self.name):
+                planned.writeTo(self.name).options(**_OPTIONS).append()
+        finally:
+            if others is None:
+                conf.unset(_WAP_ID)
+            else:
+                conf.set(_WAP_ID, others)
+        if (snapshot := self._newest_as(name)) is not None:
+            return int(snapshot.snapshotId()), int(snapshot.summary().get("added-records") or 0)
+        raise ReportMismatch(
+            f"Iceberg has written to {self.name}, and no staged snapshot has the id {name}",
+            next_step=f"see that nobody changes {_WAP_ENABLED} of the table, and look at its newest snapshots: what "
+            "was written may be visible",
+        )
+
+    def _newest_as(self, name: str) -> Any:
+        """The snapshot that was just written; from the end of a list that may be long."""
+        self._table.refresh()
+        of = self._jvm.org.apache.iceberg.relocated.com.google.common.collect.Iterables
+        every = self._table.snapshots()
+        backwards = range(int(of.size(every)) - 1, -1, -1)
+        found = (one for one in (of.get(every, place) for place in backwards) if one.summary().get(_STAGED_AS) == name)
+        return next(found, None)
+
+    def staged(self, prefix: str) -> dict[str, int]:
+        """The snapshots that are staged and not published, by what they were written as."""
+        self._table.refresh()
+        ancestors = set(map(int, self._iceberg.util.SnapshotUtil.currentAncestorIds(self._table)))
+        staged: dict[str, int] = {}
+        published = set()
+        for snapshot in self._table.snapshots():
+            name, told = int(snapshot.snapshotId()), snapshot.summary()
+            if name in ancestors:
+                published.add(told.get(_PUBLISHED_AS))
+            elif str(told.get(_STAGED_AS) or "").startswith(prefix):
+                staged[str(told.get(_STAGED_AS))] = name
+        return {written_as: name for written_as, name in staged.items() if written_as not in published}
+
+    def has(self, snapshot: int) -> bool:
+        """Is it there, published or not?"""
+        self._table.refresh()
+        return self._table.snapshot(snapshot) is not None
+
+    def publish(self, snapshots: Sequence[int], properties: Mapping[str, str]) -> None:
+        """One commit, after which all of ``snapshots`` are part of the table, and it has ``properties``.
+
+        :raises Exception: Iceberg's own: one of them is published already, for instance.
+        """
+        self._table.refresh()
+        transaction = self._table.newTransaction()
+        for snapshot in snapshots:
+            transaction.manageSnapshots().cherrypick(snapshot).commit()
+        update = transaction.updateProperties()
+        for name, value in properties.items():
+            update = update.set(name, value)
+        update.commit()
+        transaction.commitTransaction()
+        inner: Any = self._session
+        inner._jsparkSession.catalog().refreshTable(self.name)  # this session's own readers
+
+    def drop(self, snapshots: Sequence[int]) -> None:
+        """Staged ones, with their files. Of one that is published the files are kept (Iceberg's own rule)."""
+        if snapshots:
+            expire = self._table.expireSnapshots().expireOlderThan(0)  # else also what the table's settings call old
+            for snapshot in snapshots:
+                expire = expire.expireSnapshotId(snapshot)
+            expire.commit()

@@ -1,0 +1,55 @@
+"""What Spark says when its own writers fail, in our words. Driver only; called by what writes files and tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import AnalysisException
+
+from onceward.errors import BadColumn, OncewardError, RowRefused, SendFailed
+from onceward.spark.row_guard import refusal
+
+_CAUSES = re.compile(r"^(?:Caused by)?: (.*)$", re.MULTILINE)
+_OUTSIDE = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
+_WORKER_DIED = "java.io.EOFException"
+_BROKEN_RULE = re.compile(r"^(?:Caused by)?: \S*InvariantViolationException: (.*)$", re.MULTILINE)  # Delta's
+
+
+@contextmanager
+def failures_told(how: str, place: str) -> Iterator[None]:
+    """Inside, one job writes.
+
+    :param how: "as parquet", say.
+    :raises BadColumn: the frame does not fit.
+    :raises RowRefused: the frame's own plan (:mod:`onceward.spark.row_guard`) or the table refuses a row.
+    :raises SendFailed: ``place`` cannot be written to.
+    :raises Exception: Spark's own, when the job fails for another reason.
+    """
+    try:
+        yield
+    except OncewardError:
+        raise
+    except AnalysisException as error:
+        raise BadColumn(
+            f"the frame cannot be written {how}: {str(error).strip().splitlines()[0]}",
+            next_step="select and cast columns in the query so that they fit",
+        ) from error
+    except Exception as error:
+        said = str(error)
+        if (refused := refusal(said)) is not None:
+            raise refused from None  # the rest is a stack trace
+        if broken := _BROKEN_RULE.search(said):
+            raise RowRefused(
+                f"{place} refuses a row: {broken[1].strip()}",
+                next_step="let the query leave such rows out or mend them, or change the table's rule",
+            ) from None
+        cause = next(reversed(_CAUSES.findall(said)), "")
+        if cause.startswith(_OUTSIDE) and not cause.startswith(_WORKER_DIED):
+            raise SendFailed(
+                f"the job that writes to {place} has failed: {cause.strip()}",
+                next_step="nothing, the batch runs again; if it repeats, see that the file system is there, has room, "
+                "and lets executors write",
+            ) from error
+        raise

@@ -1,0 +1,274 @@
+"""What may become of a table of a lake between the decision and its commit, and what its sinks refuse. On Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lake_kits import DeltaKit, IcebergKit, LakeKit
+
+import onceward as ow
+from onceward.engine.policy import SinkPolicy
+from onceward.engine.two_phase import CommitResult
+from onceward.errors import BadColumn, ConfigurationError, RowRefused, TableMissing, TargetLost
+from onceward.ids import pipeline_id
+from onceward.testing.sink_contract import FIRST, SECOND, Process, assert_holds
+
+KITS: dict[str, Callable[[Any, Path], LakeKit]] = {"delta": DeltaKit, "iceberg": IcebergKit}
+
+
+@pytest.fixture(autouse=True)
+def _in_the_lake(in_the_lake: None) -> None:
+    """As inside a batch of a query of that session."""
+
+
+@pytest.fixture(params=KITS)
+def kit(request: pytest.FixtureRequest, lake: Any, tmp_path: Path) -> Iterator[LakeKit]:
+    made = KITS[request.param](lake, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def delta(lake: Any, tmp_path: Path) -> Iterator[DeltaKit]:
+    made = DeltaKit(lake, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def iceberg(lake: Any, tmp_path: Path) -> Iterator[IcebergKit]:
+    made = IcebergKit(lake, tmp_path)
+    yield made
+    made.close()
+
+
+def decided(kit: LakeKit, values: list[str]) -> Process:
+    """A batch that is decided, and of which the process has published nothing."""
+    process = Process(kit).open()
+    process.decide(values)
+    assert kit.visible() == Counter()
+    return process
+
+
+@pytest.mark.fault("lake-published-again")
+def test_a_batch_that_the_table_has_is_not_published_again(kit: LakeKit):
+    """By an older copy, which comes late, also when the table has forgotten how it came by the batch."""
+    process = decided(kit, FIRST)
+    record = process.target.chain.newest()
+    assert record is not None
+    (committable,) = record.outputs[process.target.kind].data["committables"]
+    Process(kit).open().commit(SECOND)
+    late = kit.sink()
+    assert late.commit(committable) is CommitResult.ALREADY_DONE
+    if isinstance(kit, IcebergKit):
+        table = process.target._table._table._table
+        table.expireSnapshots().expireOlderThan(2**62).retainLast(1).commit()
+        assert late.commit(committable) is CommitResult.ALREADY_DONE
+    assert_holds(kit, FIRST + SECOND, 1)
+
+
+def test_others_append_in_between(kit: LakeKit):
+    decided(kit, FIRST)
+    theirs = kit.frame(["theirs"])
+    if isinstance(kit, DeltaKit):
+        theirs.write.format("delta").mode("append").save(kit.path)
+    else:
+        theirs.writeTo(kit.table).append()
+    Process(kit).open().commit(SECOND)
+    assert kit.visible() == Counter([*FIRST, *SECOND, "theirs"])
+
+
+@pytest.mark.fault("lake-lost")
+def test_prepared_files_that_are_gone_stop_the_pipeline_by_name(kit: LakeKit):
+    """Removed by the table's maintenance, say."""
+    decided(kit, FIRST)
+    if isinstance(kit, DeltaKit):
+        for file in Path(kit.path).glob("*.parquet"):
+            file.unlink()
+    else:
+        table = Process(kit).target._table._table
+        table.drop(list(table.staged("contract@").values()))
+    with pytest.raises(TargetLost):
+        Process(kit).open()
+    left_out = Process(kit)
+    left_out.target._policy = SinkPolicy(left_out.target._policy.pipeline, resume="keep")
+    left_out.open().commit(SECOND)
+    assert kit.visible() == Counter(SECOND)
+
+
+@pytest.mark.fault("lake-lost")
+def test_a_table_that_was_made_anew_stops_the_pipeline_by_name(kit: LakeKit):
+    decided(kit, FIRST)
+    if isinstance(kit, DeltaKit):
+        kit.lake.createDataFrame([], "value int").write.format("delta").mode("overwrite").option(
+            "overwriteSchema", "true"
+        ).save(kit.path)
+    else:
+        kit.lake.sql(f"DROP TABLE {kit.table} PURGE")
+        kit.lake.sql(f"CREATE TABLE {kit.table} (value int) USING iceberg TBLPROPERTIES ('write.wap.enabled'='true')")
+    with pytest.raises(TargetLost):
+        Process(kit).open()
+
+
+def test_what_was_staged_and_not_decided_is_dropped_with_its_files(iceberg: IcebergKit):
+    process = Process(iceberg).open()
+    process.commit(FIRST)
+    process.stage(iceberg.frame(SECOND))
+    Process(iceberg).open().commit(SECOND)
+    table = process.target._table._table
+    assert table.staged("contract@") == {}
+    assert len(files := list(data_files(iceberg))) == 2 + 2, files
+    assert_holds(iceberg, FIRST + SECOND, 1)
+
+
+def test_dropping_a_snapshot_that_was_published_takes_no_row(iceberg: IcebergKit):
+    """Nobody does so; Iceberg itself sees to it. Nor does it end what the table's settings call old."""
+    iceberg.lake.sql(f"ALTER TABLE {iceberg.table} SET TBLPROPERTIES ('history.expire.max-snapshot-age-ms'='1')")
+    process = decided(iceberg, FIRST)
+    iceberg.frame(["theirs"]).writeTo(iceberg.table).append()  # so that publishing makes another snapshot
+    table = process.target._table._table
+    staged = list(table.staged("contract@").values())
+    process.finish()
+    before = history(table)
+    table.drop(staged)
+    assert history(table) == before
+    assert iceberg.visible() == Counter([*FIRST, "theirs"])
+
+
+def test_a_session_keeps_its_own_audit_id(iceberg: IcebergKit):
+    """``spark.wap.id`` is set for one write, and is then what it was."""
+    iceberg.lake.conf.set("spark.wap.id", "mine")
+    try:
+        Process(iceberg).open().commit(FIRST)
+        assert iceberg.lake.conf.get("spark.wap.id") == "mine"
+    finally:
+        iceberg.lake.conf.unset("spark.wap.id")
+    Process(iceberg).open().commit(SECOND)
+    assert iceberg.lake.conf.get("spark.wap.id", None) is None
+    assert_holds(iceberg, FIRST + SECOND, 1)
+
+
+def test_another_ledger_is_refused(kit: LakeKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    Process(kit).open().commit(FIRST)
+    monkeypatch.setattr(type(kit), "ledger", ow.FolderLedger(tmp_path / "another"))
+    with pytest.raises(ConfigurationError, match="another ledger"):
+        Process(kit).open()
+    assert kit.visible() == Counter(FIRST)
+
+
+@pytest.mark.parametrize("columns", [["value", "1 AS more"], ["value AS another"], ["1 AS value"]])
+def test_a_frame_that_does_not_fit_is_refused_before_anything_is_written(kit: LakeKit, columns: list[str]):
+    if isinstance(kit, IcebergKit) and columns == ["1 AS value"]:
+        pytest.skip("Iceberg's writer stores numbers as text")
+    process, before = Process(kit).open(), list(data_files(kit))
+    with pytest.raises(BadColumn):
+        process.write(kit.frame(FIRST).selectExpr(*columns))
+    assert list(data_files(kit)) == before
+
+
+def test_columns_go_by_their_names(lake: Any, tmp_path: Path, kit: LakeKit):
+    add = "ADD COLUMNS (length int)"
+    lake.sql(f"ALTER TABLE delta.`{kit.path}` {add}" if isinstance(kit, DeltaKit) else f"ALTER TABLE {kit.table} {add}")
+    process = Process(kit).open()
+    process.newest = process.stage(kit.frame(["four"]).selectExpr("length(value) AS length", "value"))
+    process.attempt.commit()
+    process.finish()
+    table = lake.read.format("delta").load(kit.path) if isinstance(kit, DeltaKit) else lake.table(kit.table)
+    assert [row.asDict() for row in table.collect()] == [{"value": "four", "length": 4}]
+
+
+def test_a_rule_of_the_table_refuses_a_row_before_the_decision(delta: DeltaKit):
+    delta.lake.sql(f"ALTER TABLE delta.`{delta.path}` ADD CONSTRAINT short CHECK (length(value) < 5)")
+    process = Process(delta).open()
+    with pytest.raises(RowRefused, match="short") as refused:
+        process.write(delta.frame(["a", "a long one"]))
+    assert "a long one" not in str(refused.value)
+    process.attempt.abort()
+    assert delta.visible() == Counter()
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("SET TBLPROPERTIES ('delta.setTransactionRetentionDuration'='interval 1 days')", "forgotten which batches"),
+        ("SET TBLPROPERTIES ('delta.feature.allowColumnDefaults'='supported')", ""),
+    ],
+)
+def test_tables_that_are_not_plain_are_refused(delta: DeltaKit, statement: str, said: str):
+    delta.lake.sql(f"ALTER TABLE delta.`{delta.path}` {statement}")
+    if not said:
+        delta.lake.sql(f"ALTER TABLE delta.`{delta.path}` ALTER COLUMN value SET DEFAULT 'none'")
+        said = "computed by the table"
+    with pytest.raises(ConfigurationError, match=said):
+        Process(delta).open()
+
+
+def test_a_table_that_publishes_at_once_is_refused(iceberg: IcebergKit):
+    iceberg.lake.sql(f"ALTER TABLE {iceberg.table} UNSET TBLPROPERTIES ('write.wap.enabled')")
+    with pytest.raises(ConfigurationError, match=r"ALTER TABLE .* SET TBLPROPERTIES \('write\.wap\.enabled'='true'\)"):
+        Process(iceberg).open()
+
+
+def test_tables_that_are_not_there(lake: Any, tmp_path: Path):
+    ledger = ow.FolderLedger(tmp_path / "ledger")
+    for sink in (
+        ow.DeltaSink(path=tmp_path / "none", pipeline_id="p", ledger=ledger),
+        ow.DeltaSink(table="none_of_it", pipeline_id="p", ledger=ledger),
+        ow.IcebergSink(table="lake.none.of_it", pipeline_id="p", ledger=ledger),
+    ):
+        with pytest.raises(TableMissing, match="CREATE TABLE"):
+            sink.new_target().look()
+
+
+def test_a_delta_table_by_its_name(lake: Any, tmp_path: Path):
+    lake.sql(f"CREATE TABLE IF NOT EXISTS by_name (value string) USING delta LOCATION '{tmp_path}/by_name'")
+    sink = ow.DeltaSink(table="by_name", pipeline_id="p", ledger=ow.FolderLedger(tmp_path / "ledger"))
+    frame = lake.createDataFrame([("a",), ("b",)], "value string")
+    stream_of_one(lake, tmp_path, frame, sink)
+    try:
+        assert sorted(row["value"] for row in lake.table("by_name").collect()) == ["a", "b"]
+    finally:
+        lake.sql("DROP TABLE by_name")
+
+
+def test_a_session_without_the_formats(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Named with what it takes to have them."""
+    monkeypatch.setattr("onceward.spark.delta_table._CLASS", "org.apache.spark.sql.delta.None")
+    monkeypatch.setattr("onceward.spark.iceberg_table._CLASS", "org.apache.iceberg.None")
+    ledger = ow.FolderLedger(tmp_path / "ledger")
+    with pytest.raises(ConfigurationError, match=r"no Delta.*ow\.spark_conf"):
+        ow.DeltaSink(path=tmp_path, pipeline_id="p", ledger=ledger).new_target().look()
+    with pytest.raises(ConfigurationError, match=r"no Iceberg.*ow\.spark_conf"):
+        ow.IcebergSink(table="t", pipeline_id="p", ledger=ledger).new_target().look()
+
+
+def history(table: Any) -> list[int]:
+    """The snapshots that a reader can travel back to."""
+    table._table.refresh()
+    return [int(entry.snapshotId()) for entry in table._table.history()]
+
+
+def stream_of_one(lake: Any, folder: Path, frame: Any, sink: Any) -> None:
+    """A query that writes ``frame`` in one batch."""
+    frame.write.parquet(f"{folder}/in")
+    query = (
+        lake.readStream.schema(frame.schema)
+        .parquet(f"{folder}/in")
+        .writeStream.option("checkpointLocation", f"{folder}/checkpoint")
+        .foreachBatch(sink)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert ow.FolderLedger(folder / "ledger").chain(pipeline_id("p")).peek() is not None
+
+
+def data_files(kit: LakeKit) -> Iterator[Path]:
+    if isinstance(kit, DeltaKit):
+        return Path(kit.path).glob("*.parquet")
+    location = str(Process(kit).target._table._table._table.location())
+    return Path(location.removeprefix("file:")).glob("data/*.parquet")

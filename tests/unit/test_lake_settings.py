@@ -1,0 +1,115 @@
+"""What the sinks for tables of a lake are told: refused by name before anything is touched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import onceward as ow
+from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.ids import AttemptId, pipeline_id
+from onceward.sinks.lake.delta import Delta
+from onceward.sinks.lake.iceberg import Iceberg
+from onceward.spark.delta_table import _same, rows_in
+
+LEDGER = ow.KafkaLedger("localhost:9092")
+
+
+def delta(**settings: Any) -> ow.DeltaSink:
+    return ow.DeltaSink(**{"path": "/tables/orders", "pipeline_id": "orders", "ledger": LEDGER, **settings})
+
+
+def iceberg(**settings: Any) -> ow.IcebergSink:
+    return ow.IcebergSink(**{"table": "lake.shop.orders", "pipeline_id": "orders", "ledger": LEDGER, **settings})
+
+
+@pytest.mark.parametrize("make", [delta, iceberg])
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("pipeline_id", "an id with blanks"),
+        ("ledger", "localhost:9092"),
+        ("resume", "start"),
+        ("batch_attempts", 0),
+        ("commit_timeout_s", -1),
+        ("commit_timeout_s", float("nan")),
+        ("batch_timeout_s", 0),
+    ],
+)
+def test_a_wrong_setting_is_named(make: Any, setting: str, value: object):
+    with pytest.raises(ConfigurationError, match=setting):
+        make(**{setting: value})
+
+
+def test_a_table_is_named_once():
+    with pytest.raises(ContradictoryOptions, match=r"path= or by table="):
+        delta(table="orders")
+    with pytest.raises(ContradictoryOptions, match=r"path= or by table="):
+        delta(path=None)
+    with pytest.raises(ConfigurationError, match="table=' '"):
+        iceberg(table=" ")
+    with pytest.raises(ConfigurationError, match="path=''"):
+        delta(path="")
+    assert repr(delta(path=Path("/tables/orders"))) == "DeltaSink(pipeline_id='orders', path='/tables/orders')"
+    assert repr(iceberg()) == "IcebergSink(pipeline_id='orders', table='lake.shop.orders')"
+
+
+def test_a_fan_out_takes_them_at_different_places_only():
+    ow.FanOut({"one": delta(), "other": iceberg()})
+    with pytest.raises(ContradictoryOptions, match="same place"):
+        ow.FanOut({"one": delta(), "other": delta()})
+
+
+def test_attempts_of_two_branches_have_two_names():
+    table = Iceberg(pipeline_id("orders"), name="t")
+    assert table.name(AttemptId(3, 4), "") == "orders@3.4"
+    assert table.name(AttemptId(3, 4), "archive") == "orders@3.4-archive"
+
+
+def test_a_writer_is_of_one_pipeline_and_one_ledger():
+    """``orders@…`` is no prefix of another pipeline's: no id has an ``@``."""
+    table = Delta(pipeline_id("orders"), path="/p", name=None)
+    assert table._writer("a").startswith(table._writer(""))
+    assert not Delta(pipeline_id("orders-too"), path="/p", name=None)._writer("a").startswith(table._writer(""))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("long", "long", True),
+        ("long", "integer", False),
+        ("decimal(10,2)", "decimal(10,3)", False),
+        (
+            {"type": "array", "elementType": "long", "containsNull": True},
+            {"type": "array", "elementType": "long", "containsNull": False},
+            True,
+        ),
+        (
+            {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {}}]},
+            {"type": "struct", "fields": [{"name": "b", "type": "long", "nullable": True, "metadata": {}}]},
+            False,
+        ),
+        (
+            {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {"x": 1}}]},
+            {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": False, "metadata": {}}]},
+            True,
+        ),
+        ({"type": "struct", "fields": []}, "long", False),
+    ],
+)
+def test_types_are_the_same_whatever_they_say_of_nulls(one: Any, other: Any, same: bool):
+    assert _same(one, other) is same
+
+
+def test_rows_are_counted_or_it_is_said_why_not():
+    def action(stats: Any) -> str:
+        return json.dumps({"add": {"path": "x", "stats": stats}})
+
+    assert rows_in([]) == 0
+    assert rows_in([action(json.dumps({"numRecords": 2})), action(json.dumps({"numRecords": 3}))]) == 5
+    for wrong in (action(None), json.dumps({"add": {"path": "x"}}), json.dumps({"cdc": {}})):
+        with pytest.raises(ConfigurationError, match=r"stats\.collect"):
+            rows_in([wrong])
