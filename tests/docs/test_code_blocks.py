@@ -267,7 +267,7 @@ def test_the_lake_page_runs(reader: Reader, lake: Any):
     for block in blocks:
         reader.run(block, block.text.replace("delta.`/data/", f"delta.`{reader.folder}/"))
     for table in ("in_delta", "in_iceberg"):
-        assert sorted(row["person"] for row in reader.names[table].collect()) == sorted(reader.fed)
+        assert sorted(row["person"] for row in reader.names[table].collect()) == sorted(reader.fed), table
 
 
 def test_the_readmes_job_runs(reader: Reader):
