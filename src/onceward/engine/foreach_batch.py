@@ -149,7 +149,7 @@ class ForeachBatchSink(ABC):
         self._earlier_runs: set[str] = set()
         self._resumed_in: str | None = None
 
-    is_atomic: ClassVar[bool] = False
+    is_atomic: bool = False
     """Is the target's own commit the decision? Else it is the ledger's."""
 
     writes_to: Hashable = None

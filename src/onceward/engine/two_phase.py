@@ -28,7 +28,7 @@ from onceward import events
 from onceward.engine import task_job
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Prepared, Target, Witness, Write, ids_of, of_another_sink
-from onceward.engine.task_writer import TaskResult, TaskWriter
+from onceward.engine.task_writer import OpenWriter, TaskResult, TaskWriter
 from onceward.engine.time_limit import TimeLimit
 from onceward.errors import ConfigurationError, LedgerUnreadable, OncewardError, Recovery, TargetLost, Unfinished
 from onceward.ids import AttemptId, BatchId, PipelineId, TaskAttempt
@@ -80,13 +80,17 @@ class Task(NamedTuple):
         return f"{self.pipeline}@{batch}-{owner}.{number}-{self.frame}-{self.partition_id}.{self.task_attempt_id}"
 
 
-class Committer(Protocol):
-    """What is written, and how it is made visible; :class:`onceward.TwoPhaseCommitSink` has the words on each."""
-
-    committable_version: ClassVar[int]
+class Beginner(Protocol):
+    """What is pickled for the tasks."""
 
     def begin(self, task: Task) -> TaskWriter:
         """In a task."""
+
+
+class Committer(Beginner, Protocol):
+    """What is written, and how it is made visible; :class:`onceward.TwoPhaseCommitSink` has the words on each."""
+
+    committable_version: ClassVar[int]
 
     def commit(self, committable: Any) -> CommitResult | None:
         """In the driver, after the decision."""
@@ -292,13 +296,15 @@ class TwoPhaseAttempt(Attempt):
 
     def write(self, write: Write, running: RunningBatch) -> int:
         with events.step(events.SEND, **ids_of(self._policy.pipeline, running), **self.ids):
-            opening = OpenTaskWriter(
-                self._committer, self._policy.pipeline, running.batch, self.id, frame=len(self._results)
-            )
+            opening = self._opening(write, running, len(self._results))
             results: list[TaskResult] = []
             self._results.append(results)  # before they are looked at: what is prepared can be dropped then
             task_job.run(write.frame, opening, self._computation, self._limit, results)
         return sum(result.rows for result in results)
+
+    def _opening(self, write: Write, running: RunningBatch, frame: int) -> OpenWriter:
+        """What opens the writers of the batch's frame number ``frame``."""
+        return OpenTaskWriter(self._committer, self._policy.pipeline, running.batch, self.id, frame)
 
     def prepared(self) -> Prepared:
         self._computation.must_be_one()
@@ -343,9 +349,9 @@ def drop(committer: Committer, committable: Any, pipeline: PipelineId) -> None:
 
 @dataclass(frozen=True)
 class OpenTaskWriter:
-    """Opens the committer's writer in each task attempt."""
+    """Opens the writer in each task attempt."""
 
-    committer: Committer
+    committer: Beginner
     pipeline: PipelineId
     batch: BatchId
     attempt: AttemptId
