@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 from pyspark.sql.types import DataType
 
 from onceward.engine.task_writer import OpenWriter
+from onceward.engine.two_phase import Beginner
 from onceward.ledger.database import Session
 from onceward.sinks.database.columns import Column, Table, Written
 from onceward.sinks.database.rows import Merge, Rows
@@ -78,11 +79,54 @@ class Catalogue(Protocol):
         """The tables of a schema whose names begin so."""
 
 
+class PreparedWords(Protocol):
+    """How transactions are ended that tasks have prepared. Sessions are those of :meth:`each_by_itself`."""
+
+    longest_pipeline: int
+    """How long a pipeline's id may be, so that all its transactions have names that the server takes."""
+    create_markers: str
+    """The table of markers, ``{table}``, if it is missing."""
+
+    def each_by_itself(self, session: Session) -> None:
+        """From now on each statement is a transaction of its own."""
+
+    def must_keep(self, session: Session) -> None:
+        """
+        :raises ConfigurationError: by its settings the server keeps no prepared transactions.
+        :raises AccessDenied: this login may not list them.
+        """
+
+    def listed(self, session: Session, beginning: str) -> list[str]:
+        """The names of those that are prepared, and begin so."""
+
+    def commit(self, session: Session, name: str) -> bool:
+        """False where the server knows none of that name that this session may end."""
+
+    def roll_back(self, session: Session, name: str) -> bool:
+        """The same."""
+
+
+class Beside(NamedTuple):
+    """What is beside the table that a task writes to.
+
+    :cvar ledger: the ledger's table, if it is in this database.
+    :cvar markers: the table of markers, in SQL.
+    :cvar home: the schema that has it, where this login may create tables.
+    :cvar mark: the chain's, in names of transactions.
+    """
+
+    ledger: str
+    markers: str
+    home: str
+    mark: str
+
+
 class Dialect(ABC):
     """See the module. Driver only."""
 
     statements: Statements
     catalogue: Catalogue
+    prepared: PreparedWords
 
     text: ClassVar[str]
     """What a string is staged as."""
@@ -112,6 +156,15 @@ class Dialect(ABC):
     @abstractmethod
     def open_staging(self, connection: Session, schema: str, name: str, staged: Mapping[str, str]) -> OpenWriter:
         """For tasks: with the address, login and password of ``connection``."""
+
+    @abstractmethod
+    def open_transactions(
+        self, session: Session, beside: Beside, staged: Mapping[str, str], table: Table, written: Sequence[Written]
+    ) -> Beginner:
+        """For tasks, each of which writes straight into ``table``, in a transaction of its own, and prepares it.
+
+        :raises BadColumn: a column that has to be staged first, where this server could not do that in between.
+        """
 
     def bring(self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table) -> None:  # noqa: B027
         """Ahead of the transaction that decides: rows that the driver has, for :meth:`held_rows`."""

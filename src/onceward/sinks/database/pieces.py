@@ -32,8 +32,9 @@ class PieceWriter(TaskWriter):
         if self._bytes >= _PIECE_BYTES:
             self._send_all()
 
-    def pre_commit(self) -> None:
+    def pre_commit(self) -> str | None:
         self._send_all()
+        return None
 
     def _send_all(self) -> None:
         rows, self._rows, self._bytes = [part for part in self._rows if part.num_rows], [], 0
@@ -67,6 +68,22 @@ class KeptSessions(Generic[S]):
             self.kept[said] = connect()
         self.kept[said] = self.kept.pop(said)
         return self.kept[said]
+
+    def lent(self, said: str, connect: Callable[[], S]) -> S:
+        """The same, and nobody else gets it before :meth:`give_back`: a task that was left in the middle of a
+        transaction shall not share it with the next one."""
+        session = self.of(said, connect)
+        del self.kept[said]
+        return session
+
+    def give_back(self, said: str, session: S) -> None:
+        """What was :meth:`lent`, with nothing open in it."""
+        self.forget(said)
+        self.kept[said] = session
+
+    def give_up(self, session: S) -> None:
+        """What was :meth:`lent`, in the middle of something."""
+        self._give_up(session)
 
     def forget(self, said: str) -> None:
         """It may be in the middle of something."""

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from onceward.engine.policy import SinkPolicy, one_of, whole_number
 from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.ledger.chain import Ledger
 from onceward.ledger.table import DatabaseLedger
 from onceward.sinks.database.dialect import Dialect
 from onceward.sinks.database.dialects import dialect_of
@@ -15,6 +16,9 @@ from onceward.sinks.database.dialects import dialect_of
 Mode = Literal["append", "upsert", "changes"]
 
 TABLE_COLUMN = "table"
+
+MARKERS = "onceward_prepared"
+"""A table with the name of each prepared transaction that was committed, until its batch is finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,9 @@ class DatabaseSinkSettings:
     op_column: str
     driver_records: int
     driver_bytes: int
+    xa: bool = False
+    another_ledger: Ledger | None = None
+    commit_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
         one_of("mode", self.mode, get_args(Mode))
@@ -62,11 +69,60 @@ class DatabaseSinkSettings:
                 next_step="pass order_by=, a column or several that grow from change to change of one key, such as the "
                 "source's offset",
             )
+        if self.xa:
+            self._must_be_prepared()
+        elif self.another_ledger is not None:
+            raise ContradictoryOptions(
+                "ledger= is for xa=True; else the ledger is a table of the same database, for it becomes true with the "
+                "rows",
+                next_step="leave it out, and name the ledger's table by ledger_table= if need be",
+            )
+
+    def _must_be_prepared(self) -> None:
+        if self.mode != "append":
+            raise ContradictoryOptions(
+                f'xa=True adds rows, and mode="{self.mode}" replaces some: tasks that meet one key would wait for each '
+                "other until the batch is decided, which waits for them",
+                next_step='use mode="append" with it, or leave xa= out',
+            )
+        if self.table is None:
+            raise ContradictoryOptions(
+                "xa=True writes straight into one table, and table= names none",
+                next_step="pass table=, or leave xa= out to write to several tables by the column "
+                f"{TABLE_COLUMN!r}; several sinks may be one ow.FanOut",
+            )
+        if self.another_ledger is not None and not isinstance(self.another_ledger, Ledger):
+            raise ConfigurationError(
+                f"ledger={self.another_ledger!r} is no ledger",
+                next_step="pass ow.FolderLedger(…), ow.DatabaseLedger(…) or ow.KafkaLedger(…)",
+            )
+        if not self.commit_timeout_s >= 0:
+            raise ConfigurationError(
+                f"commit_timeout_s={self.commit_timeout_s!r} is not a number of seconds", next_step="pass 0 or more"
+            )
+        longest = self.dialect.prepared.longest_pipeline
+        if len(self.policy.pipeline) > longest:
+            raise ConfigurationError(
+                f"pipeline_id has {len(self.policy.pipeline)} characters; with xa=True it is in the names of "
+                f"transactions, where there is room for {longest}",
+                next_step="choose a shorter one, or leave xa= out",
+            )
 
     @property
     def dialect(self) -> Dialect:
         """Of the server that the url names."""
         return dialect_of(self.ledger.database)
+
+    @property
+    def decided_in(self) -> Ledger:
+        """With ``xa``: where decisions are kept."""
+        return self.ledger if self.another_ledger is None else self.another_ledger
+
+    @property
+    def markers(self) -> str:
+        """With ``xa``: the table of markers, beside the ledger's table, or where that would be."""
+        schema, dot, _ = self.ledger.table.rpartition(".")
+        return f"{schema}{dot}{MARKERS}"
 
     @property
     def control_columns(self) -> tuple[str, ...]:

@@ -10,11 +10,13 @@ from pyspark.sql import DataFrame
 from onceward.engine.foreach_batch import ForeachBatchSink, must_be_a_frame
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Target, Write
-from onceward.errors import BadColumn
+from onceward.errors import BadColumn, UnsupportedQuery
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.ledger.admission import Resume
+from onceward.ledger.chain import Ledger
 from onceward.ledger.table import DEFAULT_TABLE, DatabaseLedger
 from onceward.sinks.database.columns import staged_columns
+from onceward.sinks.database.prepared_target import PreparedTarget
 from onceward.sinks.database.settings import TABLE_COLUMN, DatabaseSinkSettings, Mode, names
 from onceward.sinks.database.target import DatabaseTarget
 
@@ -57,6 +59,14 @@ class DatabaseSink(ForeachBatchSink):
     :param driver_records: a batch of a query without state that spans at most so many source records is written by the
         driver, without Python workers and staging. 0: never.
     :param driver_bytes: the driver goes on to do so as long as batches have at most so many bytes. 0: never.
+    :param xa: each task writes straight into the table, in a transaction of its own, and prepares it; the ledger record
+        decides, and then each is committed. Rows are written once, and seen task by task. Only for ``mode="append"``
+        into one ``table``. PostgreSQL must have ``max_prepared_transactions`` of at least the tasks of a batch; on
+        MySQL the login needs XA_RECOVER_ADMIN.
+    :param ledger: with ``xa``: where decisions are kept, ``ow.DatabaseLedger``, ``ow.KafkaLedger``,
+        ``ow.FolderLedger``; None: ``ledger_table`` of the same database.
+    :param commit_timeout_s: with ``xa``: how long transactions are tried to be committed without progress before the
+        query fails with :class:`~onceward.errors.Unfinished`; started again it goes on with them first.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
     """
 
@@ -79,6 +89,9 @@ class DatabaseSink(ForeachBatchSink):
         batch_timeout_s: float | None = None,
         driver_records: int = 10_000,
         driver_bytes: int = 4 << 20,
+        xa: bool = False,
+        ledger: Ledger | None = None,
+        commit_timeout_s: float = 60.0,
     ) -> None:
         self.settings = DatabaseSinkSettings(
             policy=SinkPolicy(
@@ -95,14 +108,24 @@ class DatabaseSink(ForeachBatchSink):
             op_column=op_column,
             driver_records=driver_records,
             driver_bytes=driver_bytes,
+            xa=xa,
+            another_ledger=ledger,
+            commit_timeout_s=commit_timeout_s,
         )
-        where = (self.settings.ledger.where, self.settings.policy.pipeline)
+        self.is_atomic = not xa
+        where = (self.settings.decided_in.where, self.settings.policy.pipeline)
         super().__init__(self.settings.policy, where=where, settings=self.settings)
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         must_be_a_frame(frame)
         dialect = self.settings.dialect
         staged = staged_columns(frame.schema, dialect.staged)
+        if self.settings.xa and where not in (None, self.settings.table):
+            raise UnsupportedQuery(
+                f"batch.write(…, table={where!r}): with xa=True a sink writes to its own table, {self.settings.table}",
+                next_step="leave table= out, and write to several tables by several sinks in an ow.FanOut; or leave "
+                "xa= out",
+            )
         table = self.settings.table if where is None else where
         if table is None and staged.get(TABLE_COLUMN) != dialect.text:
             raise BadColumn(
@@ -112,8 +135,10 @@ class DatabaseSink(ForeachBatchSink):
         return Write(frame, table)
 
     def _new_target(self, policy: SinkPolicy) -> Target:
-        return DatabaseTarget(replace(self.settings, policy=policy))
+        settings = replace(self.settings, policy=policy)
+        return PreparedTarget(settings) if settings.xa else DatabaseTarget(settings)
 
     def __repr__(self) -> str:
         where, policy = self.settings.table or f"column {TABLE_COLUMN!r}", self.settings.policy
-        return f"DatabaseSink(pipeline_id={policy.pipeline!r}, table={where}, mode={self.settings.mode!r})"
+        xa = ", xa=True" if self.settings.xa else ""
+        return f"DatabaseSink(pipeline_id={policy.pipeline!r}, table={where}, mode={self.settings.mode!r}{xa})"

@@ -10,12 +10,13 @@ import pyarrow as pa
 from pyspark.sql.types import DataType
 
 from onceward.engine.task_writer import OpenWriter
+from onceward.engine.two_phase import Beginner
 from onceward.errors import ConfigurationError, RowRefused
 from onceward.ledger.database import Session
 from onceward.ledger.mysql import SORTED_BYTES, MySQL
 from onceward.sinks.database.columns import Column, Table, Written
-from onceward.sinks.database.dialect import Dialect, quoted_pair
-from onceward.sinks.database.mysql import catalogue, statements, types
+from onceward.sinks.database.dialect import Beside, Dialect, quoted_pair
+from onceward.sinks.database.mysql import catalogue, prepared, statements, types
 from onceward.sinks.database.mysql.loading import load
 from onceward.sinks.database.mysql.refusals import named
 from onceward.sinks.database.mysql.staging import OpenStagingWriter
@@ -29,6 +30,7 @@ class MySQLDialect(Dialect):
 
     statements = statements
     catalogue = catalogue
+    prepared = prepared
     text = types.TEXT
     wide = (types.TEXT, "longblob")
     staging_outlives = True
@@ -55,6 +57,11 @@ class MySQLDialect(Dialect):
 
     def open_staging(self, connection: Session, schema: str, name: str, staged: Mapping[str, str]) -> OpenWriter:
         return OpenStagingWriter(self._said, quoted_pair(statements, schema, name))
+
+    def open_transactions(
+        self, session: Session, beside: Beside, staged: Mapping[str, str], table: Table, written: Sequence[Written]
+    ) -> Beginner:
+        return prepared.landing(self._said, beside, table, written)
 
     def bring(self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table) -> None:
         """Into a table of the session's own. With GTIDs some servers make and drop those outside transactions only."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -30,12 +30,24 @@ def load(session: Session, sql_name: str, rows: pa.Table, task: int, first: int)
     """
     numbered = rows.append_column(TASK, pa.repeat(pa.scalar(task, pa.int64()), rows.num_rows))
     numbered = numbered.append_column(ROW, pa.array(range(first, first + rows.num_rows), pa.int64()))
-    columns = ", ".join(quoted(name) for name in numbered.column_names)
-    with _readable(lines(numbered)) as path, may_load(session):
+    load_straight(session, sql_name, numbered)
+
+
+def load_straight(session: Session, sql_name: str, rows: pa.Table, converted: Collection[str] = ()) -> None:
+    """``rows`` into columns of the same names.
+
+    :param converted: the columns that take texts as such, and no bytes.
+    :raises RowRefused: a value that the server has not.
+    """
+    places = {name: f"@onceward_{number}" for number, name in enumerate(rows.column_names) if name in converted}
+    columns = ", ".join(places.get(name) or quoted(name) for name in rows.column_names)
+    texts = ", ".join(f"{quoted(name)} = CONVERT({place} USING utf8mb4)" for name, place in places.items())
+    with _readable(lines(rows)) as path, may_load(session):
         # binary: texts as they are, and the column says whether they are some.
         loaded = session.execute(
             f"LOAD DATA LOCAL INFILE %s INTO TABLE {sql_name} CHARACTER SET binary "
-            f"FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' LINES TERMINATED BY '\\n' ({columns})",
+            f"FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' LINES TERMINATED BY '\\n' ({columns})"
+            + (f" SET {texts}" if texts else ""),
             (path,),
         ).rowcount
     if loaded != rows.num_rows:

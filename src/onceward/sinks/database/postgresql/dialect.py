@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 from pyspark.sql.types import DataType
 
 from onceward.engine.task_writer import OpenWriter
+from onceward.engine.two_phase import Beginner
 from onceward.ledger.database import Session
 from onceward.sinks.database.columns import Column, Table, Written
-from onceward.sinks.database.dialect import Dialect
-from onceward.sinks.database.postgresql import catalogue, statements, types
+from onceward.sinks.database.dialect import Beside, Dialect
+from onceward.sinks.database.postgresql import catalogue, prepared, statements, types
 from onceward.sinks.database.postgresql.refusals import named
 from onceward.sinks.database.postgresql.staging import OpenStagingWriter
 from onceward.sinks.database.rows import Rows, values_of
@@ -26,6 +27,7 @@ class PostgreSQLDialect(Dialect):
 
     statements = statements
     catalogue = catalogue
+    prepared = prepared
     text = "text"
     wide = ("text", "bytea")
     staging_outlives = False
@@ -41,6 +43,11 @@ class PostgreSQLDialect(Dialect):
 
     def open_staging(self, connection: Session, schema: str, name: str, staged: Mapping[str, str]) -> OpenWriter:
         return OpenStagingWriter(connection_words(connection), schema, name)
+
+    def open_transactions(
+        self, session: Session, beside: Beside, staged: Mapping[str, str], table: Table, written: Sequence[Written]
+    ) -> Beginner:
+        return prepared.landing(session, connection_words(session), beside, staged, table, written)
 
     def held_rows(self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None) -> Rows:
         mine = rows if only is None else rows.filter(pc.equal(rows.column(only[0]), only[1]))

@@ -53,20 +53,20 @@ class StagingWriter(PieceWriter):
         self._connection: Any = None
 
     def _send(self, rows: list[pa.RecordBatch]) -> None:
-        table = pa.Table.from_batches([_widened(part) for part in rows])
+        table = pa.Table.from_batches([widened(part) for part in rows])
         table = table.append_column(TASK, pa.repeat(pa.scalar(self._task, pa.int64()), table.num_rows))
         if self._connection is None:
-            with named("connecting to the database from a task", *_errors()):
-                self._connection = sessions.of(self._spec.connection, lambda: _connect(self._spec.connection))
+            with named("connecting to the database from a task", *errors()):
+                self._connection = sessions.of(self._spec.connection, lambda: connect(self._spec.connection))
         try:
-            with named("copying rows to the staging table", *_errors()), self._connection.cursor() as cursor:
+            with named("copying rows to the staging table", *errors()), self._connection.cursor() as cursor:
                 cursor.adbc_ingest(self._spec.table, table, mode="append", db_schema_name=self._spec.schema)
         except BaseException:
             sessions.forget(self._spec.connection)  # it may be in the middle of a COPY, with a lock on the table
             raise
 
 
-def _widened(rows: pa.RecordBatch) -> pa.RecordBatch:
+def widened(rows: pa.RecordBatch) -> pa.RecordBatch:
     """PostgreSQL has no integer of one byte.
 
     :raises RowRefused: a date or time that it has not; the binary COPY would make another of it, or infinity.
@@ -93,29 +93,29 @@ _TIMES = {"date": (-2_440_588, 2_145_000_000), "timestamp": (-210_866_803_200_00
 """Days and microseconds from 1970 on: from 4713 BC, the server's first day, to the year 5,874,000, or Arrow's end."""
 
 
-def _connect(said: str) -> Any:
+def connect(said: str) -> Any:
     connection = _driver().connect(said, autocommit=True)
     # Whether a piece outlives a crash is found out when it is moved.
     for statement in (*PINNED, "SET statement_timeout = 0", "SET synchronous_commit = off"):
-        _execute(connection, statement)
+        execute(connection, statement)
     return connection
 
 
 def _answers(connection: Any) -> bool:
     try:
-        _execute(connection, "SELECT 1")
-    except _errors():
+        execute(connection, "SELECT 1")
+    except errors():
         return False
     return True
 
 
-def _execute(connection: Any, statement: str) -> None:
+def execute(connection: Any, statement: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(statement)
 
 
 def _give_up(connection: Any) -> None:
-    with suppress(*_errors()):
+    with suppress(*errors()):
         connection.close()
 
 
@@ -133,5 +133,5 @@ def _driver() -> Any:
     return driver
 
 
-def _errors() -> tuple[type[Exception], ...]:
+def errors() -> tuple[type[Exception], ...]:
     return (_driver().Error,)

@@ -1,0 +1,105 @@
+"""Prepared transactions in MySQL and MariaDB: how the driver ends them, and what it tells tasks. Driver only.
+
+Sources: *XA Transactions* in MySQL's manual and in MariaDB's. A name has two parts of up to 64 bytes. What is prepared
+outlasts its session from MySQL 5.7.7 and MariaDB 10.5 on (MDEV-742), so on each server that the ledger's module takes.
+Another session may end it once the one that prepared it is gone: until then it is listed, and yet unknown (XAER_NOTA).
+MySQL lists only for who has XA_RECOVER_ADMIN. Its list is asked for in hexadecimal digits, for names of others may be
+no texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onceward.errors import AccessDenied, BadColumn
+from onceward.ledger.database import Session
+from onceward.sinks.database.columns import Table, Written
+from onceward.sinks.database.dialect import Beside
+from onceward.sinks.database.mysql.preparing import FORMAT, Landing, xid
+from onceward.sinks.database.transaction_names import MARK_LENGTH
+
+_MOST_BYTES = 64
+longest_pipeline = _MOST_BYTES - 1 - MARK_LENGTH  # the first part is <pipeline>@<mark>
+
+create_markers = """
+CREATE TABLE IF NOT EXISTS {table} (
+    pipeline varchar(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    name varchar(200) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    PRIMARY KEY (pipeline, name)
+) ENGINE = InnoDB"""
+
+_UNKNOWN = 1397  # XAER_NOTA
+_NOT_ALLOWED = (1227, 1401)  # ER_SPECIFIC_ACCESS_DENIED_ERROR, XAER_RMERR
+
+
+def each_by_itself(session: Session) -> None:
+    """From now on each statement is a transaction of its own: XA COMMIT may not be within another one."""
+    session.execute("SET autocommit = 1")
+
+
+def must_keep(session: Session) -> None:
+    """:raises AccessDenied: this login may not list prepared transactions."""
+    import pymysql
+
+    try:
+        listed(session, "")
+    except pymysql.MySQLError as error:
+        if error.args[0] not in _NOT_ALLOWED:
+            raise
+        raise AccessDenied(
+            f"the login of the sink's url may not list prepared transactions, and with xa=True each task of a batch "
+            f"prepares one: {error.args[1]}",
+            next_step="GRANT XA_RECOVER_ADMIN ON *.* to it, or leave xa= out",
+        ) from error
+
+
+def listed(session: Any, beginning: str) -> list[str]:
+    """The names of those that are prepared, and begin so."""
+    found = session.execute("XA RECOVER" if session.is_mariadb else "XA RECOVER CONVERT XID")
+    names = []
+    for kind, first, _, data in found:
+        text = data if isinstance(data, bytes) else bytes.fromhex(str(data).removeprefix("0x"))
+        if int(kind) == FORMAT and text.isascii():
+            names.append(f"{text[: int(first)].decode()}-{text[int(first) :].decode()}")
+    return [name for name in names if name.startswith(beginning)]
+
+
+def commit(session: Session, name: str) -> bool:
+    """False where the server knows none of that name that this session may end."""
+    return _ended(session, "COMMIT", name)
+
+
+def roll_back(session: Session, name: str) -> bool:
+    """The same."""
+    return _ended(session, "ROLLBACK", name)
+
+
+def _ended(session: Session, how: str, name: str) -> bool:
+    import pymysql
+
+    try:
+        session.execute(f"XA {how} {xid(name)}")
+    except pymysql.MySQLError as error:
+        if error.args[0] == _UNKNOWN:
+            return False
+        raise
+    return True
+
+
+def landing(said: Mapping[str, Any], beside: Beside, table: Table, written: Sequence[Written]) -> Landing:
+    """What tasks are told.
+
+    :param said: what PyMySQL needs to connect.
+    :raises BadColumn: a column of another character set, as which the server would take the bytes of a text.
+    """
+    for column in written:
+        if column.charset:
+            raise BadColumn(
+                f"column {column.name!r} of table {table.name} is kept in {column.charset}, and with xa=True texts go "
+                "straight into the table, as utf8mb4",
+                next_step=f"ALTER TABLE {table.sql} CONVERT TO CHARACTER SET utf8mb4; or leave xa= out",
+            )
+    kinds = {column.name: column.type for column in table.columns}
+    texts = frozenset(column.name for column in written if kinds[column.name] == "json")
+    return Landing(said, table, tuple(written), texts, beside.ledger, beside.markers, beside.mark)

@@ -1,0 +1,39 @@
+"""What prepared transactions are called. Pure; executors, and the driver.
+
+``<pipeline>@<mark>-<owner>.<number>-<frame>-<partition>.<task attempt>``: no two task attempts share a name, for an
+attempt at a batch has one that no other of its chain has. No pipeline's id has an ``@``, so that all of a pipeline
+begin alike and nobody else's do. The mark tells chains apart: what another ledger's pipeline of the same id has
+prepared is not ours to drop. Servers take names of some length only, so that a pipeline's id that is too long for that
+is refused when the sink is built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from onceward.engine.two_phase import Task
+from onceward.ids import AttemptId, PipelineId
+
+MARK_LENGTH = 8
+
+
+def mark_of(identity: str) -> str:
+    """Of the chain with that identity."""
+    return hashlib.sha256(identity.encode()).hexdigest()[:MARK_LENGTH]
+
+
+def of_pipeline(pipeline: PipelineId) -> str:
+    """How all names of a pipeline begin."""
+    return f"{pipeline}@"
+
+
+def of_attempt(pipeline: PipelineId, mark: str, attempt: AttemptId) -> str:
+    """How all names of an attempt at a batch begin."""
+    owner, number = attempt
+    return f"{of_pipeline(pipeline)}{mark}-{owner}.{number}-"
+
+
+def name_of(task: Task, mark: str) -> str:
+    """Of a task attempt's transaction."""
+    beginning = of_attempt(task.pipeline, mark, task.attempt)
+    return f"{beginning}{task.frame}-{task.partition_id}.{task.task_attempt_id}"
