@@ -59,7 +59,7 @@ def kafka() -> Iterator[LocalKafka]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[LocalPostgres]:
     """One server for all tests of a worker; each takes a table, or a pipeline, of its own."""
-    with LocalPostgres() as server:
+    with LocalPostgres({"max_prepared_transactions": "64"}) as server:
         yield server
 
 
