@@ -161,10 +161,7 @@ class Dialect(ABC):
     def open_transactions(
         self, session: Session, beside: Beside, staged: Mapping[str, str], table: Table, written: Sequence[Written]
     ) -> Beginner:
-        """For tasks, each of which writes straight into ``table``, in a transaction of its own, and prepares it.
-
-        :raises BadColumn: a column that has to be staged first, where this server could not do that in between.
-        """
+        """For tasks, each of which writes straight into ``table``, in a transaction of its own, and prepares it."""
 
     def bring(self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table) -> None:  # noqa: B027
         """Ahead of the transaction that decides: rows that the driver has, for :meth:`held_rows`."""

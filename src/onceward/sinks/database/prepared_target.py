@@ -9,13 +9,15 @@ On top of what every two-phase target does (:mod:`onceward.engine.two_phase`), i
 3. The ledger record names the transactions: the decision. Then each is committed.
 4. Markers of a finished batch are removed before the next attempt.
 
-What if a task that was given up prepares its transaction late, when its attempt is aborted? Nothing names it. It holds
-locks until it is rolled back: by the attempt's abort, by the run's next attempt, or by the next start.
+What if a task that was given up prepares its transaction late, when its attempt is aborted, or decided without it?
+Nothing names it. It holds locks until it is rolled back: by the attempt's abort, once the batch is finished, before the
+run's next attempt, or by the next start.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +41,9 @@ log = logging.getLogger(__name__)
 KIND = "prepared"
 """Of a ledger record's output: as of ``two_phase``; its committables are names of prepared transactions."""
 
+_REMEMBERED = 16
+"""Attempts of a run whose tasks are looked for when they may have come late; those of all others at the next start."""
+
 
 class PreparedTarget(TwoPhaseTarget):
     """One run of a query."""
@@ -57,7 +62,7 @@ class PreparedTarget(TwoPhaseTarget):
             commit_timeout_s=settings.commit_timeout_s,
         )
         self._mark = ""  # of the chain, once it is ours
-        self._begun: list[AttemptId] = []
+        self._begun: deque[AttemptId] = deque(maxlen=_REMEMBERED)
         self._unmarked: int | None = None  # the sequence whose markers were removed last
 
     def look(self) -> list[Any]:
@@ -115,7 +120,6 @@ class PreparedTarget(TwoPhaseTarget):
             return
         for name in found:
             drop(self.committer, name, self._policy.pipeline)
-        self._begun.clear()
 
     def _remove_markers(self, newest: LedgerRecord | None) -> None:
         """No earlier than the ledger says *finished*, and no others than it names: what an heir of ours may commit by
@@ -134,11 +138,14 @@ class PreparedTarget(TwoPhaseTarget):
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
         try:
-            return super().finish(record)
+            finished = super().finish(record)
         except TargetLost:
             # A newer copy that has finished the batch has removed its markers, and then it is for Fenced to say so.
             self.chain.progress(record)
             raise
+        if not self.branch:  # of a fan-out, others may have prepared in the same attempt, and publish later
+            self._drop_what_came_late()
+        return finished
 
     def close(self) -> None:
         super().close()

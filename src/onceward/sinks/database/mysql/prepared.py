@@ -10,9 +10,10 @@ no texts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from onceward.errors import AccessDenied, BadColumn
+from onceward.errors import AccessDenied
 from onceward.ledger.database import Session
 from onceward.sinks.database.columns import Table, Written
 from onceward.sinks.database.dialect import Beside
@@ -34,8 +35,9 @@ _NOT_ALLOWED = (1227, 1401)  # ER_SPECIFIC_ACCESS_DENIED_ERROR, XAER_RMERR
 
 
 def each_by_itself(session: Session) -> None:
-    """From now on each statement is a transaction of its own: XA COMMIT may not be within another one."""
-    session.execute("SET autocommit = 1")
+    """From now on each statement is a transaction of its own: XA COMMIT may not be within another one. A marker is
+    not waited for that is locked by what is still prepared."""
+    session.execute("SET autocommit = 1, innodb_lock_wait_timeout = 5")
 
 
 def must_keep(session: Session) -> None:
@@ -91,15 +93,9 @@ def landing(said: Mapping[str, Any], beside: Beside, table: Table, written: Sequ
     """What tasks are told.
 
     :param said: what PyMySQL needs to connect.
-    :raises BadColumn: a column of another character set, as which the server would take the bytes of a text.
     """
-    for column in written:
-        if column.charset:
-            raise BadColumn(
-                f"column {column.name!r} of table {table.name} is kept in {column.charset}, and with xa=True texts go "
-                "straight into the table, as utf8mb4",
-                next_step=f"ALTER TABLE {table.sql} CONVERT TO CHARACTER SET utf8mb4; or leave xa= out",
-            )
     kinds = {column.name: column.type for column in table.columns}
-    texts = frozenset(column.name for column in written if kinds[column.name] == "json")
-    return Landing(said, table, tuple(written), texts, beside.ledger, beside.markers, beside.mark)
+    texts = frozenset(column.name for column in written if column.charset or kinds[column.name] == "json")
+    # In another character set a text has other bytes. What does not fit the server warns of, as it converts.
+    looked_at = tuple(replace(column, most_bytes=None) if column.charset else column for column in written)
+    return Landing(said, table, looked_at, texts, beside.ledger, beside.markers, beside.mark)

@@ -51,7 +51,7 @@ class Landing:
     """Where the rows of a frame go. Pickled into the job's closure.
 
     :param said: what PyMySQL needs to connect; it may hold a password.
-    :param texts: the columns that take texts as such, and no bytes.
+    :param texts: the columns that take texts as such, and no bytes: of documents, and of other character sets.
     """
 
     said: Mapping[str, Any] = field(repr=False)

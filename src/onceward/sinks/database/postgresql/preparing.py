@@ -29,7 +29,7 @@ from onceward.sinks.database.columns import Table, Written
 from onceward.sinks.database.pieces import PieceWriter
 from onceward.sinks.database.postgresql import staging, statements
 from onceward.sinks.database.postgresql.refusals import named
-from onceward.sinks.database.rows import TASK
+from onceward.sinks.database.rows import TASK, Rows
 from onceward.sinks.database.transaction_names import name_of
 from onceward.sinks.database.unchanged import must_stay_as_they_are
 
@@ -141,7 +141,7 @@ class TransactionWriter(PieceWriter):
         return self._name
 
     def _cast(self) -> None:
-        rows = statements.staged_rows(self._rows_sql(), self._landing.staged, [self._task])
+        rows = Rows(f"SELECT * FROM {self._rows_sql()}", ())  # noqa: S608 — quoted
         insert = statements.append(rows, self._landing.table, self._landing.written).sql.replace("%%", "%")
         (taken,) = self._asked(f"WITH taken AS ({insert} RETURNING 1) SELECT count(*) FROM taken")  # noqa: S608
         if taken != self._sent:
