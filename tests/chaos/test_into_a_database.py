@@ -15,6 +15,7 @@ from text_file_jobs import TextFileJob
 import onceward as ow
 from mysql_client import sql_at
 from onceward.ids import pipeline_id
+from onceward.sinks.database.prepared import PreparedTransactions
 
 BATCHES = 4
 
@@ -49,3 +50,34 @@ def test_killed_around_the_transaction(request: pytest.FixtureRequest, tmp_path:
     newest = ow.DatabaseLedger(url).chain(pipeline_id(table)).peek()
     assert newest is not None
     assert newest.sequence == BATCHES - 1
+
+
+@pytest.mark.fault("prepared-driver-killed")
+@pytest.mark.parametrize("fault", ["publish:started:2:kill", "send:finished:2:kill", "publish:finished:2:kill"])
+@pytest.mark.parametrize(
+    "server", ["postgres", *(pytest.param(other, marks=pytest.mark.once_more) for other in ("mysql", "mariadb"))]
+)
+def test_killed_between_the_decision_and_the_commits(
+    request: pytest.FixtureRequest, tmp_path: Path, server: str, fault: str
+):
+    """Of transactions that tasks have prepared: what is decided is committed, what is not is rolled back."""
+    url = request.getfixturevalue(server).url
+    sql = _postgresql if server == "postgres" else sql_at
+    table = f"out_{uuid.uuid4().hex[:10]}"
+    sql(url, f"CREATE TABLE {table} (value varchar(200) NOT NULL)")
+    job = TextFileJob(Path(__file__).with_name("database_job.py"), tmp_path, url, table, "xa")
+    wanted = job.write_input(BATCHES)
+    transactions = PreparedTransactions(ow.DatabaseSink(url=url, table=table, pipeline_id=table, xa=True).settings)
+    killed = job.live(fault)
+    assert killed.status == -signal.SIGKILL, killed.log_tail()
+    assert len(transactions.recover()) == (0 if fault.startswith("publish:finished") else 2)
+    ended = job.live()
+    assert ended.status == 0, ended.log_tail()
+    assert Counter(value for (value,) in sql(url, f"SELECT value FROM {table}")) == Counter(wanted)  # noqa: S608
+    assert transactions.recover() == []
+    transactions.close()
+    newest = ow.DatabaseLedger(url).chain(pipeline_id(table)).peek()
+    assert newest is not None
+    assert (newest.sequence, newest.state.value) == (BATCHES - 1, "finished")
+    markers = sql(url, f"SELECT name FROM onceward_prepared WHERE pipeline = '{table}'")  # noqa: S608
+    assert len(markers) == 2  # of the newest batch

@@ -98,6 +98,7 @@ def names_of(record: Any) -> list[str]:
 # what is decided, and what is not
 
 
+@pytest.mark.fault("prepared-ended")
 @pytest.mark.parametrize("somebody", ["commits", "rolls back"])
 def test_what_somebody_has_ended_is_told_by_its_marker(in_any_place: Prepared, somebody: str) -> None:
     """Decided, and then the driver died. One of the transactions is not there any more."""
@@ -137,6 +138,7 @@ def test_markers_are_kept_until_the_batch_is_finished_and_no_longer(in_any_place
     assert markers() == set(second)
 
 
+@pytest.mark.fault("prepared-late")
 def test_what_a_task_prepares_late_is_rolled_back(in_any_place: Prepared) -> None:
     """By a task that was given up: it is in no report, its attempt is aborted or decided without it."""
     in_any_place.place.sql(TABLE)
@@ -210,6 +212,7 @@ def test_a_task_that_was_left_shares_no_transaction(in_any_place: Prepared) -> N
     assert in_any_place.values() == ["next"]
 
 
+@pytest.mark.fault("prepared-waiting")
 def test_of_tasks_that_wait_for_each_other_one_gives_up(
     in_any_place: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +314,7 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Place
         server.__exit__(None, None, None)
 
 
+@pytest.mark.fault("prepared-none-kept")
 def test_a_server_that_keeps_none_is_refused_before_anybody_is_fenced(
     place: Place, own_server: Callable[[str], Place]
 ) -> None:

@@ -1,4 +1,4 @@
-"""What ``DatabaseSink(xa=True)`` refuses when it is built, and what its transactions are called. Nothing is connected."""
+"""What ``DatabaseSink(xa=True)`` refuses when it is built, and how its transactions are named. Nothing is connected."""
 
 from __future__ import annotations
 
