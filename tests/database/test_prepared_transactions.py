@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,14 +24,16 @@ from onceward.errors import (
     RowRefused,
     SendFailed,
     TargetLost,
+    UnsupportedQuery,
 )
 from onceward.ids import TaskAttempt
+from onceward.sinks.database import sink as sink_module
 from onceward.sinks.database.mysql import preparing as mysql_preparing
 from onceward.sinks.database.postgresql import preparing, staging
 from onceward.sinks.database.prepared import PreparedTransactions
 from onceward.sinks.database.prepared_target import PreparedTarget
 from onceward.testing import LocalPostgres
-from onceward.testing.sink_contract import Process, batch
+from onceward.testing.sink_contract import Died, Process, batch
 from tasks_here import ArrowFrame
 
 TABLE = "CREATE TABLE {s}.t (value varchar(20))"
@@ -251,6 +254,53 @@ def test_a_table_that_changes_after_the_look_is_looked_at_again(
         in_any_place.write(rows)
     assert in_any_place.prepared() == []
     assert in_any_place.values() == []
+
+
+# beside others
+
+
+@pytest.mark.parametrize("died", ["before the second has published", "before anything is noted"])
+def test_two_in_a_fan_out_leave_each_others_alone(in_place: Prepared, tmp_path: Path, died: str) -> None:
+    """They prepare in one attempt of one pipeline, and each lists what the other has prepared."""
+    in_place.place.sql(TABLE)
+    in_place.place.sql("CREATE TABLE {s}.u (value varchar(20))")
+    other = Prepared(in_place.place, "u")
+    ledger = ow.FolderLedger(tmp_path / "ledger")
+
+    def target() -> Any:
+        return ow.FanOut({"t": in_place.sink(ledger=ledger), "u": other.sink(ledger=ledger)}).new_target()
+
+    def write(number: int, target: Any, *values: str) -> None:
+        writes = [Write(in_place.frame(list(values)), name) for name in ("@t", "@u")]
+        MicroBatches(target, SinkPolicy(in_place.pipeline)).process(writes, batch(number))
+        target.close()
+
+    write(0, target(), "a", "b")
+    dying = target()
+    publisher = dying._branches["@u"].target
+    finish = publisher.finish
+
+    def dies(record: Any) -> Any:
+        if died == "before anything is noted":
+            finish(record)
+        raise Died
+
+    publisher.finish = dies
+    with pytest.raises(Died):
+        write(1, dying, "c", "d")
+    assert in_place.values() == ["a", "b", "c", "d"]
+    write(2, target(), "e")
+    for each in (in_place, other):
+        assert each.values() == ["a", "b", "c", "d", "e"]
+    assert in_place.prepared() == []
+
+
+def test_a_frame_goes_to_the_sinks_own_table(in_place: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_module, "must_be_a_frame", lambda frame: None)
+    sink, frame = in_place.sink(), in_place.frame(["a"])
+    assert sink._checked(frame, None) == sink._checked(frame, sink.settings.table)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedQuery, match="writes to its own table"):
+        sink._checked(frame, "other")  # type: ignore[arg-type]
 
 
 # PostgreSQL
