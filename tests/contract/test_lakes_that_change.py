@@ -235,6 +235,24 @@ def test_a_delta_table_by_its_name(lake: Any, tmp_path: Path):
         lake.sql("DROP TABLE by_name")
 
 
+def test_two_lakes_and_files_in_one_batch(lake: Any, tmp_path: Path):
+    """Each is its own table's commit, of one decision."""
+    delta, iceberg = DeltaKit(lake, tmp_path), IcebergKit(lake, tmp_path)
+    ledger = ow.FolderLedger(tmp_path / "ledger")
+    sinks = {
+        "delta": ow.DeltaSink(path=delta.path, pipeline_id="p", ledger=ledger),
+        "iceberg": ow.IcebergSink(table=iceberg.table, pipeline_id="p", ledger=ledger),
+        "files": ow.FileSink(path=tmp_path / "files", pipeline_id="p", ledger=ledger),
+    }
+    stream_of_one(lake, tmp_path, lake.createDataFrame([("a",), ("b",)], "value string"), ow.FanOut(sinks))
+    in_files = lake.read.parquet(str(tmp_path / "files"))
+    assert delta.values() == iceberg.values() == Counter(row["value"] for row in in_files.collect()) == Counter("ab")
+    newest = ledger.chain(pipeline_id("p")).peek()
+    assert newest is not None
+    assert newest.state.value == "finished"
+    assert set(newest.outputs) == {"@delta", "@iceberg", "@files"}
+
+
 def test_a_session_without_the_formats(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Named with what it takes to have them."""
     monkeypatch.setattr("onceward.spark.delta_table._CLASS", "org.apache.spark.sql.delta.None")
