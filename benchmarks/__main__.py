@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -31,6 +31,7 @@ class Part(str, Enum):
     ENCODER = "encoder"
     SINK = "sink"
     DATABASE = "database"
+    MYSQL = "mysql"
     FILES = "files"
 
 
@@ -76,8 +77,9 @@ def bench(
     Nothing else should run meanwhile. CPU time per record is the figure to trust on a machine that is not quiet. With
     the defaults each contender's JVM may grow to 2 GB; they work in turn.
     """
-    if part is Part.DATABASE:
-        _database(records=records if records != _RECORDS else _ROWS, rounds=rounds or _THROUGHPUT_ROUNDS)
+    if part in (Part.DATABASE, Part.MYSQL):
+        rows = records if records != _RECORDS else _ROWS
+        _database("MySQL" if part is Part.MYSQL else "PostgreSQL", rows, rounds=rounds or _THROUGHPUT_ROUNDS)
         return
     if part is Part.FILES:
         _files(records=records if records != _RECORDS else _ROWS, rounds=rounds or _THROUGHPUT_ROUNDS)
@@ -117,13 +119,13 @@ def _throughput(part: Part, plan: SinkPlan, contenders: Sequence[Contender]) -> 
     display.json_line(encoder=encoded, plan=plan, sink=sinks)
 
 
-def _database(records: int, rounds: int) -> None:
+def _database(server: Literal["PostgreSQL", "MySQL"], rows: int, rounds: int) -> None:
     from benchmarks import display
     from benchmarks.database import run_database
 
-    figures = run_database(records, rounds, display.say)
-    display.database_table(figures, records, rounds)
-    display.json_line(rows=records, rounds=rounds, database=figures)
+    figures = run_database(server, rows, rounds, display.say)
+    display.database_table(server, figures, rows, rounds)
+    display.json_line(server=server, rows=rows, rounds=rounds, database=figures)
 
 
 def _files(records: int, rounds: int) -> None:

@@ -57,23 +57,25 @@ def encoder_table(figures: Sequence[EncoderFigures]) -> None:
     console.print("librdkafka's produce() only queues: encoding and sending come on top, in its own threads.\n")
 
 
-def database_table(figures: Sequence[DatabaseFigures], rows: int, rounds: int) -> None:
+def database_table(server: str, figures: Sequence[DatabaseFigures], rows: int, rounds: int) -> None:
     """The ways into a table, and what Onceward is to the others."""
     table = Table(
         title=f"{rows:,} rows of 8 columns, one batch, local[2]; medians of {rounds} round(s); CPU in µs a row"
     )
-    for column in ("contender", "seconds", "Spark", "PostgreSQL", "all CPU"):
+    for column in ("contender", "seconds", "Spark", server, "all CPU"):
         table.add_column(column, justify="left" if column == "contender" else "right")
     for row in figures:
         cpu = (row.spark_us, row.server_us, row.spark_us + row.server_us)
         table.add_row(row.contender, f"{row.seconds:.2f}", *(f"{value:.2f}" for value in cpu))
     console = _console()
     console.print(table)
-    ours = figures[-1]
-    for row in figures[1:-1]:
-        ratio = (ours.spark_us + ours.server_us) / (row.spark_us + row.server_us)
-        faster = row.seconds / ours.seconds
-        console.print(f"{ours.contender} to {row.contender}: {faster:.2f} times as fast at {ratio:.2f} times the CPU")
+    _, *theirs = [row for row in figures if not row.contender.startswith("onceward")]
+    for ours in (row for row in figures if row.contender.startswith("onceward")):
+        for row in theirs:
+            ratio = (ours.spark_us + ours.server_us) / (row.spark_us + row.server_us)
+            faster = row.seconds / ours.seconds
+            said = f"{faster:.2f} times as fast at {ratio:.2f} times the CPU"
+            console.print(f"{ours.contender} to {row.contender}: {said}")
     console.print("Every table was counted and summed: nothing is missing, nothing there twice.\n")
 
 
