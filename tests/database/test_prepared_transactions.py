@@ -90,6 +90,10 @@ def _made(place: Place) -> Iterator[Prepared]:
     yield made
     for target in made.targets:
         target.close()
+    left = PreparedTransactions(made.sink().settings)
+    for name in left.recover():  # of a test that failed: nobody could drop its tables
+        left.abort(name)
+    left.close()
 
 
 def names_of(record: Any) -> list[str]:
