@@ -133,18 +133,25 @@ class PreparedContract(TwoPhaseContract):
         target.close()
 
 
-class TestOnSpark(PreparedContract):
-    @pytest.fixture
-    def kit(self, spark: SparkSession, postgres: LocalPostgres) -> PreparedKit:
-        return PreparedKit(postgres, spark)
-
-
 class WithoutSpark(PreparedContract):
     @pytest.fixture(autouse=True)
     def _tasks_here(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(task_job, "run", TasksHere().run)
         yield
         staging.sessions.forget_all()
+
+
+class TestInPostgreSQL(WithoutSpark):
+    @pytest.fixture
+    def kit(self, postgres: LocalPostgres) -> PreparedKit:
+        return PreparedKit(postgres)
+
+
+@pytest.mark.once_more
+class TestOnSpark(PreparedContract):
+    @pytest.fixture
+    def kit(self, spark: SparkSession, postgres: LocalPostgres) -> PreparedKit:
+        return PreparedKit(postgres, spark)
 
 
 @pytest.mark.once_more
