@@ -57,7 +57,7 @@ class DatabaseSink(ForeachBatchSink):
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt whose Spark job runs longer, in seconds; None: no limit.
     :param driver_records: a batch of a query without state that spans at most so many source records is written by the
-        driver, without Python workers and staging. 0: never.
+        driver, without Python workers and staging. 0: never. With ``xa`` tasks write all batches.
     :param driver_bytes: the driver goes on to do so as long as batches have at most so many bytes. 0: never.
     :param xa: each task writes straight into the table, in a transaction of its own, and prepares it; the ledger record
         decides, and then each is committed. Rows are written once, and seen task by task. Only for ``mode="append"``
