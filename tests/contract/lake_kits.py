@@ -60,9 +60,10 @@ class Publishing:
 class DeltaKit(LakeKit):
     """Files of an attempt that nobody commits are nowhere listed."""
 
-    def __init__(self, lake: Any, folder: Path) -> None:
-        self.path = f"{folder}/table"
-        lake.createDataFrame([], "value string").write.format("delta").save(self.path)
+    def __init__(self, lake: Any, folder: Path, path: str | None = None) -> None:
+        self.path = path or f"{folder}/table"
+        if path is None:
+            lake.createDataFrame([], "value string").write.format("delta").save(self.path)
         super().__init__(lake, folder, forgets=True)
 
     def new_sink(self) -> ow.DeltaSink:

@@ -17,6 +17,7 @@ from onceward.errors import BadColumn, ConfigurationError, RowRefused, TableMiss
 from onceward.ids import pipeline_id
 from onceward.testing.sink_contract import FIRST, SECOND, Process, assert_holds
 
+_DEFAULTS = "TBLPROPERTIES ('delta.feature.allowColumnDefaults'='supported')"
 KITS: dict[str, Callable[[Any, Path], LakeKit]] = {"delta": DeltaKit, "iceberg": IcebergKit}
 
 
@@ -191,20 +192,49 @@ def test_a_rule_of_the_table_refuses_a_row_before_the_decision(delta: DeltaKit):
     assert delta.visible() == Counter()
 
 
+def test_tables_that_forget_their_writers_are_refused(delta: DeltaKit):
+    name = "delta.setTransactionRetentionDuration"
+    delta.lake.sql(f"ALTER TABLE delta.`{delta.path}` SET TBLPROPERTIES ('{name}'='interval 1 days')")
+    with pytest.raises(ConfigurationError, match="forgotten which batches"):
+        Process(delta).open()
+    delta.lake.sql(f"ALTER TABLE delta.`{delta.path}` UNSET TBLPROPERTIES ('{name}')")  # as it advises
+    Process(delta).open()
+
+
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("columns", "said"),
     [
-        ("SET TBLPROPERTIES ('delta.setTransactionRetentionDuration'='interval 1 days')", "forgotten which batches"),
-        ("SET TBLPROPERTIES ('delta.feature.allowColumnDefaults'='supported')", ""),
+        ("value STRING DEFAULT 'none'", "column value .* is filled by the table"),
+        ("value VARCHAR(5)", "column value .* is text of a length"),
     ],
 )
-def test_tables_that_are_not_plain_are_refused(delta: DeltaKit, statement: str, said: str):
-    delta.lake.sql(f"ALTER TABLE delta.`{delta.path}` {statement}")
-    if not said:
-        delta.lake.sql(f"ALTER TABLE delta.`{delta.path}` ALTER COLUMN value SET DEFAULT 'none'")
-        said = "computed by the table"
+def test_tables_whose_columns_are_more_than_types_are_refused(lake: Any, tmp_path: Path, columns: str, said: str):
+    lake.sql(f"CREATE TABLE delta.`{tmp_path}/t` ({columns}) USING delta {_DEFAULTS}")
+    sink = ow.DeltaSink(path=tmp_path / "t", pipeline_id="p", ledger=ow.FolderLedger(tmp_path / "ledger"))
     with pytest.raises(ConfigurationError, match=said):
-        Process(delta).open()
+        sink.new_target().look()
+
+
+def test_nulls_where_the_table_has_none_are_refused_before_the_decision(lake: Any, tmp_path: Path):
+    lake.sql(f"CREATE TABLE delta.`{tmp_path}/t` (value STRING NOT NULL) USING delta")
+    kit = DeltaKit(lake, tmp_path, f"{tmp_path}/t")
+    process = Process(kit).open()
+    with pytest.raises(RowRefused, match="NOT NULL"):
+        process.write(lake.createDataFrame([("a",), (None,)], "value string"))
+    process.attempt.abort()
+    assert kit.visible() == Counter()
+
+
+def test_partitions_with_odd_names_are_published_by_another_process(lake: Any, tmp_path: Path):
+    lake.sql(f"CREATE TABLE delta.`{tmp_path}/t` (value STRING, part STRING) USING delta PARTITIONED BY (part)")
+    kit = DeltaKit(lake, tmp_path, f"{tmp_path}/t")
+    odd = ["a b", "12:00", "50%", "x/y", "ü=1", "", "q?"]
+    process = Process(kit).open()
+    process.newest = process.stage(kit.frame(odd).selectExpr("value", "value AS part"))
+    process.attempt.commit()
+    assert kit.visible() == Counter()
+    Process(kit).open()
+    assert kit.visible() == Counter(odd)
 
 
 def test_a_table_that_publishes_at_once_is_refused(iceberg: IcebergKit):

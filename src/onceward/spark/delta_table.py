@@ -19,12 +19,18 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from onceward.errors import BadColumn, ConfigurationError, TableMissing
+from onceward.errors import BadColumn, ConfigurationError, SendFailed, TableMissing
 from onceward.spark.planned import planned_once
 from onceward.spark.write_errors import failures_told
 
 _CLASS = "org.apache.spark.sql.delta.DeltaLog"
-_COMPUTED = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
+_MORE_THAN_A_TYPE = {
+    "delta.generationExpression": "computed by the table",
+    "delta.identity.start": "numbered by the table",
+    "CURRENT_DEFAULT": "filled by the table where it is missing",
+    "__CHAR_VARCHAR_TYPE_STRING": "text of a length that the writer has to see to",
+}
+"""Of a column's metadata: what ``DataFrameWriter`` would do about it before it writes."""
 
 
 class Shape(NamedTuple):
@@ -91,15 +97,13 @@ class DeltaTable:
         return self._log.startTransaction().snapshot()
 
     def must_be_plain(self) -> None:
-        """:raises ConfigurationError: the table would have to compute columns, or forgets who has written."""
+        """:raises ConfigurationError: columns are more than their types say, or the table forgets who has written."""
         shape = self.shape()
         for name, column in shape.columns.items():
-            computed = [key for key in _COMPUTED if key in column["metadata"]]
-            if computed:
+            if more := [said for key, said in _MORE_THAN_A_TYPE.items() if key in column["metadata"]]:
                 raise ConfigurationError(
-                    f"column {name} of the Delta table {self.path} is computed by the table ({computed[0]}), which "
-                    "Onceward cannot do",
-                    next_step="compute it in the query, and write to a table with plain columns",
+                    f"column {name} of the Delta table {self.path} is {more[0]}, which Onceward does not do",
+                    next_step="do it in the query, and write to a table whose columns have plain types",
                 )
         forgets = "delta.setTransactionRetentionDuration"
         if forgets in shape.settings:
@@ -159,21 +163,26 @@ class DeltaTable:
         every = self._snapshot().setTransactions()
         return [str(every.apply(index).appId()) for index in range(every.size())]
 
-    def commit(self, actions: Sequence[str], writer: str, version: int, query_id: str, batch_id: int) -> bool:
+    def commit(self, actions: Sequence[str], shape: Shape, writer: str, version: int, query_id: str) -> bool:
         """One commit of Delta's with ``actions``, and with ``version`` for ``writer``; False: that is there already.
 
-        Two that do so at once, one of them fails (``ConcurrentTransactionException``), for both have read the same.
+        Two that do so at once, one of them fails (``ConcurrentTransactionException``), for both have read the same; and
+        so does one beside a change of columns (``MetadataChangedException``).
 
+        :param shape: what the table is known to be.
+        :raises SendFailed: it is not that any more.
         :raises Exception: Delta's own; whether it is committed, :meth:`newest` tells.
         """
         transaction = self._log.startTransaction()
         if transaction.txnVersion(writer) >= version:
             return False
+        if _shape(transaction.metadata()) != shape:
+            raise SendFailed(f"the Delta table {self.path} was changed a moment ago", next_step="look at it anew")
         read = self._delta.actions.Action.fromJson
         now = self._jvm.java.lang.Long.valueOf(self._jvm.java.lang.System.currentTimeMillis())
         all_of_it = [*map(read, actions), self._delta.actions.SetTransaction(writer, version, self._some(now))]
         append = self._jvm.org.apache.spark.sql.streaming.OutputMode.Append()
-        how = getattr(self._delta, "DeltaOperations$StreamingUpdate")(append, query_id, batch_id, self._nothing())
+        how = getattr(self._delta, "DeltaOperations$StreamingUpdate")(append, query_id, version, self._nothing())
         transaction.commit(self._jvm.PythonUtils.toSeq(all_of_it), how)
         return True
 

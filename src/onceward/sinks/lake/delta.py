@@ -74,23 +74,23 @@ class Delta(LakeTable):
         writer, sequence = self._writer(committable["chain"]), int(committable["sequence"])
         if table.newest(writer) >= sequence:
             return CommitResult.ALREADY_DONE
-        if wrong := self._wrong(table, committable):
+        shape = table.shape()
+        if wrong := self._wrong(table, shape, committable):
             log.error("%s cannot have what %s has prepared: %s", self, committable["attempt"], wrong)
             return CommitResult.LOST
-        is_new = table.commit(actions, writer, sequence, committable["attempt"], sequence)
+        is_new = table.commit(actions, shape, writer, sequence, committable["attempt"])
         return CommitResult.DONE if is_new else CommitResult.ALREADY_DONE
 
-    def _wrong(self, table: DeltaTable, committable: Mapping[str, Any]) -> str:
+    def _wrong(self, table: DeltaTable, shape: Shape, then: Mapping[str, Any]) -> str:
         """Why readers could not read the files, if so."""
-        shape, then = table.shape(), committable
         if shape.table_id != then["id"] or list(shape.partition_by) != then["partition_by"]:
             return "the table was made anew since"
         now = _told(shape)
         if changed := [name for name, column in then["columns"].items() if now.get(name) != column]:
             return f"its columns were changed since: {', '.join(changed)}"
-        if committable["attempt"] in self._ours:
+        if then["attempt"] in self._ours:
             return ""  # written a moment ago
-        missing = table.missing(committable["staged"])
+        missing = table.missing(then["staged"])
         return f"files are gone (by VACUUM?): {', '.join(missing[:10])}" if missing else ""
 
     def abort(self, committable: Mapping[str, Any]) -> None:
