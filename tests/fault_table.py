@@ -119,6 +119,7 @@ FAULTS = {
     "files-driver-killed": "files: driver killed around the decision, and between two renames",
     "lake-published-again": "Delta, Iceberg: an older copy publishes a batch that the table has",
     "lake-lost": "Delta, Iceberg: what was prepared is gone, or the table is another one",
+    "lake-ledger-restored": "Delta, Iceberg: the ledger is put back from an older copy, and the table is not",
     "lake-driver-killed": "Delta, Iceberg: driver killed around the decision, and behind the commit of the table",
     "files-published-in-part": "files: a death between two renames",
     "files-two-publishers": "files: two copies publish the same batch",

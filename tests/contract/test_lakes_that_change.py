@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from lake_kits import DeltaKit, IcebergKit, LakeKit
 import onceward as ow
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.two_phase import CommitResult
-from onceward.errors import BadColumn, ConfigurationError, RowRefused, TableMissing, TargetLost
+from onceward.errors import BadColumn, ConfigurationError, LedgerBehind, RowRefused, TableMissing, TargetLost
 from onceward.ids import pipeline_id
 from onceward.testing.sink_contract import FIRST, SECOND, Process, assert_holds
 
@@ -159,6 +160,19 @@ def test_another_ledger_is_refused(kit: LakeKit, tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigurationError, match="another ledger"):
         Process(kit).open()
     assert kit.visible() == Counter(FIRST)
+
+
+@pytest.mark.fault("lake-ledger-restored")
+def test_a_ledger_that_was_put_back_is_refused(kit: LakeKit, tmp_path: Path):
+    """What would be decided anew under a number that the table has would be taken for what it has."""
+    Process(kit).open().commit(FIRST)
+    shutil.copytree(tmp_path / "ledger", tmp_path / "kept")
+    Process(kit).open().commit(SECOND)
+    shutil.rmtree(tmp_path / "ledger")
+    shutil.move(tmp_path / "kept", tmp_path / "ledger")
+    with pytest.raises(LedgerBehind, match=r"has batch number 1 .* ends with 0"):
+        Process(kit).open()
+    assert kit.visible() == Counter(FIRST + SECOND)
 
 
 @pytest.mark.parametrize("columns", [["value", "1 AS more"], ["value AS another"], ["1 AS value"]])

@@ -158,10 +158,11 @@ class DeltaTable:
         """The version that ``writer`` (an application id in Delta's words) has committed last; -1: none."""
         return int(self._log.startTransaction().txnVersion(writer))
 
-    def writers(self) -> list[str]:
-        """All that have ever committed by an application id."""
-        every = self._snapshot().setTransactions()
-        return [str(every.apply(index).appId()) for index in range(every.size())]
+    def writers(self) -> dict[str, int]:
+        """All that have ever committed by an application id, and the version that each has committed last."""
+        found = self._snapshot().setTransactions()
+        every = [found.apply(index) for index in range(found.size())]
+        return {str(one.appId()): int(one.version()) for one in every}
 
     def commit(self, actions: Sequence[str], shape: Shape, writer: str, version: int, query_id: str) -> bool:
         """One commit of Delta's with ``actions``, and with ``version`` for ``writer``; False: that is there already.

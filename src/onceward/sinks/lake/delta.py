@@ -48,9 +48,10 @@ class Delta(LakeTable):
     def check(self) -> None:
         self._table.must_be_plain()
 
-    def chains(self) -> list[str]:
+    def newest(self) -> dict[str, int]:
         ours = self._writer("")
-        return [writer.removeprefix(ours) for writer in self._table.writers() if writer.startswith(ours)]
+        writers = self._table.writers().items()
+        return {writer.removeprefix(ours): version for writer, version in writers if writer.startswith(ours)}
 
     def _writer(self, chain: str) -> str:
         return f"{_WRITER}{self._pipeline}@{chain}"

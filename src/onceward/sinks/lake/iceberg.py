@@ -43,9 +43,9 @@ class Iceberg(LakeTable):
     def check(self) -> None:
         self._table.must_stage()
 
-    def chains(self) -> list[str]:
-        chain, _ = self._newest(self._table)
-        return [chain] if chain else []
+    def newest(self) -> dict[str, int]:
+        chain, number = self._newest(self._table)
+        return {chain: number} if chain else {}
 
     def _newest(self, table: IcebergTable) -> tuple[str, int]:
         """The ledger and the number of the batch that was published last."""
