@@ -75,6 +75,13 @@ def test_a_held_pace_trickles_on_so_that_event_time_goes_on() -> None:
     assert all(before < after for before, after in itertools.pairwise(written))
 
 
+def test_a_hundred_kills_do_not_outlast_the_input() -> None:
+    """Some take a minute each, on a slow machine."""
+    pace = Pace(200_000, 90.0, kills=100)
+    written = [pace.due(elapsed, hold=True) for elapsed in range(0, 6_000, 10)]
+    assert all(before < after for before, after in itertools.pairwise(written))
+
+
 @pytest.mark.parametrize(
     ("sink", "step"), [("kafka", "lease:finished"), ("postgres", "move:started"), ("files", "publish:started")]
 )

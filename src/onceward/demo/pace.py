@@ -12,15 +12,16 @@ from dataclasses import dataclass
 
 _HELD_BACK = 0.2
 _TRICKLE_SECONDS = 120.0
-"""After that long on hold about a third of what is held back is still there."""
+"""After that long on hold about a third of what is held back is still there; with many kills, so long for each ten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """``records`` over ``seconds``."""
+    """``records`` over ``seconds``, in which there shall be so many ``kills``."""
 
     records: int
     seconds: float
+    kills: int = 0
 
     def due(self, elapsed: float, *, hold: bool) -> int:
         """How many records shall be written ``elapsed`` seconds after the start; ``hold``: kills are outstanding.
@@ -33,5 +34,6 @@ class Pace:
         planned = self.records * elapsed / self.seconds
         if planned > free:
             waited = elapsed - self.seconds * (1 - _HELD_BACK)
-            planned = min(planned, free + (self.records - free) * (1 - math.exp(-waited / _TRICKLE_SECONDS)))
+            trickle_s = _TRICKLE_SECONDS * max(1.0, self.kills / 10)
+            planned = min(planned, free + (self.records - free) * (1 - math.exp(-waited / trickle_s)))
         return min(round(planned), self.records - 1)

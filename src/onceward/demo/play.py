@@ -97,6 +97,6 @@ def _verdict(
 
 def _input_stream(settings: DemoSettings, servers: str) -> InputStream:
     everybody = list(people(settings.records - 1, settings.seed))  # the last record closes the windows
-    pace = Pace(len(everybody), settings.produce_seconds)
+    pace = Pace(len(everybody), settings.produce_seconds, settings.kills or 0)
     closing_delay_ms = (settings.window_seconds + WATERMARK_DELAY_SECONDS + 1) * 1_000
     return InputStream(servers, everybody, pace, closing_delay_ms)
