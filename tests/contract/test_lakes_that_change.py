@@ -280,7 +280,7 @@ def test_a_delta_table_by_its_name(lake: Any, tmp_path: Path):
 
 
 def test_two_lakes_and_files_in_one_batch(lake: Any, tmp_path: Path):
-    """Each is its own table's commit, of one decision."""
+    """Each is its own table's commit, of one decision; and once more, after another start."""
     delta, iceberg = DeltaKit(lake, tmp_path), IcebergKit(lake, tmp_path)
     ledger = ow.FolderLedger(tmp_path / "ledger")
     sinks = {
@@ -289,8 +289,9 @@ def test_two_lakes_and_files_in_one_batch(lake: Any, tmp_path: Path):
         "files": ow.FileSink(path=tmp_path / "files", pipeline_id="p", ledger=ledger),
     }
     stream_of_one(lake, tmp_path, lake.createDataFrame([("a",), ("b",)], "value string"), ow.FanOut(sinks))
+    stream_of_one(lake, tmp_path, lake.createDataFrame([("c",)], "value string"), ow.FanOut(sinks))
     in_files = lake.read.parquet(str(tmp_path / "files"))
-    assert delta.values() == iceberg.values() == Counter(row["value"] for row in in_files.collect()) == Counter("ab")
+    assert delta.values() == iceberg.values() == Counter(row["value"] for row in in_files.collect()) == Counter("abc")
     newest = ledger.chain(pipeline_id("p")).peek()
     assert newest is not None
     assert newest.state.value == "finished"
@@ -316,7 +317,7 @@ def history(table: Any) -> list[int]:
 
 def stream_of_one(lake: Any, folder: Path, frame: Any, sink: Any) -> None:
     """A query that writes ``frame`` in one batch."""
-    frame.write.parquet(f"{folder}/in")
+    frame.write.mode("append").parquet(f"{folder}/in")
     query = (
         lake.readStream.schema(frame.schema)
         .parquet(f"{folder}/in")

@@ -5,7 +5,6 @@ Called by ``engine.micro_batch``; the order of things is :mod:`onceward.engine.t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from onceward.engine.target import Witness
@@ -16,7 +15,6 @@ from onceward.sinks.lake.attempt import LakeAttempt
 from onceward.sinks.lake.settings import LakeSettings
 from onceward.sinks.lake.table import LakeTable
 from onceward.spark.computation import Computation
-from onceward.spark.query import RunningBatch
 
 
 class LakeTarget(TwoPhaseTarget):
@@ -34,16 +32,9 @@ class LakeTarget(TwoPhaseTarget):
         self._table.check()
         return super().look()
 
-    def look_again(
-        self,
-        before: Sequence[Any],
-        newest: LedgerRecord | None,
-        running: RunningBatch,
-        others: Sequence[Any] = (),
-    ) -> None:
-        self._identity = self.chain.identity()
+    def must_be_of_this_chain(self) -> None:
+        self._identity, newest = self.chain.identity(), self.chain.newest()
         self._table.must_fit(self._identity, -1 if newest is None else newest.sequence, f"the ledger {self._ledger}")
-        super().look_again(before, newest, running, others)
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> LakeAttempt:
         return LakeAttempt(
