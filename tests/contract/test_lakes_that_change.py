@@ -298,6 +298,23 @@ def test_two_lakes_and_files_in_one_batch(lake: Any, tmp_path: Path):
     assert set(newest.outputs) == {"@delta", "@iceberg", "@files"}
 
 
+def test_two_sinks_of_a_fan_out_at_one_table_by_two_names_lose_nothing(lake: Any, tmp_path: Path):
+    """That it is one table, nobody can tell by its names."""
+    delta, iceberg = DeltaKit(lake, tmp_path), IcebergKit(lake, tmp_path)
+    ledger = ow.FolderLedger(tmp_path / "ledger")
+    sinks: dict[str, Any] = {
+        f"delta{number}": ow.DeltaSink(path=path, pipeline_id="p", ledger=ledger)
+        for number, path in enumerate((delta.path, f"file:{delta.path}"))
+    }
+    sinks |= {
+        f"iceberg{number}": ow.IcebergSink(table=table, pipeline_id="p", ledger=ledger)
+        for number, table in enumerate((iceberg.table, iceberg.table.replace(".", ".`", 1).replace(".t", "`.t")))
+    }
+    for value in ("a", "b"):
+        stream_of_one(lake, tmp_path, lake.createDataFrame([(value,)], "value string"), ow.FanOut(sinks))
+    assert delta.values() == iceberg.values() == Counter("aabb")
+
+
 def test_a_session_without_the_formats(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Named with what it takes to have them."""
     monkeypatch.setattr("onceward.spark.delta_table._CLASS", "org.apache.spark.sql.delta.None")

@@ -70,10 +70,12 @@ def test_attempts_of_two_branches_have_two_names():
 
 
 def test_a_writer_is_of_one_pipeline_and_one_ledger():
-    """``orders@…`` is no prefix of another pipeline's: no id has an ``@``."""
+    """And of one sink of a fan-out. ``orders@…`` is no prefix of another pipeline's: no id has an ``@``."""
     table = Delta(pipeline_id("orders"), path="/p", name=None)
-    assert table._writer("a").startswith(table._writer(""))
-    assert not Delta(pipeline_id("orders-too"), path="/p", name=None)._writer("a").startswith(table._writer(""))
+    assert table._writer("a", "").startswith(table._writer("", ""))
+    assert table._writer("a", "one") != table._writer("a", "other")
+    another = Delta(pipeline_id("orders-too"), path="/p", name=None)
+    assert not another._writer("a", "").startswith(table._writer("", ""))
 
 
 @pytest.mark.parametrize(

@@ -67,15 +67,14 @@ class IcebergTable:
         """Which no other table has, also none that is made in its place."""
         return str(self._table.uuid())
 
-    def property(self, name: str) -> str | None:
-        """As it is now."""
+    def properties(self) -> dict[str, str]:
+        """As they are now."""
         self._table.refresh()
-        value = self._table.properties().get(name)
-        return None if value is None else str(value)
+        return {str(name): str(value) for name, value in self._table.properties().items()}
 
     def must_stage(self) -> None:
         """:raises ConfigurationError: what is written to the table is seen at once."""
-        if self.property(_WAP_ENABLED) != "true":
+        if self.properties().get(_WAP_ENABLED) != "true":
             raise ConfigurationError(
                 f"the Iceberg table {self.name} does not have {_WAP_ENABLED}=true, without which nothing can be "
                 "written that is not seen at once",

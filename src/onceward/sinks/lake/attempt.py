@@ -48,6 +48,7 @@ class LakeAttempt(Attempt):
         self._chain = chain
         self._policy = policy
         self._identity = identity
+        self._branch = branch
         self._sequence = sequence
         self._computation = computation
         self._limit = TimeLimit(policy)
@@ -70,7 +71,9 @@ class LakeAttempt(Attempt):
         rows = sum(staged.rows for staged in self._staged)
         committables = []
         if rows:
-            committables = [self._table.committable(self._name, self._identity, self._sequence, self._staged)]
+            committables = [
+                self._table.committable(self._name, self._identity, self._branch, self._sequence, self._staged)
+            ]
         else:
             self._drop()
         data = {"version": LakeTable.committable_version, "committables": committables}

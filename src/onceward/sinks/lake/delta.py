@@ -1,8 +1,8 @@
 """A Delta table: data files are written, and one commit names them. Driver only.
 
 A file that no commit names is no part of the table, and ``VACUUM`` removes it in time. The commit has an application
-id (``txn`` in Delta's protocol, *Transaction Identifiers*) of pipeline and ledger, and the batch's number as its
-version, so that it is carried out once.
+id (``txn`` in Delta's protocol, *Transaction Identifiers*) of pipeline, ledger and, in a fan-out, sink, and the batch's
+number as its version, so that it is carried out once.
 """
 
 from __future__ import annotations
@@ -49,12 +49,16 @@ class Delta(LakeTable):
         self._table.must_be_plain()
 
     def newest(self) -> dict[str, int]:
-        ours = self._writer("")
-        writers = self._table.writers().items()
-        return {writer.removeprefix(ours): version for writer, version in writers if writer.startswith(ours)}
+        ours, found = self._writer("", ""), dict[str, int]()
+        for writer, version in self._table.writers().items():
+            if writer.startswith(ours):
+                chain, _, _ = writer.removeprefix(ours).partition("@")
+                found[chain] = max(version, found.get(chain, -1))
+        return found
 
-    def _writer(self, chain: str) -> str:
-        return f"{_WRITER}{self._pipeline}@{chain}"
+    def _writer(self, chain: str, branch: str) -> str:
+        """Of two sinks in a fan-out that write to one table, each has its own."""
+        return f"{_WRITER}{self._pipeline}@{chain}" + (f"@{branch}" if branch else "")
 
     def fitting(self, frame: DataFrame) -> DataFrame:
         return self._table.fitting(frame)
@@ -72,7 +76,7 @@ class Delta(LakeTable):
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
         where, actions = str(committable["table"]), committable["staged"]
         table = self._table if where == self._table.path else DeltaTable(SparkSession.active(), where)
-        writer, sequence = self._writer(committable["chain"]), int(committable["sequence"])
+        writer, sequence = self._writer(committable["chain"], committable["branch"]), int(committable["sequence"])
         if table.newest(writer) >= sequence:
             return CommitResult.ALREADY_DONE
         shape = table.shape()

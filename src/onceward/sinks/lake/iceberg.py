@@ -19,7 +19,7 @@ from onceward.spark.iceberg_table import IcebergTable
 
 log = logging.getLogger(__name__)
 
-_NEWEST = "onceward.newest."  # and the pipeline: "<identity of the ledger>@<number of the batch>"
+_NEWEST = "onceward.newest."  # and the pipeline, in a fan-out also @ and the sink: "<ledger>@<number of the batch>"
 
 
 class Iceberg(LakeTable):
@@ -44,17 +44,16 @@ class Iceberg(LakeTable):
         self._table.must_stage()
 
     def newest(self) -> dict[str, int]:
-        chain, number = self._newest(self._table)
-        return {chain: number} if chain else {}
+        ours, found = self._property(""), dict[str, int]()
+        for name, value in self._table.properties().items():
+            if name == ours or name.startswith(f"{ours}@"):
+                chain, number = _batch(value)
+                found[chain] = max(number, found.get(chain, -1))
+        return found
 
-    def _newest(self, table: IcebergTable) -> tuple[str, int]:
-        """The ledger and the number of the batch that was published last."""
-        chain, _, number = (table.property(self._property) or "@-1").rpartition("@")
-        return chain, int(number)
-
-    @property
-    def _property(self) -> str:
-        return f"{_NEWEST}{self._pipeline}"
+    def _property(self, branch: str) -> str:
+        """Of two sinks in a fan-out that write to one table, each has its own."""
+        return f"{_NEWEST}{self._pipeline}" + (f"@{branch}" if branch else "")
 
     def fitting(self, frame: DataFrame) -> DataFrame:
         return frame  # Iceberg's own writer finds out
@@ -70,14 +69,15 @@ class Iceberg(LakeTable):
         where = str(committable["table"])
         table = self._table if where == self._name else IcebergTable(SparkSession.active(), where)
         chain, sequence = str(committable["chain"]), int(committable["sequence"])
-        newest_of, newest = self._newest(table)
+        note = self._property(committable["branch"])
+        newest_of, newest = _batch(table.properties().get(note, "@-1"))
         if newest_of == chain and newest >= sequence:
             return CommitResult.ALREADY_DONE
         lost = [one for one in committable["staged"] if not table.has(one)]
         if lost or table.id != committable["id"]:
             log.error("%s: snapshots that %s has staged are gone: %s", self, committable["attempt"], lost or "all")
             return CommitResult.LOST
-        table.publish(committable["staged"], {self._property: f"{chain}@{sequence}"})
+        table.publish(committable["staged"], {note: f"{chain}@{sequence}"})
         return CommitResult.DONE
 
     def abort(self, committable: Mapping[str, Any]) -> None:
@@ -85,7 +85,13 @@ class Iceberg(LakeTable):
         self._table.drop([one for name, one in staged.items() if _attempt(name) == committable["attempt"]])
 
     def recover(self) -> list[dict[str, Any]]:
-        return [{"attempt": name} for name in sorted(map(_attempt, self._table.staged(f"{self._pipeline}@")))]
+        return [{"attempt": name} for name in sorted(set(map(_attempt, self._table.staged(f"{self._pipeline}@"))))]
+
+
+def _batch(said: str) -> tuple[str, int]:
+    """The ledger and the number of the batch that was published last."""
+    chain, _, number = said.rpartition("@")
+    return chain, int(number)
 
 
 def _attempt(written_as: str) -> str:

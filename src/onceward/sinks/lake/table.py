@@ -33,8 +33,9 @@ def all_of(staged: Sequence[Staged]) -> list[Any]:
 class LakeTable(ABC):
     """One table, to one pipeline; the committer of its :class:`~onceward.sinks.lake.target.LakeTarget`.
 
-    A committable is ``{"table": …, "attempt": its name, "chain": the ledger's identity, "sequence": in the ledger,
-    "staged": [of all jobs]}``, and what a format needs besides. Of one that was never decided less is known.
+    A committable is ``{"table": …, "attempt": its name, "chain": the ledger's identity, "branch": the sink's name in a
+    fan-out, "sequence": in the ledger, "staged": [of all jobs]}``, and what a format needs besides. Of one that was
+    never decided less is known.
     """
 
     committable_version: ClassVar[int] = 1
@@ -52,7 +53,8 @@ class LakeTable(ABC):
 
     @abstractmethod
     def newest(self) -> dict[str, int]:
-        """Of each ledger (its identity) whose batches of this pipeline the table has, the newest batch's number."""
+        """Of each ledger (its identity) whose batches of this pipeline the table has, the newest batch's number,
+        whichever of a fan-out's sinks has brought it."""
 
     def must_fit(self, chain: str, newest: int, ledger: str) -> None:
         """
@@ -93,9 +95,11 @@ class LakeTable(ABC):
     def described(self) -> dict[str, Any]:
         """For committables: the table, under ``table`` where it is, and what tells whether it is still the same."""
 
-    def committable(self, name: str, chain: str, sequence: int, staged: Sequence[Staged]) -> dict[str, Any]:
+    def committable(
+        self, name: str, chain: str, branch: str, sequence: int, staged: Sequence[Staged]
+    ) -> dict[str, Any]:
         """What the ledger record is to name."""
-        batch = {"attempt": name, "chain": chain, "sequence": sequence, "staged": all_of(staged)}
+        batch = {"attempt": name, "chain": chain, "branch": branch, "sequence": sequence, "staged": all_of(staged)}
         return {**self.described(), **batch}
 
     @abstractmethod
