@@ -14,7 +14,7 @@ from text_file_jobs import to_the_end
 
 import onceward as ow
 from lake_packages import LAKE_PACKAGES
-from onceward.spark.delta_table import DeltaTable
+from onceward.spark.delta_table import Transaction
 from onceward.spark.iceberg_table import IcebergTable
 from onceward.testing.faults import arm_from_environment
 
@@ -88,7 +88,7 @@ def die_behind(number: int) -> None:
 
         return one
 
-    DeltaTable.commit = dying(DeltaTable.commit)  # type: ignore[method-assign]
+    Transaction.commit = dying(Transaction.commit)  # type: ignore[method-assign]
     IcebergTable.publish = dying(IcebergTable.publish)  # type: ignore[method-assign]
 
 

@@ -13,8 +13,17 @@ from lake_kits import DeltaKit, IcebergKit, LakeKit
 
 import onceward as ow
 from onceward.engine.policy import SinkPolicy
+from onceward.engine.target import Write
 from onceward.engine.two_phase import CommitResult
-from onceward.errors import BadColumn, ConfigurationError, LedgerBehind, RowRefused, TableMissing, TargetLost
+from onceward.errors import (
+    BadColumn,
+    ConfigurationError,
+    LedgerBehind,
+    ReportMismatch,
+    RowRefused,
+    TableMissing,
+    TargetLost,
+)
 from onceward.ids import pipeline_id
 from onceward.testing.sink_contract import FIRST, SECOND, Process, assert_holds
 
@@ -227,6 +236,26 @@ def test_tables_whose_columns_are_more_than_types_are_refused(lake: Any, tmp_pat
     sink = ow.DeltaSink(path=tmp_path / "t", pipeline_id="p", ledger=ow.FolderLedger(tmp_path / "ledger"))
     with pytest.raises(ConfigurationError, match=said):
         sink.new_target().look()
+
+
+def test_a_table_that_changes_while_a_batch_is_written(delta: DeltaKit, monkeypatch: pytest.MonkeyPatch):
+    """Between two frames; and when one was made to fit, before it is written. Nothing of the batch is decided."""
+    alter = f"ALTER TABLE delta.`{delta.path}` ADD COLUMNS"
+    process = Process(delta).open()
+    process.write(delta.frame(FIRST))
+    delta.lake.sql(f"{alter} (more int)")
+    process.attempt.write(Write(delta.frame(SECOND).selectExpr("value", "1 AS more")), process.next_batch())
+    with pytest.raises(ReportMismatch, match="was changed while a batch was written"):
+        process.attempt.prepared()
+    process.attempt.abort()
+
+    table = process.target._table._table
+    fitting = table.fitting
+    monkeypatch.setattr(table, "fitting", lambda frame: (fitting(frame), delta.lake.sql(f"{alter} (last int)"))[0])
+    process.begin()
+    with pytest.raises(BadColumn, match="last"):
+        process.attempt.write(Write(delta.frame(SECOND).selectExpr("value", "1 AS more")), process.next_batch())
+    assert delta.visible() == Counter()
 
 
 def test_nulls_where_the_table_has_none_are_refused_before_the_decision(lake: Any, tmp_path: Path):

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from onceward.errors import BadColumn, ConfigurationError, SendFailed, TableMissing
+from onceward.errors import BadColumn, ConfigurationError, TableMissing
 from onceward.spark.planned import planned_once
 from onceward.spark.write_errors import failures_told
 
@@ -80,25 +81,19 @@ class DeltaTable:
         self._delta = self._jvm.org.apache.spark.sql.delta
         self._log = self._delta.DeltaLog.forTable(self._session._jsparkSession, path)
 
-    def shape(self) -> Shape:
-        """As it is now.
-
-        :raises TableMissing: there is no table.
-        """
-        snapshot = self._snapshot()
-        if snapshot.version() < 0:
+    def begin(self) -> Transaction:
+        """:raises TableMissing: there is no table."""
+        transaction = Transaction(self._jvm, self._log.startTransaction())
+        if not transaction.finds_a_table:
             raise TableMissing(
                 f"there is no Delta table at {self.path}",
                 next_step=f"create it first: CREATE TABLE delta.`{self.path}` (…) USING delta",
             )
-        return _shape(snapshot.metadata())
-
-    def _snapshot(self) -> Any:
-        return self._log.startTransaction().snapshot()
+        return transaction
 
     def must_be_plain(self) -> None:
         """:raises ConfigurationError: columns are more than their types say, or the table forgets who has written."""
-        shape = self.shape()
+        shape = self.begin().shape
         for name, column in shape.columns.items():
             if more := [said for key, said in _MORE_THAN_A_TYPE.items() if key in column["metadata"]]:
                 raise ConfigurationError(
@@ -118,7 +113,12 @@ class DeltaTable:
 
         :raises BadColumn: it has others, or other types.
         """
-        wanted = self.schema()
+        wanted = self._must_fit(frame, self.begin().shape)
+        return frame.select([f"`{name.replace('`', '``')}`" for name in wanted])
+
+    def _must_fit(self, frame: DataFrame, shape: Shape) -> list[str]:
+        """The table's columns."""
+        wanted = StructType.fromJson({"type": "struct", "fields": list(shape.columns.values())})
         given = {field.name: field.dataType for field in frame.schema}
         if len(given) != len(frame.columns) or given.keys() != set(wanted.names):
             raise BadColumn(
@@ -133,15 +133,11 @@ class DeltaTable:
                     f"{field.dataType.simpleString()} in the Delta table {self.path}",
                     next_step="cast it in the query: a value that does not fit is yours to decide on",
                 )
-        return frame.select([f"`{name.replace('`', '``')}`" for name in wanted.names])
+        return list(wanted.names)
 
-    def schema(self) -> StructType:
-        """Of the table, as it is now."""
-        shape = self.shape()
-        return StructType.fromJson({"type": "struct", "fields": list(shape.columns.values())})
-
-    def write(self, frame: DataFrame) -> list[str]:
-        """Write ``frame`` by one job into files that no reader knows; Delta's actions, as JSON.
+    def write(self, frame: DataFrame) -> tuple[list[str], Shape]:
+        """Write ``frame`` by one job into files that no reader knows; Delta's actions, as JSON, and what the table was
+        that the files were written for.
 
         :raises BadColumn, RowRefused, SendFailed: see :func:`failures_told`.
         """
@@ -150,42 +146,10 @@ class DeltaTable:
             self._jvm.PythonUtils.toScalaMap({"optimizeWrite": "false"}),
             self._session._jsparkSession.sessionState().conf(),
         )
+        transaction = self.begin()
+        self._must_fit(frame, transaction.shape)  # the table may have changed since the frame was made to fit
         with failures_told("into a Delta table", self.path):
-            written = self._log.startTransaction().writeFiles(planned_once(frame)._jdf, self._some(options))
-        return [str(written.apply(index).json()) for index in range(written.size())]
-
-    def newest(self, writer: str) -> int:
-        """The version that ``writer`` (an application id in Delta's words) has committed last; -1: none."""
-        return int(self._log.startTransaction().txnVersion(writer))
-
-    def writers(self) -> dict[str, int]:
-        """All that have ever committed by an application id, and the version that each has committed last."""
-        found = self._snapshot().setTransactions()
-        every = [found.apply(index) for index in range(found.size())]
-        return {str(one.appId()): int(one.version()) for one in every}
-
-    def commit(self, actions: Sequence[str], shape: Shape, writer: str, version: int, query_id: str) -> bool:
-        """One commit of Delta's with ``actions``, and with ``version`` for ``writer``; False: that is there already.
-
-        Two that do so at once, one of them fails (``ConcurrentTransactionException``), for both have read the same; and
-        so does one beside a change of columns (``MetadataChangedException``).
-
-        :param shape: what the table is known to be.
-        :raises SendFailed: it is not that any more.
-        :raises Exception: Delta's own; whether it is committed, :meth:`newest` tells.
-        """
-        transaction = self._log.startTransaction()
-        if transaction.txnVersion(writer) >= version:
-            return False
-        if _shape(transaction.metadata()) != shape:
-            raise SendFailed(f"the Delta table {self.path} was changed a moment ago", next_step="look at it anew")
-        read = self._delta.actions.Action.fromJson
-        now = self._jvm.java.lang.Long.valueOf(self._jvm.java.lang.System.currentTimeMillis())
-        all_of_it = [*map(read, actions), self._delta.actions.SetTransaction(writer, version, self._some(now))]
-        append = self._jvm.org.apache.spark.sql.streaming.OutputMode.Append()
-        how = getattr(self._delta, "DeltaOperations$StreamingUpdate")(append, query_id, version, self._nothing())
-        transaction.commit(self._jvm.PythonUtils.toSeq(all_of_it), how)
-        return True
+            return transaction.write(frame, options), transaction.shape
 
     def missing(self, actions: Sequence[str]) -> list[str]:
         """The files of ``actions`` that are gone."""
@@ -204,11 +168,55 @@ class DeltaTable:
         configuration = self._session._jsparkSession.sessionState().newHadoopConf()
         return self._jvm.org.apache.hadoop.fs.Path(self.path).getFileSystem(configuration)
 
-    def _some(self, value: Any) -> Any:
-        return self._jvm.scala.Some(value)
 
-    def _nothing(self) -> Any:
-        return self._jvm.scala.Option.empty()
+class Transaction:
+    """One of Delta's: the table as it was when it began. It commits only if nobody has changed what it has read
+    (``MetadataChangedException``, ``ConcurrentTransactionException``)."""
+
+    def __init__(self, jvm: Any, transaction: Any) -> None:
+        self._jvm = jvm
+        self._transaction = transaction
+
+    @property
+    def finds_a_table(self) -> bool:
+        """At the path."""
+        return int(self._transaction.snapshot().version()) >= 0
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Of the table."""
+        told = json.loads(self._transaction.metadata().json())["metaData"]
+        columns = {column["name"]: column for column in json.loads(told["schemaString"])["fields"]}
+        return Shape(told["id"], columns, told["partitionColumns"], told.get("configuration") or {})
+
+    def newest(self, writer: str) -> int:
+        """The version that ``writer`` (an application id in Delta's words) has committed last; -1: none."""
+        return int(self._transaction.txnVersion(writer))
+
+    def writers(self) -> dict[str, int]:
+        """All that have ever committed by an application id, and the version that each has committed last."""
+        found = self._transaction.snapshot().setTransactions()
+        every = [found.apply(index) for index in range(found.size())]
+        return {str(one.appId()): int(one.version()) for one in every}
+
+    def write(self, frame: DataFrame, options: Any) -> list[str]:
+        """Into files that it does not commit; the actions that would."""
+        written = self._transaction.writeFiles(planned_once(frame)._jdf, self._jvm.scala.Some(options))
+        return [str(written.apply(index).json()) for index in range(written.size())]
+
+    def commit(self, actions: Sequence[str], writer: str, version: int, query_id: str) -> None:
+        """``actions``, and ``version`` as the newest of ``writer``. Once, if :meth:`newest` was asked before: of two
+        that have read the same one fails.
+
+        :raises Exception: Delta's own; whether it is committed, another transaction tells.
+        """
+        delta, some, nothing = self._jvm.org.apache.spark.sql.delta, self._jvm.scala.Some, self._jvm.scala.Option.empty
+        read = delta.actions.Action.fromJson
+        now = self._jvm.java.lang.Long.valueOf(self._jvm.java.lang.System.currentTimeMillis())
+        all_of_it = [*map(read, actions), delta.actions.SetTransaction(writer, version, some(now))]
+        append = self._jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+        how = getattr(delta, "DeltaOperations$StreamingUpdate")(append, query_id, version, nothing())
+        self._transaction.commit(self._jvm.PythonUtils.toSeq(all_of_it), how)
 
 
 def rows_in(actions: Sequence[str]) -> int:
@@ -223,12 +231,6 @@ def rows_in(actions: Sequence[str]) -> int:
             "Delta has not said how many rows it has written",
             next_step="leave spark.databricks.delta.stats.collect at true",
         ) from error
-
-
-def _shape(metadata: Any) -> Shape:
-    told = json.loads(metadata.json())["metaData"]
-    columns = {column["name"]: column for column in json.loads(told["schemaString"])["fields"]}
-    return Shape(told["id"], columns, told["partitionColumns"], told.get("configuration") or {})
 
 
 def _same(one: Any, other: Any) -> bool:

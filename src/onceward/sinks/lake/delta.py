@@ -50,7 +50,7 @@ class Delta(LakeTable):
 
     def newest(self) -> dict[str, int]:
         ours, found = self._writer("", ""), dict[str, int]()
-        for writer, version in self._table.writers().items():
+        for writer, version in self._table.begin().writers().items():
             if writer.startswith(ours):
                 chain, _, _ = writer.removeprefix(ours).partition("@")
                 found[chain] = max(version, found.get(chain, -1))
@@ -64,27 +64,24 @@ class Delta(LakeTable):
         return self._table.fitting(frame)
 
     def stage(self, frame: DataFrame, name: str, number: int) -> Staged:
-        actions = self._table.write(frame)
+        actions, shape = self._table.write(frame)
         self._ours.add(name)
-        return Staged(rows_in(actions), actions)
-
-    def described(self) -> dict[str, Any]:
-        shape = self._table.shape()
         columns, partition_by = _told(shape), list(shape.partition_by)
-        return {"table": self._table.path, "id": shape.table_id, "columns": columns, "partition_by": partition_by}
+        table = {"table": self._table.path, "id": shape.table_id, "columns": columns, "partition_by": partition_by}
+        return Staged(rows_in(actions), actions, table)
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
         where, actions = str(committable["table"]), committable["staged"]
         table = self._table if where == self._table.path else DeltaTable(SparkSession.active(), where)
         writer, sequence = self._writer(committable["chain"], committable["branch"]), int(committable["sequence"])
-        if table.newest(writer) >= sequence:
+        transaction = table.begin()
+        if transaction.newest(writer) >= sequence:
             return CommitResult.ALREADY_DONE
-        shape = table.shape()
-        if wrong := self._wrong(table, shape, committable):
+        if wrong := self._wrong(table, transaction.shape, committable):
             log.error("%s cannot have what %s has prepared: %s", self, committable["attempt"], wrong)
             return CommitResult.LOST
-        is_new = table.commit(actions, shape, writer, sequence, committable["attempt"])
-        return CommitResult.DONE if is_new else CommitResult.ALREADY_DONE
+        transaction.commit(actions, writer, sequence, committable["attempt"])
+        return CommitResult.DONE
 
     def _wrong(self, table: DeltaTable, shape: Shape, then: Mapping[str, Any]) -> str:
         """Why readers could not read the files, if so."""

@@ -60,10 +60,7 @@ class Iceberg(LakeTable):
 
     def stage(self, frame: DataFrame, name: str, number: int) -> Staged:
         snapshot, rows = self._table.write(frame, f"{name}/{number}")
-        return Staged(rows, [snapshot] if rows else [])
-
-    def described(self) -> dict[str, Any]:
-        return {"table": self._name, "id": self._table.id}
+        return Staged(rows, [snapshot] if rows else [], {"table": self._name, "id": self._table.id})
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
         where = str(committable["table"])

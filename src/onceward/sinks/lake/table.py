@@ -14,15 +14,17 @@ from typing import Any, ClassVar, NamedTuple
 from pyspark.sql import DataFrame
 
 from onceward.engine.two_phase import CommitResult
-from onceward.errors import ConfigurationError, LedgerBehind, LedgerUnreadable
+from onceward.errors import ConfigurationError, LedgerBehind, LedgerUnreadable, ReportMismatch
 from onceward.ids import AttemptId, PipelineId
 
 
 class Staged(NamedTuple):
-    """What one job has written: how many rows, and where, as JSON has it."""
+    """What one job has written: how many rows, and where, as JSON has it; into which table (its name or path under
+    ``table``), and what tells whether it is still the same."""
 
     rows: int
     what: Sequence[Any]
+    table: Mapping[str, Any]
 
 
 def all_of(staged: Sequence[Staged]) -> list[Any]:
@@ -91,16 +93,19 @@ class LakeTable(ABC):
     def stage(self, frame: DataFrame, name: str, number: int) -> Staged:
         """Write ``frame`` by one job, the ``number``-th of the attempt ``name``."""
 
-    @abstractmethod
-    def described(self) -> dict[str, Any]:
-        """For committables: the table, under ``table`` where it is, and what tells whether it is still the same."""
-
     def committable(
         self, name: str, chain: str, branch: str, sequence: int, staged: Sequence[Staged]
     ) -> dict[str, Any]:
-        """What the ledger record is to name."""
+        """What the ledger record is to name.
+
+        :raises ReportMismatch: two jobs have not met the same table.
+        """
+        if any(one.table != staged[0].table for one in staged):
+            raise ReportMismatch(
+                f"{self} was changed while a batch was written", next_step="nothing, the batch runs again"
+            )
         batch = {"attempt": name, "chain": chain, "branch": branch, "sequence": sequence, "staged": all_of(staged)}
-        return {**self.described(), **batch}
+        return {**staged[0].table, **batch}
 
     @abstractmethod
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
