@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import onceward as ow
+from onceward.engine.spark_jobs import name_of
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ids import AttemptId, pipeline_id
 from onceward.sinks.lake.delta import Delta
-from onceward.sinks.lake.iceberg import Iceberg
 from onceward.spark.delta_table import _same, rows_in
 
 LEDGER = ow.KafkaLedger("localhost:9092")
@@ -64,9 +64,8 @@ def test_a_fan_out_takes_them_at_different_places_only():
 
 
 def test_attempts_of_two_branches_have_two_names():
-    table = Iceberg(pipeline_id("orders"), name="t")
-    assert table.name(AttemptId(3, 4), "") == "orders@3.4"
-    assert table.name(AttemptId(3, 4), "archive") == "orders@3.4-archive"
+    assert name_of(pipeline_id("orders"), AttemptId(3, 4), "") == "orders@3.4"
+    assert name_of(pipeline_id("orders"), AttemptId(3, 4), "archive") == "orders@3.4-archive"
 
 
 def test_a_writer_is_of_one_pipeline_and_one_ledger():

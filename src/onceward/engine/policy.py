@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ids import PipelineId
 from onceward.ledger.admission import RESUME_CHOICES, Resume
+from onceward.ledger.chain import Ledger
 
 Delivery = Literal["exactly_once", "at_least_once", "none"]
 
@@ -48,6 +49,22 @@ class SinkPolicy:
     def has_ledger(self) -> bool:
         """Is there a chain of batches that a lost one would be missing from?"""
         return self.delivery == "exactly_once"
+
+
+def must_be_decided(ledger: object, commit_timeout_s: float) -> None:
+    """What sinks are told alike whose decision is a ledger record.
+
+    :raises ConfigurationError: naming the setting and what it takes.
+    """
+    if not isinstance(ledger, Ledger):
+        raise ConfigurationError(
+            f"ledger={ledger!r} is no ledger",
+            next_step="pass ow.FolderLedger(…), ow.DatabaseLedger(…) or ow.KafkaLedger(…)",
+        )
+    if not commit_timeout_s >= 0:
+        raise ConfigurationError(
+            f"commit_timeout_s={commit_timeout_s!r} is not a number of seconds", next_step="pass 0 or more"
+        )
 
 
 def one_of(name: str, value: object, choices: Sequence[object]) -> None:

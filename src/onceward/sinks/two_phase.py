@@ -11,7 +11,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 
 from onceward.engine.foreach_batch import ForeachBatchSink, must_be_a_frame
-from onceward.engine.policy import SinkPolicy
+from onceward.engine.policy import SinkPolicy, must_be_decided
 from onceward.engine.target import Target, Write
 from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import CommitResult, Task, TwoPhaseTarget
@@ -65,15 +65,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         batch_timeout_s: float | None = None,
         commit_timeout_s: float = 60.0,
     ) -> None:
-        if not isinstance(ledger, Ledger):
-            raise ConfigurationError(
-                f"ledger={ledger!r} is no ledger",
-                next_step="pass ow.FolderLedger(…), ow.DatabaseLedger(…) or ow.KafkaLedger(…)",
-            )
-        if not commit_timeout_s >= 0:
-            raise ConfigurationError(
-                f"commit_timeout_s={commit_timeout_s!r} is not a number of seconds", next_step="pass 0 or more"
-            )
+        must_be_decided(ledger, commit_timeout_s)
         policy = SinkPolicy(
             checked_pipeline_id(pipeline_id),
             resume=resume,

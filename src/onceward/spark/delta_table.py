@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from onceward.errors import BadColumn, ConfigurationError, TableMissing
+from onceward.spark.jvm_classes import must_have
 from onceward.spark.planned import planned_once
 from onceward.spark.write_errors import failures_told
 
@@ -69,15 +70,14 @@ class DeltaTable:
         jvm: Any = session.sparkContext._jvm
         self._jvm = jvm
         self.path = path
-        try:
-            self._jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_CLASS)
-        except Exception as error:
-            raise ConfigurationError(
-                "this Spark session has no Delta",
-                next_step='build it with ow.spark_conf("io.delta:delta-spark_2.13:4.0.0"), or the version for your '
-                'Spark, and with spark.sql.extensions="io.delta.sql.DeltaSparkSessionExtension" and '
-                'spark.sql.catalog.spark_catalog="org.apache.spark.sql.delta.catalog.DeltaCatalog"',
-            ) from error
+        must_have(
+            session,
+            _CLASS,
+            "this Spark session has no Delta",
+            next_step='build it with ow.spark_conf("io.delta:delta-spark_2.13:4.0.0"), or the version for your Spark, '
+            'and with spark.sql.extensions="io.delta.sql.DeltaSparkSessionExtension" and '
+            'spark.sql.catalog.spark_catalog="org.apache.spark.sql.delta.catalog.DeltaCatalog"',
+        )
         self._delta = self._jvm.org.apache.spark.sql.delta
         self._log = self._delta.DeltaLog.forTable(self._session._jsparkSession, path)
 

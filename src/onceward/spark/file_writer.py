@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from onceward.errors import ConfigurationError
 from onceward.spark import job
 from onceward.spark.computation import Computation
+from onceward.spark.jvm_classes import must_have
 from onceward.spark.planned import planned_once
 from onceward.spark.write_errors import failures_told
 
@@ -68,18 +68,14 @@ def write(frame: DataFrame, folder: str, how: FileFormat, computation: Computati
 
 def must_know(session: SparkSession, format_name: str) -> None:
     """:raises ConfigurationError: this session cannot write files of that format."""
-    if format_name != "avro":
-        return
-    jvm: Any = session.sparkContext._jvm
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    try:
-        loader.loadClass(_AVRO)
-    except Exception as error:
-        raise ConfigurationError(
+    if format_name == "avro":
+        must_have(
+            session,
+            _AVRO,
             'format="avro": this Spark session has no spark-avro',
             next_step="build the session with ow.spark_conf(), which brings it along, or add the package "
             "org.apache.spark:spark-avro_2.13 of Spark's version",
-        ) from error
+        )
 
 
 def _written(frame: DataFrame, folder: str, how: FileFormat) -> Written:

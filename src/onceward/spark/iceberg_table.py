@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ConfigurationError, ReportMismatch, TableMissing
+from onceward.spark.jvm_classes import must_have
 from onceward.spark.planned import planned_once
 from onceward.spark.write_errors import failures_told
 
@@ -43,14 +44,13 @@ class IcebergTable:
         jvm: Any = session.sparkContext._jvm
         self._jvm = jvm
         self.name = name
-        try:
-            self._jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_CLASS)
-        except Exception as error:
-            raise ConfigurationError(
-                "this Spark session has no Iceberg",
-                next_step='build it with ow.spark_conf("org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0"), or '
-                "the one for your Spark, and with a catalog (spark.sql.catalog.…)",
-            ) from error
+        must_have(
+            session,
+            _CLASS,
+            "this Spark session has no Iceberg",
+            next_step='build it with ow.spark_conf("org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0"), or the '
+            "one for your Spark, and with a catalog (spark.sql.catalog.…)",
+        )
         self._iceberg = self._jvm.org.apache.iceberg
         try:
             inner: Any = session
@@ -101,9 +101,11 @@ class IcebergTable:
             else:
                 conf.set(_WAP_ID, others)
         if (snapshot := self._newest_as(name)) is not None:
-            return int(snapshot.snapshotId()), int(snapshot.summary().get("added-records") or 0)
+            told = dict(snapshot.summary())
+            if "added-data-files" not in told or "added-records" in told:
+                return int(snapshot.snapshotId()), int(told.get("added-records", 0))
         raise ReportMismatch(
-            f"Iceberg has written to {self.name}, and no staged snapshot has the id {name}",
+            f"Iceberg has written to {self.name}, and no staged snapshot with the id {name} says how many rows",
             next_step=f"see that nobody changes {_WAP_ENABLED} of the table, and look at its newest snapshots: what "
             "was written may be visible",
         )
@@ -131,10 +133,10 @@ class IcebergTable:
                 staged[str(told.get(_STAGED_AS))] = name
         return {written_as: name for written_as, name in staged.items() if written_as not in published}
 
-    def has(self, snapshot: int) -> bool:
-        """Is it there, published or not?"""
+    def gone(self, snapshots: Sequence[int]) -> list[int]:
+        """Those that are no more there, published or not."""
         self._table.refresh()
-        return self._table.snapshot(snapshot) is not None
+        return [one for one in snapshots if self._table.snapshot(one) is None]
 
     def publish(self, snapshots: Sequence[int], properties: Mapping[str, str]) -> None:
         """One commit, after which all of ``snapshots`` are part of the table, and it has ``properties``.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from onceward.engine.policy import SinkPolicy, one_of, whole_number
+from onceward.engine.policy import SinkPolicy, must_be_decided, one_of, whole_number
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ledger.chain import Ledger
 from onceward.ledger.table import DatabaseLedger
@@ -91,15 +91,7 @@ class DatabaseSinkSettings:
                 next_step="pass table=, or leave xa= out to write to several tables by the column "
                 f"{TABLE_COLUMN!r}; several sinks may be one ow.FanOut",
             )
-        if self.another_ledger is not None and not isinstance(self.another_ledger, Ledger):
-            raise ConfigurationError(
-                f"ledger={self.another_ledger!r} is no ledger",
-                next_step="pass ow.FolderLedger(…), ow.DatabaseLedger(…) or ow.KafkaLedger(…)",
-            )
-        if not self.commit_timeout_s >= 0:
-            raise ConfigurationError(
-                f"commit_timeout_s={self.commit_timeout_s!r} is not a number of seconds", next_step="pass 0 or more"
-            )
+        must_be_decided(self.decided_in, self.commit_timeout_s)
         longest = self.dialect.prepared.longest_pipeline
         if len(self.policy.pipeline) > longest:
             raise ConfigurationError(

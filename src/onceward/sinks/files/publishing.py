@@ -36,7 +36,7 @@ from onceward.errors import (
     SendFailed,
     TargetUnreachable,
 )
-from onceward.ids import AttemptId, PipelineId
+from onceward.ids import PipelineId
 from onceward.ledger.folder import FolderLedger
 from onceward.sinks.files import shape
 from onceward.sinks.files.settings import HIDDEN, FileSinkSettings
@@ -113,13 +113,6 @@ class Publisher:
             )
 
     # an attempt
-
-    def folder(self, pipeline: PipelineId, attempt: AttemptId, branch: str) -> str:
-        """The name of the attempt's folder. Nobody else's, ever.
-
-        :param branch: the sink's name in a fan-out, or empty.
-        """
-        return f"{pipeline}@{attempt.owner}.{attempt.number}" + (f"-{branch}" if branch else "")
 
     def must_have(self, columns: Sequence[str]) -> None:
         """Of a frame that becomes CSV, before anything of it is written; without those of ``partition_by``.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from onceward.engine.policy import SinkPolicy, one_of, whole_number
+from onceward.engine.policy import SinkPolicy, must_be_decided, one_of, whole_number
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ledger.chain import Ledger
 from onceward.ledger.folder import FolderLedger
@@ -48,15 +48,7 @@ class FileSinkSettings:
         refuse_other_schemes(self.path)
         one_of("format", self.format, get_args(Format))
         one_of("layout", self.layout, get_args(Layout))
-        if not isinstance(self.ledger, Ledger):
-            raise ConfigurationError(
-                f"ledger={self.ledger!r} is no ledger",
-                next_step="pass ow.FolderLedger(…), ow.DatabaseLedger(…) or ow.KafkaLedger(…)",
-            )
-        if not self.commit_timeout_s >= 0:
-            raise ConfigurationError(
-                f"commit_timeout_s={self.commit_timeout_s!r} is not a number of seconds", next_step="pass 0 or more"
-            )
+        must_be_decided(self.ledger, self.commit_timeout_s)
         folders = [*self.partition_by, *([self.batch_column] if self.layout == "batches" else [])]
         for name in folders:
             _must_name_a_folder(name)

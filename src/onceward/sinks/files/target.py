@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from onceward.engine.spark_jobs import name_of
 from onceward.engine.target import Witness
 from onceward.engine.two_phase import TwoPhaseTarget
 from onceward.ids import AttemptId
@@ -44,7 +45,7 @@ class FileTarget(TwoPhaseTarget):
             self.chain,
             self._policy,
             attempt_id,
-            self.branch,
+            name_of(self._policy.pipeline, attempt_id, self.branch),
             0 if newest is None else newest.sequence + 1,
             Computation(self._shuffles),
         )

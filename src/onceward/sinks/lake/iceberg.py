@@ -70,7 +70,7 @@ class Iceberg(LakeTable):
         newest_of, newest = _batch(table.properties().get(note, "@-1"))
         if newest_of == chain and newest >= sequence:
             return CommitResult.ALREADY_DONE
-        lost = [one for one in committable["staged"] if not table.has(one)]
+        lost = table.gone(committable["staged"])
         if lost or table.id != committable["id"]:
             log.error("%s: snapshots that %s has staged are gone: %s", self, committable["attempt"], lost or "all")
             return CommitResult.LOST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onceward.engine.policy import SinkPolicy
+from onceward.engine.policy import SinkPolicy, must_be_decided
 from onceward.errors import ConfigurationError
 from onceward.ledger.chain import Ledger
 
@@ -23,15 +23,7 @@ class LakeSettings:
     commit_timeout_s: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ledger, Ledger):
-            raise ConfigurationError(
-                f"ledger={self.ledger!r} is no ledger",
-                next_step="pass ow.FolderLedger(…), ow.DatabaseLedger(…) or ow.KafkaLedger(…)",
-            )
-        if not self.commit_timeout_s >= 0:
-            raise ConfigurationError(
-                f"commit_timeout_s={self.commit_timeout_s!r} is not a number of seconds", next_step="pass 0 or more"
-            )
+        must_be_decided(self.ledger, self.commit_timeout_s)
         for name, value in (("table", self.table), ("path", self.path)):
             if value is not None and (not isinstance(value, str) or not value.strip()):
                 raise ConfigurationError(f"{name}={value!r} names no table", next_step="pass its name as text")

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import ConfigurationError, LedgerBehind, LedgerUnreadable, ReportMismatch
-from onceward.ids import AttemptId, PipelineId
+from onceward.ids import PipelineId
 
 
 class Staged(NamedTuple):
@@ -80,10 +80,6 @@ class LakeTable(ABC):
                 "numbers of the one mean nothing in the other",
                 next_step="use the ledger that the pipeline has had; or, if it shall begin anew, another pipeline_id",
             )
-
-    def name(self, attempt: AttemptId, branch: str) -> str:
-        """Of an attempt in the table. Nobody else's, ever."""
-        return f"{self._pipeline}@{attempt.owner}.{attempt.number}" + (f"-{branch}" if branch else "")
 
     @abstractmethod
     def fitting(self, frame: DataFrame) -> DataFrame:

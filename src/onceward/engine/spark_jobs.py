@@ -1,0 +1,116 @@
+"""An attempt whose tasks are Spark's own: a job for each frame, and the driver prepares what they have written.
+
+Called by ``engine.micro_batch``; subclassed by sinks for files and for tables of a lake, in the driver. What a sink
+prepares it knows by the batch's number in the ledger, so that the record has to have that one.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from onceward.engine.policy import SinkPolicy
+from onceward.engine.target import Attempt, Prepared
+from onceward.engine.time_limit import TimeLimit
+from onceward.errors import ReportMismatch
+from onceward.ids import AttemptId, PipelineId
+from onceward.ledger.chain import Chain
+from onceward.ledger.record import LedgerRecord, Output, State
+from onceward.spark.computation import Computation
+from onceward.spark.query import RunningBatch
+
+log = logging.getLogger(__name__)
+
+_FORMAT = 1
+
+
+def name_of(pipeline: PipelineId, attempt: AttemptId, branch: str) -> str:
+    """Of an attempt, in its target. Nobody else's, ever.
+
+    :param branch: the sink's name in a fan-out, or empty.
+    """
+    return f"{pipeline}@{attempt.owner}.{attempt.number}" + (f"-{branch}" if branch else "")
+
+
+class SparkJobsAttempt(Attempt):
+    """One try at one batch, with at most one committable.
+
+    :param kind: of its output in the ledger record: ``{"version": of the committable, "committables": [it]}``, and what
+        :meth:`_told` says besides.
+    :param name: of the attempt in the target.
+    :param sequence: the number that the batch will have in the ledger.
+    """
+
+    committable_version: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        kind: str,
+        chain: Chain,
+        policy: SinkPolicy,
+        attempt_id: AttemptId,
+        name: str,
+        sequence: int,
+        computation: Computation,
+    ) -> None:
+        self.id = attempt_id
+        self._kind = kind
+        self._chain = chain
+        self._policy = policy
+        self._name = name
+        self._sequence = sequence
+        self._computation = computation
+        self._limit = TimeLimit(policy)
+        self._rows = 0
+        self._decided = False
+
+    @abstractmethod
+    def _committable(self) -> dict[str, Any]:
+        """Of a batch with rows: what the ledger record is to name. All of it is durable."""
+
+    @abstractmethod
+    def _drop(self) -> None:
+        """What was written, and will never be decided."""
+
+    def _told(self) -> Mapping[str, Any]:
+        """In the ledger record, besides."""
+        return {}
+
+    def _said(self, committables: Sequence[Mapping[str, Any]]) -> str:
+        """For the log."""
+        return f"as {self._name}"
+
+    def prepared(self) -> Prepared:
+        self._computation.must_be_one()
+        committables = [self._committable()] if self._rows else []
+        if not committables:  # whoever writes a schema without rows makes something all the same
+            self._try_to_drop()
+        data = {"version": self.committable_version, **self._told(), "committables": committables}
+        return Prepared(
+            {self._kind: Output(self._kind, _FORMAT, self._rows, data)},
+            self._said(committables),
+            State.DECIDED if committables else State.FINISHED,
+        )
+
+    def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
+        if record.sequence != self._sequence:
+            raise ReportMismatch(f"{self.id} was prepared as number {self._sequence}, not as {record.sequence}")
+        super().stage(record, running)
+
+    def commit(self) -> None:
+        self._chain.append(self.record)
+        self._decided = True
+
+    def abort(self) -> None:
+        if not self._decided:  # else it is the target's, whatever happens to us
+            self._try_to_drop()
+        self._chain.abort()
+
+    def _try_to_drop(self) -> None:
+        """What cannot be dropped now, the next start finds, or the target's own maintenance."""
+        try:
+            self._drop()
+        except Exception as error:  # noqa: BLE001 — see above
+            log.warning("%s: what %s has written could not be dropped: %r", self._policy.pipeline, self._name, error)
