@@ -179,8 +179,9 @@ def test_a_ledger_that_was_put_back_is_refused(kit: LakeKit, tmp_path: Path):
     Process(kit).open().commit(SECOND)
     shutil.rmtree(tmp_path / "ledger")
     shutil.move(tmp_path / "kept", tmp_path / "ledger")
+    process = Process(kit).open()
     with pytest.raises(LedgerBehind, match=r"has batch number 1 .* ends with 0"):
-        Process(kit).open()
+        process.begin()
     assert kit.visible() == Counter(FIRST + SECOND)
 
 

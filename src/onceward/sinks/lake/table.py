@@ -58,27 +58,29 @@ class LakeTable(ABC):
         """Of each ledger (its identity) whose batches of this pipeline the table has, the newest batch's number,
         whichever of a fan-out's sinks has brought it."""
 
-    def must_fit(self, chain: str, newest: int, ledger: str) -> None:
-        """
-        :param newest: the number of the last batch that the ledger has decided; -1: none.
-        :raises ConfigurationError: the table has batches of this pipeline that another ledger has decided.
-        :raises LedgerBehind: it has one that this ledger knows nothing of. Batches that are decided again under its
-            number would be taken for it.
-        """
-        found = self.newest()
-        if found.get(chain, -1) > newest:
-            raise LedgerBehind(
-                f"{self} has batch number {found[chain]} of pipeline {self._pipeline}, and {ledger} ends with "
-                f"{newest if newest >= 0 else 'none'}: it has lost records, or was put back from an older copy",
-                next_step="put the ledger back as it was; if that is gone, go on under another pipeline_id, from where "
-                "the table ends",
-            )
-        others = [one for one in found if one != chain]
+    def must_be_of(self, chain: str, ledger: str) -> None:
+        """:raises ConfigurationError: the table has batches of this pipeline that another ledger has decided."""
+        others = [one for one in self.newest() if one != chain]
         if others:
             raise ConfigurationError(
                 f"{self} has batches of pipeline {self._pipeline} that another ledger has decided than {ledger}; "
                 "numbers of the one mean nothing in the other",
                 next_step="use the ledger that the pipeline has had; or, if it shall begin anew, another pipeline_id",
+            )
+
+    def must_not_be_ahead(self, chain: str, newest: int, ledger: str) -> None:
+        """
+        :param newest: the number of the last batch that the ledger has decided; -1: none.
+        :raises LedgerBehind: the table has one that this ledger knows nothing of. Batches that are decided again under
+            its number would be taken for it.
+        """
+        found = self.newest().get(chain, -1)
+        if found > newest:
+            raise LedgerBehind(
+                f"{self} has batch number {found} of pipeline {self._pipeline}, and {ledger} ends with "
+                f"{newest if newest >= 0 else 'none'}: it has lost records, or was put back from an older copy",
+                next_step="put the ledger back as it was; if that is gone, go on under another pipeline_id, from where "
+                "the table ends",
             )
 
     @abstractmethod

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from onceward.engine.target import Witness
 from onceward.engine.two_phase import TwoPhaseTarget
+from onceward.errors import LedgerBehind
 from onceward.ids import AttemptId
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.lake.attempt import LakeAttempt
@@ -24,19 +25,23 @@ class LakeTarget(TwoPhaseTarget):
         policy = settings.policy
         chain = settings.ledger.chain(policy.pipeline)
         super().__init__(table, chain, policy, witness, commit_timeout_s=settings.commit_timeout_s)
-        self._ledger = settings.ledger.where
+        self._ledger = f"the ledger {settings.ledger.where}"
         self._table = table
         self._identity = ""
+        self._is_compared = False  # the table with the ledger
 
     def look(self) -> list[Any]:
         self._table.check()
         return super().look()
 
     def must_be_of_this_chain(self) -> None:
-        self._identity, newest = self.chain.identity(), self.chain.newest()
-        self._table.must_fit(self._identity, -1 if newest is None else newest.sequence, f"the ledger {self._ledger}")
+        self._identity = self.chain.identity()
+        self._table.must_be_of(self._identity, self._ledger)
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> LakeAttempt:
+        last = -1 if newest is None else newest.sequence
+        if not self._is_compared:
+            self._must_not_be_ahead(last)
         return LakeAttempt(
             self._table,
             self.kind,
@@ -45,9 +50,18 @@ class LakeTarget(TwoPhaseTarget):
             attempt_id,
             branch=self.branch,
             identity=self._identity,
-            sequence=0 if newest is None else newest.sequence + 1,
+            sequence=last + 1,
             computation=Computation(self._shuffles),
         )
+
+    def _must_not_be_ahead(self, last: int) -> None:
+        """Once a run, before anything is decided: afterwards nobody but us can decide."""
+        try:
+            self._table.must_not_be_ahead(self._identity, last, self._ledger)
+        except LedgerBehind:
+            self.chain.newest()  # a newer copy may have published its batch there: then this raises Fenced
+            raise
+        self._is_compared = True
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
         """An attempt is listed by its name."""
