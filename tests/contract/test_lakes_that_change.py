@@ -206,6 +206,28 @@ def test_columns_go_by_their_names(lake: Any, tmp_path: Path, kit: LakeKit):
     assert [row.asDict() for row in table.collect()] == [{"value": "four", "length": 4}]
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "fits"),
+    [
+        ("date", "timestamp'2026-11-23 10:00:00'", False),
+        ("decimal(10,2)", "1.2345BD", False),
+        ("float", "0.1D", False),
+        ("int", "5L", False),
+        ("bigint", "5", True),
+    ],
+)
+def test_iceberg_stores_a_value_as_it_is_or_refuses(iceberg: IcebergKit, column: str, value: str, fits: bool):
+    """Spark would cut, round or narrow it for the table, without a word."""
+    iceberg.lake.sql(f"ALTER TABLE {iceberg.table} ADD COLUMNS (more {column})")
+    frame = iceberg.frame(["a"]).selectExpr("value", f"{value} AS more")
+    process = Process(iceberg).open()
+    if not fits:
+        with pytest.raises(BadColumn, match="more"):
+            process.write(frame)
+        return
+    assert process.write(frame) == (1,)
+
+
 def test_a_rule_of_the_table_refuses_a_row_before_the_decision(delta: DeltaKit):
     delta.lake.sql(f"ALTER TABLE delta.`{delta.path}` ADD CONSTRAINT short CHECK (length(value) < 5)")
     process = Process(delta).open()

@@ -8,7 +8,8 @@ somebody else has committed in between.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +21,9 @@ from onceward.spark.write_errors import failures_told
 
 _WAP_ENABLED = "write.wap.enabled"
 _WAP_ID = "spark.wap.id"
+_CASTS = "spark.sql.storeAssignmentPolicy"
+"""By default Spark cuts the time off a timestamp for a column of dates, and rounds decimals; STRICT refuses that."""
+
 _STAGED_AS = "wap.id"
 _PUBLISHED_AS = "published-wap-id"
 _OPTIONS = {
@@ -89,17 +93,11 @@ class IcebergTable:
         """
         self.must_stage()
         planned = planned_once(frame)
-        conf = planned.sparkSession.conf  # that of the query; nothing else runs in it
-        others = conf.get(_WAP_ID, None)
-        conf.set(_WAP_ID, name)
-        try:
-            with failures_told("into an Iceberg table", self.name):
-                planned.writeTo(self.name).options(**_OPTIONS).append()
-        finally:
-            if others is None:
-                conf.unset(_WAP_ID)
-            else:
-                conf.set(_WAP_ID, others)
+        with (
+            _set(planned.sparkSession.conf, {_WAP_ID: name, _CASTS: "STRICT"}),
+            failures_told("into an Iceberg table", self.name),
+        ):
+            planned.writeTo(self.name).options(**_OPTIONS).append()
         if (snapshot := self._newest_as(name)) is not None:
             told = dict(snapshot.summary())
             if "added-data-files" not in told or "added-records" in told:
@@ -162,3 +160,19 @@ class IcebergTable:
             for snapshot in snapshots:
                 expire = expire.expireSnapshotId(snapshot)
             expire.commit()
+
+
+@contextmanager
+def _set(conf: Any, settings: Mapping[str, str]) -> Iterator[None]:
+    """Inside, the session of a query has ``settings``; nothing else runs in it."""
+    before = {name: conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                conf.unset(name)
+            else:
+                conf.set(name, value)
