@@ -71,7 +71,7 @@ matrix-%: .venv-matrix/%/.installed
 chaos: jars ## every fault of tests/fault_table.py, old brokers, clusters of their own: with a table at the end
 	$(PYTEST) -m "fault or chaos" -n 2 --dist loadfile --no-loadscope-reorder --durations=20 $(ARGS)
 
-soak: jars ## random faults and a verdict: SEED=1 MINUTES=60 DIR=folder REPORT=file.md; or 100 kills: SINK=postgres KILLS=100
+soak: jars ## random faults and a verdict: SEED=1 MINUTES=60 DIR=folder REPORT=file.md; or 100 kills: SINK=postgres (or mysql, files) KILLS=100
 ifdef SINK
 	$(BIN)/onceward demo --sink $(SINK) --kills $(or $(KILLS),100) $(if $(SEED),--seed $(SEED)) $(ARGS)
 else

@@ -54,7 +54,7 @@ def test_a_job_killed_again_and_again_writes_every_number_exactly_once(tmp_path:
     assert _left_over(tmp_path) == []
 
 
-@pytest.mark.parametrize("sink", ["postgres", "files"])
+@pytest.mark.parametrize("sink", ["postgres", "mysql", "files"])
 def test_a_job_that_writes_elsewhere_does_so_as_well(tmp_path: Path, sink: str) -> None:
     status, result = _demo(tmp_path, "--sink", sink, "--kills", "5", "--seed", "3")
     assert result["violations"] == []

@@ -83,7 +83,13 @@ def test_a_hundred_kills_do_not_outlast_the_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sink", "step"), [("kafka", "lease:finished"), ("postgres", "move:started"), ("files", "publish:started")]
+    ("sink", "step"),
+    [
+        ("kafka", "lease:finished"),
+        ("postgres", "move:started"),
+        ("mysql", "move:started"),
+        ("files", "publish:started"),
+    ],
 )
 def test_each_fault_of_the_plan_can_be_armed(sink: SinkName, step: str) -> None:
     plan = kill_plan(DemoSettings(sink=sink))
@@ -155,6 +161,13 @@ def test_the_checker_and_the_model_must_both_be_content() -> None:
     assert not judged(lost, answer("exactly_once")).kept
     assert not judged(kept, answer("inconclusive", not_covered=["the log directories"])).kept
     assert "log directories" in judged(kept, answer("inconclusive", not_covered=["the log directories"])).violations[0]
+
+
+def test_where_the_checker_cannot_be_asked_the_model_alone_must_be_content() -> None:
+    kept, lost = (OutputFacts(exactly_once(["a"], seen)) for seen in (["a"], []))
+    assert judged(kept, None).kept
+    assert judged(kept, None).batches == 9
+    assert not judged(lost, None).kept
 
 
 def test_what_is_left_over_is_a_violation() -> None:

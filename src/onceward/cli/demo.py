@@ -19,6 +19,7 @@ class Sink(str, Enum):
 
     kafka = "kafka"
     postgres = "postgres"
+    mysql = "mysql"
     files = "files"
 
 
@@ -76,12 +77,20 @@ def _leave(number: int, _frame: Any) -> None:
     raise SystemExit(128 + number)
 
 
+_CLIENTS = {
+    Sink.postgres: (("psycopg", "adbc_driver_postgresql"), ",postgresql"),
+    Sink.mysql: (("pymysql",), ",mysql"),
+}
+"""Of a sink: the modules that it needs, and the extra that brings them."""
+
+
 def _require_demo_extra(sink: Sink) -> None:
     from onceward.errors import ConfigurationError
 
-    needed = ["confluent_kafka", "psutil", *(["psycopg", "adbc_driver_postgresql"] if sink is Sink.postgres else [])]
+    modules, extra = _CLIENTS.get(sink, ((), ""))
+    needed = ["confluent_kafka", "psutil", *modules]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigurationError(
-            f"the demo needs {' and '.join(missing)}", next_step='run pip install "onceward[demo,postgresql]"'
+            f"the demo needs {' and '.join(missing)}", next_step=f'run pip install "onceward[demo{extra}]"'
         )

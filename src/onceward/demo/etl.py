@@ -72,7 +72,7 @@ def start_exactly_once(spark: SparkSession, settings: JobSettings) -> StreamingQ
 
 
 def _sink(settings: JobSettings) -> Callable[[DataFrame, int], None]:
-    if settings.sink == "postgres":
+    if settings.sink in ("postgres", "mysql"):
         return ow.DatabaseSink(url=settings.address, table=OUTPUT_TABLE, pipeline_id=PIPELINE_ID)
     if settings.sink == "files":
         return ow.FileSink(path=settings.address, pipeline_id=PIPELINE_ID)

@@ -63,6 +63,28 @@ def _at_random(sink: SinkName, chance: random.Random) -> Kill:
     return chance.choice(_AT_STEPS[sink])
 
 
+# A step of this name is there only where a batch has rows.
+_INTO_A_DATABASE = (
+    Kill(
+        "after the rows were staged, before they are moved",
+        "fault_point",
+        fault="move:started:1:kill",
+        meaning="tasks have committed all rows to a staging table; the transaction is open, with the ledger's row",
+    ),
+    Kill(
+        "after the rows were moved, before COMMIT",
+        "fault_point",
+        fault="move:finished:1:kill",
+        meaning="rows and ledger record are in the open transaction, nothing is committed",
+    ),
+    Kill(
+        "between COMMIT and Spark's commit log",
+        "fault_point",
+        fault="move:finished:1>commit:finished:1:kill",
+        meaning="the batch is visible, and Spark does not know it",
+    ),
+)
+
 _AT_STEPS: dict[SinkName, tuple[Kill, ...]] = {
     "kafka": (
         Kill(
@@ -85,27 +107,8 @@ _AT_STEPS: dict[SinkName, tuple[Kill, ...]] = {
             meaning="everything of the batch is on the broker, nothing is committed",
         ),
     ),
-    # A step of this name is there only where a batch has rows.
-    "postgres": (
-        Kill(
-            "after the rows were staged, before they are moved",
-            "fault_point",
-            fault="move:started:1:kill",
-            meaning="tasks have committed all rows to a staging table; the transaction is open, with the ledger's row",
-        ),
-        Kill(
-            "after the rows were moved, before COMMIT",
-            "fault_point",
-            fault="move:finished:1:kill",
-            meaning="rows and ledger record are in the open transaction, nothing is committed",
-        ),
-        Kill(
-            "between COMMIT and Spark's commit log",
-            "fault_point",
-            fault="move:finished:1>commit:finished:1:kill",
-            meaning="the batch is visible, and Spark does not know it",
-        ),
-    ),
+    "postgres": _INTO_A_DATABASE,
+    "mysql": _INTO_A_DATABASE,
     # Only a batch with files is published.
     "files": (
         Kill(

@@ -45,6 +45,10 @@ def _output(settings: DemoSettings, kafka: LocalKafka) -> Output:
         from onceward.demo.outputs.postgres import PostgresOutput  # needs its client
 
         return PostgresOutput(kafka.bootstrap_servers)
+    if settings.sink == "mysql":
+        from onceward.demo.outputs.mysql import MySQLOutput  # needs its client
+
+        return MySQLOutput(kafka.bootstrap_servers)
     if settings.sink == "files":
         from onceward.demo.outputs.files import FilesOutput  # needs pyarrow, which a demo into Kafka does not read with
 

@@ -9,7 +9,7 @@ from typing import Literal
 from onceward.errors import ConfigurationError
 
 Delivery = Literal["exactly_once", "at_least_once"]
-SinkName = Literal["kafka", "postgres", "files"]
+SinkName = Literal["kafka", "postgres", "mysql", "files"]
 
 INPUT_TOPIC = "people"
 OUTPUT_TOPIC = "people-clean"

@@ -1,0 +1,71 @@
+"""A table of a database that is started for the demo: what PostgreSQL and MySQL have in common, by Python's DB-API."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from onceward.demo.audit import CheckerFacts, OutputFacts, ask
+from onceward.demo.outputs.output import CountingTail, Output
+from onceward.demo.settings import OUTPUT_TABLE, PIPELINE_ID
+from onceward.testing.local_mysql import LocalMySQL
+from onceward.testing.local_postgres import LocalPostgres
+from onceward.testing.verdict import exactly_once
+
+_STAGING = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'onceward\\_staging%'"
+
+
+class DatabaseOutput(Output):
+    """See the module.
+
+    :param servers: of the input.
+    """
+
+    reader = "a SELECT"
+
+    instant: str
+    """The server's type for a moment, to the microsecond."""
+
+    def __init__(self, servers: str, server: LocalPostgres | LocalMySQL) -> None:
+        self._servers = servers
+        self._server = server
+
+    def __enter__(self) -> DatabaseOutput:
+        self._server.__enter__()
+        self.address = self._server.url
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.__exit__(None, None, None)
+
+    def make(self) -> None:
+        """Nothing in the table is unique: a row that comes twice is to be seen, not refused."""
+        columns = f"number text NOT NULL, id bigint, name text, from_time {self.instant} NOT NULL"
+        with self._connected() as connection:
+            connection.cursor().execute(f"CREATE TABLE {OUTPUT_TABLE} ({columns}, to_time {self.instant} NOT NULL)")
+
+    def tail(self) -> CountingTail:
+        connection = self._connected()
+        return CountingTail(lambda: int(_asked(connection, f"SELECT count(*) FROM {OUTPUT_TABLE}")[0]))  # noqa: S608
+
+    def read(self, expected: set[str]) -> OutputFacts:
+        with self._connected() as connection:
+            numbers = map(str, _asked(connection, f"SELECT number FROM {OUTPUT_TABLE}"))  # noqa: S608
+            left = [f"staging table {name}" for name in _asked(connection, _STAGING)]
+        return OutputFacts(exactly_once(expected, numbers), left_over=left)
+
+    def ask_the_checker(self) -> CheckerFacts | None:
+        where = ["--database-url", self.address, "--bootstrap-servers", self._servers]
+        return ask("--pipeline-id", PIPELINE_ID, *where, "--expect-caught-up")
+
+    @abstractmethod
+    def _connected(self) -> Any:
+        """A new connection, by the server's own client, in which each statement is a transaction. It is closed at the
+        end of its ``with`` block."""
+
+
+def _asked(connection: Any, statement: str) -> list[Any]:
+    """The only column of what is found."""
+    cursor = connection.cursor()
+    cursor.execute(statement)
+    return [value for (value,) in cursor.fetchall()]
