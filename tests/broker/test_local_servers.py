@@ -14,14 +14,16 @@ import pytest
 
 OWNER = """
 import sys, time
-from onceward.testing import LocalMySQL, LocalPostgres, LocalRedis
+from onceward.testing import LocalMySQL, LocalPostgres, LocalRedis, LocalS3
 with eval(sys.argv[1]) as server:
     print(server.pid, server.folder, flush=True)
     time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("server", ["LocalPostgres()", "LocalMySQL('mysql')", "LocalMySQL('mariadb')", "LocalRedis()"])
+@pytest.mark.parametrize(
+    "server", ["LocalPostgres()", "LocalMySQL('mysql')", "LocalMySQL('mariadb')", "LocalRedis()", "LocalS3()"]
+)
 def test_it_does_not_outlive_an_owner_that_is_killed(server: str):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     owner = subprocess.Popen([sys.executable, "-c", OWNER, server], stdout=subprocess.PIPE, text=True, env=environment)

@@ -3,7 +3,7 @@
 :class:`LocalKafka` starts an Apache Kafka for the length of a test; with pytest the fixture ``local_kafka`` is there
 as soon as Onceward is installed (:mod:`onceward.testing.pytest_plugin`). :class:`LocalPostgres` is a real PostgreSQL,
 :class:`LocalMySQL` a real MySQL or MariaDB,
-:class:`LocalRedis` a real Redis (fixture ``local_redis``).
+:class:`LocalRedis` a real Redis (fixture ``local_redis``), :class:`LocalS3` a real S3 store.
 :mod:`onceward.testing.sink_contract` is the suite for a sink of your own. :func:`arm_from_environment` lets a test kill
 a job at an exact step (:mod:`onceward.testing.faults`); :class:`KafkaProxy` (``LocalKafka(proxied=True)``) loses,
 delays and holds single requests between clients and brokers. :func:`read_topic` and :func:`exactly_once` tell the
@@ -16,6 +16,7 @@ from onceward.testing.local_kafka import LocalKafka
 from onceward.testing.local_mysql import LocalMySQL
 from onceward.testing.local_postgres import LocalPostgres
 from onceward.testing.local_redis import LocalRedis
+from onceward.testing.local_s3 import LocalS3, s3a_jars
 from onceward.testing.proxy import KafkaProxy, ProxyFault
 from onceward.testing.topic_reader import ReadRecord, read_topic
 from onceward.testing.verdict import Verdict, exactly_once
@@ -27,6 +28,7 @@ __all__ = [
     "LocalMySQL",
     "LocalPostgres",
     "LocalRedis",
+    "LocalS3",
     "ProxyFault",
     "ReadRecord",
     "Verdict",
@@ -34,4 +36,5 @@ __all__ = [
     "exactly_once",
     "fired_faults",
     "read_topic",
+    "s3a_jars",
 ]
