@@ -15,9 +15,9 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.ledger import folder as folder_ledger
 from onceward.testing.sink_contract import batch
-from onceward.verify import file_listing
+from onceward.verify import folder_ledger as checked_ledger
 from onceward.verify.files import FilesQuestion, check_files
-from onceward.verify.findings import Findings
+from onceward.verify.findings import Findings, WrongUsage
 
 LAYOUTS = ("batches", "flat")
 
@@ -36,7 +36,7 @@ def written(kit: HereKit, batches: int) -> Path:
 
 
 def checked(root: Path, *, what_is_left: bool = False, pipeline_id: str = "contract") -> Findings:
-    return check_files(FilesQuestion(root=root, pipeline_id=pipeline_id, what_is_left=what_is_left))
+    return check_files(FilesQuestion(root=str(root), pipeline_id=pipeline_id, what_is_left=what_is_left))
 
 
 def names(findings: Findings) -> list[str]:
@@ -74,7 +74,7 @@ def test_what_an_owner_has_won_too_late_counts_for_nothing(kit: HereKit):
 
 def test_entries_that_go_while_the_ledger_is_read(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
     root = written(kit, 6)
-    look, looked = file_listing._is_takeover, list[bytes]()
+    look, looked = checked_ledger._is_takeover, list[bytes]()
 
     def removing(entry: bytes) -> bool:
         looked.append(entry)
@@ -82,7 +82,7 @@ def test_entries_that_go_while_the_ledger_is_read(kit: HereKit, monkeypatch: pyt
             remove_some(root)
         return look(entry)
 
-    monkeypatch.setattr(file_listing, "_is_takeover", removing)
+    monkeypatch.setattr(checked_ledger, "_is_takeover", removing)
     assert names(checked(root)) == []
     assert len(looked) > 2
 
@@ -132,3 +132,59 @@ def test_links_are_said_and_accuse_nobody(kit: HereKit):
     assert moved.name in " ".join(found.not_covered)
     moved.unlink()
     assert "lost-write" in names(checked(root))
+
+
+class TestByLists:
+    """What readers see of ``layout="manifest"``, whatever lies below the path."""
+
+    @pytest.fixture
+    def root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        root = written(HereKit(tmp_path, "manifest", monkeypatch), 3)
+        shutil.copy(next(root.rglob("part-*")), root / "seen-by-nobody.parquet")
+        well = checked(root)
+        assert (well.verdict, well.facts["files"]["unaccounted_files"]) == ("exactly_once", 0)
+        return root
+
+    @staticmethod
+    def of(root: Path, number: int) -> Path:
+        return root / "_symlink_format_manifest" / f"contract@{number:010}"
+
+    def test_a_list_that_is_gone(self, root: Path):
+        self.of(root, 1).unlink()
+        assert set(names(checked(root))) == {"lost-write"}
+
+    def test_a_line_that_is_gone_or_there_twice(self, root: Path):
+        whole = self.of(root, 1).read_text()
+        first = whole.splitlines(keepends=True)[0]
+        self.of(root, 1).write_text(whole.removeprefix(first))
+        assert names(checked(root)) == ["lost-write"]
+        self.of(root, 1).write_text(whole + first)
+        assert names(checked(root)) == ["duplicate-write"]
+        self.of(root, 1).write_text(whole)
+        (self.of(root, 1).parent / "once-more").write_text(first)
+        assert names(checked(root)) == ["duplicate-write"]
+
+    def test_files_that_no_batch_names(self, root: Path):
+        stray = self.of(root, 1).parent / "stray"
+        for line in (f"file://{root}/seen-by-nobody.parquet", f"file://{root}/not-there", "file:///elsewhere/part"):
+            stray.write_text(f"{line}\n")
+            found = checked(root)
+            assert names(found) == ["unaccounted-write"], line
+            assert found.facts["files"]["unaccounted_files"] == 1
+
+    def test_files_that_are_gone_or_changed(self, root: Path):
+        path = Path(self.of(root, 1).read_text().splitlines()[0].removeprefix("file://"))
+        whole = path.read_bytes()
+        path.write_bytes(bytes(len(whole)))
+        assert names(checked(root)) == ["state-mismatch"]
+        path.write_bytes(whole[:-1])
+        assert names(checked(root)) == ["state-mismatch"]
+        path.unlink()
+        assert names(checked(root)) == ["lost-write"]
+
+    def test_a_path_on_another_file_system_is_refused(self, root: Path):
+        for path in ("hdfs://somewhere/out", "gs://bucket/out"):
+            with pytest.raises(WrongUsage):
+                check_files(FilesQuestion(root=path, pipeline_id="contract", ledger=root / "_onceward" / "ledger"))
+        with pytest.raises(WrongUsage, match="no ledger"):
+            check_files(FilesQuestion(root="s3://bucket/out", pipeline_id="contract"))

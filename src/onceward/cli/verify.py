@@ -45,7 +45,10 @@ def verify(
             help="The database of the output's tables: postgresql://…. The password may stand in PGPASSWORD.",
         ),
     ] = None,
-    files: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder of the output's files.")] = None,
+    files: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Of the output's files: a folder, or s3://bucket/path (keys as AWS's own)."),
+    ] = None,
     ledger_folder: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Of files: the ledger's folder, where it is not below theirs.")
     ] = None,

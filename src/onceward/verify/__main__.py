@@ -28,7 +28,7 @@ def main() -> int:
     )
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="of the output's topics, or of the sources")
     parser.add_argument("--database-url", metavar="URL", help="of the output's tables: postgresql://…")
-    parser.add_argument("--files", type=Path, metavar="DIR", help="of the output's files")
+    parser.add_argument("--files", metavar="PATH", help="of the output's files: a folder, or s3://bucket/path")
     parser.add_argument("--ledger-folder", type=Path, metavar="DIR", help="where they have a ledger elsewhere")
     parser.add_argument("--pipeline-id", required=True)
     parser.add_argument("--ledger-topic", default="onceward-ledger")

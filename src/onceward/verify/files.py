@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onceward.verify.chain import ledger_facts, one_chain
-from onceward.verify.file_listing import Seen, entries, files_below, prepared_by, rows_of, written_at_ms
-from onceward.verify.findings import Findings
+from onceward.verify.file_places import Place, Seen, place_at
+from onceward.verify.findings import Findings, WrongUsage
+from onceward.verify.folder_ledger import entries
 from onceward.verify.ledger import Batch
 from onceward.verify.since import Since, select
 
-_LOCAL = re.compile(r"^file:(?://[^/]*)?/+")  # as Hadoop has it: nothing behind it is escaped
-_BATCH_FOLDER = re.compile(r"([^/=]+)=([^/@]+)@([0-9]{10,})/")
+_BATCH_FOLDER = re.compile(r"(?:_onceward/files/_attempt=[^/]+/)?([^/=]+)=([^/@]+)@([0-9]{10,})/")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilesQuestion:
     """What to look at.
 
-    :param root: the sink's path, on a local disk.
+    :param root: the sink's path: on a local disk, or a URI of S3 (:class:`~onceward.verify.file_places.Listed`).
     :param ledger: the folder ledger; None: the one below ``root``.
     :param expect_caught_up: the pipeline is at rest: what is decided and not published is an anomaly.
     :param shared: others write files there, too.
@@ -35,7 +35,7 @@ class FilesQuestion:
     :param since: the batch to begin with; None: the ledger's first.
     """
 
-    root: Path
+    root: str
     pipeline_id: str
     ledger: Path | None = None
     expect_caught_up: bool = False
@@ -48,9 +48,11 @@ def check_files(question: FilesQuestion) -> Findings:
     """The answer. :raises CannotTell: there is none, because something that is not the pipeline's is missing."""
     began = time.monotonic()
     findings = Findings(what_is_left=question.what_is_left)
-    ledger = question.ledger or question.root / "_onceward" / "ledger"
+    ledger = question.ledger or _beside(question.root)
     told = entries(ledger, question.pipeline_id)
-    seen = files_below(question.root)
+    has_lists = any(batch.files and batch.files.layout == "manifest" for batch in told.values())
+    place = place_at(question.root, has_lists=has_lists)
+    seen = place.seen()
     told_later = entries(ledger, question.pipeline_id)
 
     selected = select(list(told.values()), question.since)
@@ -61,25 +63,37 @@ def check_files(question: FilesQuestion) -> Findings:
     if seen.links and not question.shared:
         findings.cannot_judge(f"what is behind symbolic links: {_some(sorted(seen.links))}")
     for batch in chain.batches:
-        _whole(batch, seen, question, findings)
+        _whole(batch, seen, place, question, findings)
+    if not question.shared:
+        for name in sorted(seen.twice):
+            findings.anomaly("duplicate-write", "I2", name, "lists name the file more than once")
     unaccounted = _of_nobody(seen, {**told, **told_later}, question, findings)
     findings.facts["files"] = {
-        "path": str(question.root),
+        "path": place.where,
         "files": sum(len(batch.files.files) for batch in chain.batches if batch.files),
         "batches": sum(1 for batch in chain.batches if batch.files and batch.files.files),
         "unaccounted_files": unaccounted,
     }
-    findings.facts["prepared"] = prepared_by(question.root, question.pipeline_id)
+    findings.facts["prepared"] = place.prepared_by(question.pipeline_id)
     findings.facts["seconds"] = round(time.monotonic() - began, 3)
     return findings
 
 
-def _whole(batch: Batch, seen: Seen, question: FilesQuestion, findings: Findings) -> None:
+def _beside(root: str) -> Path:
+    if "://" in root and not root.startswith("file:"):
+        raise WrongUsage(
+            f"beside {root.partition('?')[0]} is no ledger of a kind that the checker looks at together with files",
+            next_step="name the folder of the sink's ledger with --ledger-folder",
+        )
+    return Path(re.sub(r"^file:(?://[^/]*)?/+", "/", root)) / "_onceward" / "ledger"
+
+
+def _whole(batch: Batch, seen: Seen, place: Place, question: FilesQuestion, findings: Findings) -> None:
     """Every file of the batch is there, as long as it was, with as many rows in all as the batch has."""
     told = batch.files
     if told is None or not told.files:
         return
-    if not _is_here(told.root, question.root):
+    if not place.is_here(told.root):
         findings.cannot_judge(f"sequence {batch.sequence}: it was written below {told.root}")
         return
     if any(seen.behind_a_link(name) for name in told.files):
@@ -102,7 +116,7 @@ def _whole(batch: Batch, seen: Seen, question: FilesQuestion, findings: Findings
             )
             findings.anomaly("state-mismatch", "I4", name, detail)
         else:
-            rows.append(_rows(question.root / name, told.format, name, findings))
+            rows.append(_rows(place, told.format, name, findings))
     counted = [number for number in rows if number is not None]
     if len(counted) == len(told.files) and sum(counted) != told.rows:
         detail = f"the files of sequence {batch.sequence} have {sum(counted)} rows, and it is told to have {told.rows}"
@@ -110,17 +124,12 @@ def _whole(batch: Batch, seen: Seen, question: FilesQuestion, findings: Findings
         findings.anomaly(kind, "I1", batch.place, detail)
 
 
-def _rows(path: Path, form: str, name: str, findings: Findings) -> int | None:
+def _rows(place: Place, form: str, name: str, findings: Findings) -> int | None:
     try:
-        return rows_of(path, form)
+        return place.rows_of(name, form)
     except ValueError as error:
         findings.anomaly("state-mismatch", "I4", name, str(error))
         return None
-
-
-def _is_here(root: str, looked_at: Path) -> bool:
-    """Is the path that the sink was given the one that we were given?"""
-    return Path(_LOCAL.sub("/", root)).resolve() == looked_at.resolve()
 
 
 def _of_nobody(seen: Seen, told: Mapping[int, Batch], question: FilesQuestion, findings: Findings) -> int:
@@ -135,7 +144,7 @@ def _of_nobody(seen: Seen, told: Mapping[int, Batch], question: FilesQuestion, f
     is_flat = bool(named) and any(_place(name) is None for name in named)
     oldest = min(told, default=0)
     others, of_older, newer = 0, [], []
-    for name in sorted(seen.sizes.keys() - named):
+    for name in sorted((seen.sizes.keys() | seen.missing) - named):
         place = None if is_flat else _place(name)
         if place and place.pipeline != question.pipeline_id and (not columns or place.column in columns):
             continue  # another pipeline's
@@ -145,7 +154,7 @@ def _of_nobody(seen: Seen, told: Mapping[int, Batch], question: FilesQuestion, f
             continue
         if told and (oldest == 0 or (place.number >= oldest if place and ours else columns)):
             findings.anomaly("unaccounted-write", "I2", name, "a file is visible that no batch names")
-        elif not ours and told and written_at_ms(question.root / name) > told[oldest].committed_at_ms:
+        elif not ours and told and seen.written_at_ms.get(name, 0) > told[oldest].committed_at_ms:
             newer.append(name)
         else:
             of_older.append(name)
@@ -155,7 +164,7 @@ def _of_nobody(seen: Seen, told: Mapping[int, Batch], question: FilesQuestion, f
             f"has still: {_some(newer)}"
         )
     if of_older:
-        findings.gone(f"{len(of_older)} files below {question.root} that no record names which the ledger has still")
+        findings.gone(f"{len(of_older)} files that no record names which the ledger has still")
     return others
 
 

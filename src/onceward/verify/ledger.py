@@ -185,7 +185,8 @@ def _files(outputs: Mapping[str, Mapping[str, Any]]) -> FilesPart | None:
         raise ValueError(f"files in form {data['version']}")
     rows, form = int(told["records"]), str(data["format"])
     for one in data["committables"]:  # one at most
-        to = f"{one['to']}/" if one["to"] else ""
+        below = one.get("at") or one["to"]  # with lists, files are where they were written, and ``to`` is the list
+        to = f"{below}/" if below else ""
         files = {f"{to}{name}": int(size) for name, size in one["files"].items()}
         return FilesPart(str(one["root"]), str(one["layout"]), form, rows, files)
     return FilesPart("", "", form, rows, {})

@@ -21,7 +21,7 @@ def answer(
     pipeline_id: str,
     bootstrap_servers: str | None,
     database_url: str | None,
-    files: Path | None,
+    files: str | None,
     ledger_folder: Path | None,
     ledger_topic: str,
     ledger_table: str,
