@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 import tiers
 from lake_packages import LAKE_PACKAGES
 from onceward import spark_conf
-from onceward.testing import LocalKafka, LocalMySQL, LocalPostgres
+from onceward.testing import LocalKafka, LocalMySQL, LocalPostgres, LocalS3, s3a_jars
 
 pytest_plugins = ["fault_table", "no_java"]
 
@@ -165,6 +165,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
     }
+    settings["spark.jars"] += "," + ",".join(map(str, s3a_jars()))
     builder = SparkSession.builder.master("local[2]").appName("onceward-tests")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYSPARK_PYTHON", sys.executable)
@@ -206,6 +207,15 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     }.items():
         session.conf.set(name, value)
     return session
+
+
+@pytest.fixture(scope="session")
+def s3(spark: Any) -> Iterator[LocalS3]:
+    """A real store, which that session reaches."""
+    with LocalS3() as store:
+        for name, value in store.spark_settings.items():
+            spark.sparkContext._jsc.hadoopConfiguration().set(name.removeprefix("spark.hadoop."), value)
+        yield store
 
 
 @pytest.fixture

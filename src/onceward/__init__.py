@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from onceward.operate.supervise import supervise as supervise
     from onceward.sinks.database.sink import DatabaseSink as DatabaseSink
     from onceward.sinks.fan_out import FanOut as FanOut
+    from onceward.sinks.files.reading import read_files as read_files
     from onceward.sinks.files.sink import FileSink as FileSink
     from onceward.sinks.kafka.sink import KafkaSink as KafkaSink
     from onceward.sinks.lake.sinks import DeltaSink as DeltaSink
@@ -68,6 +69,7 @@ _HOME = {
     "error_of": "onceward.engine.foreach_batch",
     "kafka_source": "onceward.sources.kafka",
     "lineage": "onceward.sources.lineage",
+    "read_files": "onceward.sinks.files.reading",
     "spark_conf": "onceward.spark.session",
     "supervise": "onceward.operate.supervise",
 }
@@ -99,6 +101,7 @@ __all__ = [
     "errors",
     "kafka_source",
     "lineage",
+    "read_files",
     "spark_conf",
     "supervise",
 ]

@@ -61,14 +61,17 @@ class FileKit(TwoPhaseKit):
         frame = super().frame(values, tasks)
         return frame.selectExpr("value", "substring(value, 1, 1) AS initial") if self.partitioned else frame
 
-    def values(self) -> Counter[str]:
-        """As a reader finds them who passes over what is hidden; where two names have the same rows, twice."""
+    def published(self) -> list[str]:
+        """The files that a reader finds who passes over what is hidden, or goes by the lists."""
         out = self.folder / "out"
-        if not out.exists():
-            return Counter()
-        files = dataset.dataset(str(out), format=self.format, partitioning="hive").files
-        if not files:
-            return Counter()
+        if self.layout == "manifest":
+            lists = sorted((out / "_symlink_format_manifest").glob("[!.]*"))
+            return [line.removeprefix("file://") for path in lists for line in path.read_text().splitlines()]
+        return dataset.dataset(str(out), format=self.format, partitioning="hive").files if out.exists() else []
+
+    def values(self) -> Counter[str]:
+        """Where two names have the same rows, twice."""
+        files = self.published()
         tables = [dataset.dataset(file, format=self.format).to_table(columns=["value"]) for file in files]
         return Counter(value for table in tables for value in table.column("value").to_pylist())
 

@@ -34,3 +34,9 @@ class TestFlatInThisProcess(TwoPhaseContract):
     @pytest.fixture
     def kit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TwoPhaseKit:
         return HereKit(tmp_path, "flat", monkeypatch)
+
+
+class TestManifestInThisProcess(TwoPhaseContract):
+    @pytest.fixture
+    def kit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TwoPhaseKit:
+        return HereKit(tmp_path, "manifest", monkeypatch)

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from file_kits import FileKit, HereKit
@@ -29,7 +30,8 @@ from onceward.errors import (
 from onceward.spark.file_system import LocalFiles
 from onceward.testing.sink_contract import FIRST, SECOND, Died, Process, assert_holds, batch, fault, run_batch
 
-LAYOUTS = ("batches", "flat")
+LAYOUTS = ("batches", "flat", "manifest")
+MANIFESTS = "_symlink_format_manifest"
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -37,23 +39,39 @@ def kit(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     return HereKit(tmp_path, request.param, monkeypatch)
 
 
+def another_than(layout: str) -> str:
+    return LAYOUTS[LAYOUTS.index(layout) - 1]
+
+
 def prepared(kit: FileKit) -> list[Path]:
-    """What is hidden, but for the ledger."""
+    """What is hidden, but for the ledger, and named by no list."""
+    if kit.layout == "manifest":
+        published = set(kit.published())
+        found = (kit.folder / "out" / "_onceward" / "files").rglob("*.parquet")
+        return sorted(path for path in found if str(path) not in published)
     return sorted((kit.folder / "out" / "_onceward" / "prepared").rglob("*.parquet"))
 
 
 def breaking_moves(patch: pytest.MonkeyPatch, number: int, what: Callable[[], object]) -> list[str]:
-    """Before publishing move ``number``, from 0, ``what`` happens; the moves so far."""
-    move, moved = LocalFiles.move, list[str]()
+    """Before publishing step ``number``, from 0, ``what`` happens: a rename, or a list; the steps so far."""
+    move, kept, moved = LocalFiles.move, LocalFiles.kept, list[str]()
 
-    def broken(files: LocalFiles, source: str, target: str) -> bool:
+    def published(target: str) -> None:
         if not target.startswith("_onceward"):
             moved.append(target)
             if len(moved) == number + 1:
                 what()
+
+    def broken(files: LocalFiles, source: str, target: str) -> bool:
+        published(target)
         return move(files, source, target)
 
+    def broken_list(files: LocalFiles, path: str, text: str) -> str:
+        published(path)
+        return kept(files, path, text)
+
     patch.setattr(LocalFiles, "move", broken)
+    patch.setattr(LocalFiles, "kept", broken_list)
     return moved
 
 
@@ -69,7 +87,7 @@ def dies_before_it_publishes(kit: HereKit, monkeypatch: pytest.MonkeyPatch) -> N
             run_batch(kit, 0, FIRST)
 
 
-def fail() -> None:
+def fail() -> NoReturn:
     raise OSError("no space left on device")
 
 
@@ -82,11 +100,11 @@ def test_a_death_between_two_renames(kit: HereKit, monkeypatch: pytest.MonkeyPat
         try:
             run_batch(kit, 1, SECOND)
         except Died:
-            fired(kit.layout == "flat" or not number, "a batch has one folder")
+            fired(kit.layout == "flat" or not number, "a batch has one folder, or one list")
     seen = kit.visible() - Counter(FIRST)
     assert set(seen) <= set(SECOND)
     assert set(seen.values()) <= {1}
-    if kit.layout == "batches":
+    if kit.layout != "flat":
         assert seen in (Counter(), Counter(SECOND)), "half a batch was seen"
     run_batch(kit, 1, SECOND)
     assert_holds(kit, FIRST + SECOND, 1)
@@ -103,7 +121,7 @@ def test_a_file_system_that_fails_while_a_batch_is_published(kit: HereKit, monke
         run_batch(kit, 0, FIRST)
     assert_holds(kit, FIRST, 0)
     with monkeypatch.context() as patch:
-        patch.setattr(LocalFiles, "move", move_inside_only(LocalFiles.move))
+        publishing_nothing(patch)
         for _ in range(2):
             with pytest.raises(Unfinished):
                 run_batch(kit, 1, SECOND)
@@ -113,13 +131,17 @@ def test_a_file_system_that_fails_while_a_batch_is_published(kit: HereKit, monke
     assert_holds(kit, [*FIRST, *SECOND, "z"], 2)
 
 
-def move_inside_only(move: Callable[[LocalFiles, str, str], bool]) -> Callable[[LocalFiles, str, str], bool]:
-    def broken(files: LocalFiles, source: str, target: str) -> bool:
-        if not target.startswith("_onceward"):
-            fail()
-        return move(files, source, target)
+def publishing_nothing(patch: pytest.MonkeyPatch) -> None:
+    move, kept = LocalFiles.move, LocalFiles.kept
 
-    return broken
+    def broken(files: LocalFiles, source: str, target: str) -> bool:
+        return move(files, source, target) if target.startswith("_onceward") else bool(fail())
+
+    def broken_list(files: LocalFiles, path: str, text: str) -> str:
+        return kept(files, path, text) if path.startswith("_onceward") else str(fail())
+
+    patch.setattr(LocalFiles, "move", broken)
+    patch.setattr(LocalFiles, "kept", broken_list)
 
 
 @pytest.mark.fault("files-down")
@@ -196,8 +218,8 @@ def test_a_folder_that_is_there_already_takes_nothing_for_lost(
     kit: HereKit, monkeypatch: pytest.MonkeyPatch, there: str
 ):
     """Somebody has made the batch's folder, or has begun to move its files by hand: what is prepared is there still."""
-    if kit.layout == "flat":
-        return  # its files have a place each
+    if kit.layout != "batches":
+        return  # its files have a place each, or are there already
     dies_before_it_publishes(kit, monkeypatch)
     place = kit.folder / "out" / "batch=contract@0000000000"
     place.mkdir()
@@ -223,8 +245,8 @@ def test_a_task_that_was_given_up_writes_on(kit: HereKit):
     late.parent.mkdir(parents=True)
     late.write_text("unfinished")
     process.stage_what_is_written()
-    assert not folder.exists()
-    folder.mkdir()
+    assert folder.exists() == (kit.layout == "manifest"), "who knows the folder from before gets in"
+    folder.mkdir(exist_ok=True)
     (folder / "part-9.parquet").write_text("too late")
     process.attempt.commit()
     process.newest = process.attempt.record
@@ -232,7 +254,7 @@ def test_a_task_that_was_given_up_writes_on(kit: HereKit):
     assert_holds(kit, FIRST, 0)
     assert list((kit.folder / "out").rglob("_temporary")) == []
     Process(kit).open().begin()
-    assert prepared(kit) == []
+    assert [path.name for path in prepared(kit)] == (["part-9.parquet"] if kit.layout == "manifest" else [])
 
 
 @pytest.mark.fault("files-late-task")
@@ -256,7 +278,8 @@ def test_files_that_are_not_those_the_tasks_have_written(kit: HereKit, amiss: st
 
 
 def attempt_folder(kit: FileKit) -> Path:
-    (folder,) = (kit.folder / "out" / "_onceward" / "prepared").iterdir()
+    hidden = kit.folder / "out" / "_onceward"
+    (folder,) = hidden.glob("files/_attempt=*/batch=*" if kit.layout == "manifest" else "prepared/*")
     return folder
 
 
@@ -287,7 +310,9 @@ def test_what_is_left_is_removed_and_another_pipelines_is_not(kit: HereKit):
     second = Process(kit).open()
     second.stage(kit.frame(["prepared"]))
     Process(kit).open().begin()
-    assert {path.relative_to(kit.folder).parts[3].partition("@")[0] for path in prepared(kit)} == {"contract-2"}
+    of = {path.relative_to(kit.folder).parts[3].partition("@")[0].removeprefix("_attempt=") for path in prepared(kit)}
+    assert of == {"contract-2"}
+    assert [path.name.partition("@")[0] for path in (kit.folder / "out" / "_onceward" / "prepared").iterdir()] == [*of]
     other.attempt.commit()
     other.newest = other.attempt.record
     other.finish()
@@ -322,7 +347,7 @@ def test_another_shape_below_the_same_path_is_refused_by_name(kit: HereKit, sett
     healthy = Process(kit).open()
     healthy.commit(FIRST)
     if settings.get("layout"):
-        settings = {**settings, "layout": LAYOUTS[1 - LAYOUTS.index(kit.layout)]}
+        settings = {**settings, "layout": another_than(kit.layout)}
     if kit.layout == "flat" and "batch_column" in settings:
         return  # it has none
     kit.settings |= settings
@@ -353,10 +378,10 @@ def test_a_path_that_was_emptied_takes_another_shape(kit: HereKit):
     """As the error advises; the ledger goes on."""
     run_batch(kit, 0, FIRST)
     for found in (kit.folder / "out").iterdir():
-        if found.name != "_onceward":
+        if found.name != "_onceward":  # the lists, too
             shutil.rmtree(found) if found.is_dir() else found.unlink()
     (kit.folder / "out" / "_onceward" / "shape.json").unlink()
-    kit.settings["layout"] = LAYOUTS[1 - LAYOUTS.index(kit.layout)]
+    kit.layout = kit.settings["layout"] = another_than(kit.layout)
     run_batch(kit, 1, SECOND)
     assert kit.visible() == Counter(SECOND)
 
@@ -364,14 +389,15 @@ def test_a_path_that_was_emptied_takes_another_shape(kit: HereKit):
 def test_settings_that_change_after_the_decision(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
     """What was decided goes where it was decided to go."""
     dies_before_it_publishes(kit, monkeypatch)
-    kit.settings["layout"] = LAYOUTS[1 - LAYOUTS.index(kit.layout)]
+    kit.settings["layout"] = another_than(kit.layout)
     kit.settings["path"] = f"file://{kit.folder}/elsewhere"
     kit.settings["ledger"] = ow.FolderLedger(kit.folder / "out" / "_onceward" / "ledger")
     Process(kit).open()
     assert kit.visible() == Counter(FIRST)
     assert list((kit.folder / "elsewhere").rglob("*.parquet")) == []
-    batches = list((kit.folder / "out").glob("batch=contract@0000000000"))
-    assert len(batches) == (kit.layout == "batches")
+    batches = [path.name for path in (kit.folder / "out").glob("*/contract@0000000000")]
+    assert len(list((kit.folder / "out").glob("batch=contract@0000000000"))) == (kit.layout == "batches")
+    assert len(batches) == (kit.layout == "manifest")
 
 
 def test_a_disk_that_fails_before_the_decision_lets_the_batch_run_again(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
@@ -414,3 +440,75 @@ def test_all_is_synced_before_the_decision(kit: HereKit, monkeypatch: pytest.Mon
     synced.clear()
     process.finish()
     assert str(kit.folder / "out") in synced
+
+
+class TestLists:
+    """What may become of the lists of ``layout="manifest"``."""
+
+    @pytest.fixture
+    def kit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HereKit:
+        return HereKit(tmp_path, "manifest", monkeypatch)
+
+    def test_a_list_of_somebody_else_is_named_and_not_replaced(self, kit: HereKit, monkeypatch: pytest.MonkeyPatch):
+        dies_before_it_publishes(kit, monkeypatch)
+        place = kit.folder / "out" / MANIFESTS / "contract@0000000000"
+        place.write_text("file:///elsewhere/part\n")
+        with pytest.raises(ConfigurationError, match="does not list the files"):
+            run_batch(kit, 0, FIRST)
+        assert place.read_text() == "file:///elsewhere/part\n"
+        place.unlink()
+        run_batch(kit, 0, FIRST)
+        assert_holds(kit, FIRST, 0)
+
+    @pytest.mark.fault("files-leftovers")
+    def test_a_ledger_of_before_the_decision_drops_nothing_that_a_list_names(
+        self, kit: HereKit, monkeypatch: pytest.MonkeyPatch
+    ):
+        """The ledger was put back from a copy, and the process had died between the list and the end of its note."""
+        run_batch(kit, 0, FIRST)
+        ledger = kit.folder / "out" / "_onceward" / "ledger"
+        shutil.copytree(ledger, kit.folder / "copy")
+        remove = LocalFiles.remove
+
+        def dying(files: LocalFiles, path: str) -> None:
+            if path.startswith("_onceward/prepared"):
+                raise Died
+            remove(files, path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalFiles, "remove", dying)
+            with pytest.raises(Died):
+                run_batch(kit, 1, SECOND)
+        assert kit.visible() == Counter(FIRST + SECOND)
+        shutil.rmtree(ledger)
+        shutil.copytree(kit.folder / "copy", ledger)
+        with pytest.raises(ConfigurationError, match="no longer used"):
+            run_batch(kit, 1, SECOND)
+        assert kit.visible() == Counter(FIRST + SECOND)
+
+    def test_a_batch_that_loses_a_file_once_it_is_published_keeps_its_list(
+        self, kit: HereKit, monkeypatch: pytest.MonkeyPatch
+    ):
+        """And ``resume="keep"`` writes no other one."""
+        remove = LocalFiles.remove
+
+        def dying(files: LocalFiles, path: str) -> None:
+            if path.startswith("_onceward/prepared"):
+                raise Died
+            remove(files, path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalFiles, "remove", dying)
+            with pytest.raises(Died):
+                run_batch(kit, 0, FIRST)
+        place = kit.folder / "out" / MANIFESTS / "contract@0000000000"
+        whole = place.read_text()
+        Path(kit.published()[0]).unlink()
+        with pytest.raises(TargetLost):
+            run_batch(kit, 0, FIRST)
+        target = kit.new_target()
+        target._policy = SinkPolicy(kit.pipeline, resume="keep")
+        target.open(batch(0))
+        assert target.finish(target.peek()).state.value == "finished"
+        assert place.read_text() == whole
+        assert list((kit.folder / "out" / "_onceward" / "prepared").iterdir()) == []

@@ -119,6 +119,29 @@ def test_a_new_file_after_so_many_rows(spark: SparkSession, tmp_path: Path):
     assert len(visible(tmp_path)) == 10
 
 
+def test_files_of_about_a_size(spark: SparkSession, tmp_path: Path):
+    """In the first batch by a guess, from then on by what the batch before has come to, also in a new process."""
+    frame = spark.range(20_000).selectExpr("uuid() AS value").coalesce(1)
+    wanted = 200_000
+    sizes: list[list[int]] = []
+    for number in range(3):
+        target = sink(tmp_path, target_file_size_bytes=wanted, format="json").new_target()
+        MicroBatches(target, SinkPolicy(target._policy.pipeline)).process([Write(frame)], batch(number))
+        newest = target.peek()
+        assert newest is not None
+        (committable,) = newest.outputs["files"].data["committables"]
+        sizes.append(sorted(committable["files"].values()))
+    total = sum(sizes[0])
+    assert total > 4 * wanted
+    assert len(sizes[0]) != len(sizes[1]), "the guess was no worse than the knowledge"
+    for later in sizes[1:]:
+        assert len(later) == -(-total // wanted)
+        assert all(0.95 * wanted < size < 1.05 * wanted for size in later[1:]), later
+    fewer = sink(tmp_path, target_file_size_bytes=wanted, format="json", max_records_per_file=1_000).new_target()
+    MicroBatches(fewer, SinkPolicy(fewer._policy.pipeline)).process([Write(frame)], batch(3))
+    assert len(fewer.peek().outputs["files"].data["committables"][0]["files"]) == 20
+
+
 def test_a_column_that_a_format_cannot_hold_is_named(spark: SparkSession, tmp_path: Path):
     with pytest.raises(BadColumn, match="`array`"):
         write(sink(tmp_path, format="csv"), spark.sql("SELECT array(1) AS array"))

@@ -48,6 +48,18 @@ def test_a_file_system_that_cannot_rename_is_refused_by_name(path: str):
     assert "hdfs:" in str(refused.value)
 
 
+def test_an_object_store_takes_lists():
+    path = "s3a://bucket/orders"
+    assert sink(path=path, ledger=KAFKA, layout="manifest").settings.path == path
+    with pytest.raises(ConfigurationError) as refused:
+        sink(path=path, ledger=KAFKA)
+    assert 'layout="manifest"' in str(refused.value)
+    with pytest.raises(ConfigurationError, match="s3a:"):
+        sink(path="gs://bucket/orders", ledger=KAFKA, layout="manifest")
+    with pytest.raises(ConfigurationError, match="no local disk"):
+        sink(path=path, layout="manifest")
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -59,6 +71,7 @@ def test_a_file_system_that_cannot_rename_is_refused_by_name(path: str):
         ({"ledger": "/ledger"}, "ledger='/ledger'"),
         ({"commit_timeout_s": -1}, "commit_timeout_s=-1"),
         ({"max_records_per_file": 0}, "max_records_per_file=0"),
+        ({"target_file_size_bytes": 0}, "target_file_size_bytes=0"),
         ({"options": {"path": "x"}}, "'path'"),
         ({"options": {"maxRecordsPerFile": 5}}, "max_records_per_file="),
         ({"options": {"mapreduce.fileoutputcommitter.algorithm.version": 2}}, "algorithm.version"),
@@ -107,6 +120,8 @@ def test_the_ledger_is_beside_the_files_and_hidden(path: Any):
     [
         ("value string", {"partition_by": "day"}, "'day'"),
         ("value string, BATCH string", {}, "'batch'"),
+        ("value string, BATCH string", {"layout": "manifest"}, "'batch'"),
+        ("value string, _attempt string", {"layout": "manifest"}, "'_attempt'"),
         ("day string", {"partition_by": "day"}, "partition_by"),
         ("value string, more string", {"format": "text"}, "value, more"),
         ("value int", {"format": "text"}, "value"),

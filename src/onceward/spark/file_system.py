@@ -1,13 +1,15 @@
-"""The few things that publishing files needs of a file system, on a local disk and on HDFS. Driver only.
+"""The few things that publishing files needs of a file system: on a local disk, on HDFS, in S3. Driver only.
 
 Called by the file sink. Paths are relative to the root of a :class:`Files`, with ``/`` between their parts. What all of
-them owe: :meth:`Files.move` is one atomic step which never replaces anything and never moves into it; a name that
-begins with ``.`` or ``_`` is hidden, as it is to Spark, Hive and pyarrow, unless it is a partition (``_a=1``).
+them owe: a file is there whole or not at all, and whoever lists sees what is there; a name that begins with ``.`` or
+``_`` is hidden, as it is to Spark, Hive and pyarrow, unless it is a partition (``_a=1``). Where files can be renamed
+(not in S3), :meth:`Files.move` is one atomic step which never replaces anything and never moves into it.
 
 On a local disk this is Python's own ``os``: Hadoop's ``FileSystem.rename`` looks first and renames then, moves a folder
 *into* one that is there and says that all is well, and where renaming fails it copies (``RawLocalFileSystem.rename``),
 which is not atomic; and it syncs nothing. On HDFS it is ``FileContext.rename``, which the name node carries out in one
-step or refuses (``ClientProtocol.rename2``).
+step or refuses (``ClientProtocol.rename2``). In S3 an object is there when its PUT was answered, and every GET and LIST
+from then on tells of it (*Amazon S3 data consistency model*); S3A's streams put it when they are closed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,8 @@ from onceward.errors import ConfigurationError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _OF_THIS_MACHINE = re.compile(r"file:(?://(?:localhost)?)?/(?!/)", re.IGNORECASE)
+_RENAMING = ("", "file", "hdfs")
+_STORES = ("s3a",)
 _SYNCING = 8  # a disk takes several requests at once, and a journal commits them together
 _REFUSED = {  # of a rename that was not carried out
     "org.apache.hadoop.fs.FileAlreadyExistsException",
@@ -51,9 +56,10 @@ def local_path(uri: str) -> str:
     return "/" + re.sub(r"^//[^/]*", "", uri.partition(":")[2]).lstrip("/")
 
 
-def refuse_other_schemes(path: str) -> None:
-    """:raises ConfigurationError: ``path`` lies on a file system of which nothing is known, or which cannot rename; or
-    it is a URI of another machine's files."""
+def refuse_other_schemes(path: str, *, renames: bool = True) -> None:
+    """:param renames: files are published by renaming.
+    :raises ConfigurationError: ``path`` lies on a file system of which nothing is known, or which cannot rename; or
+        it is a URI of another machine's files."""
     scheme = scheme_of(path)
     if scheme == "file" and not _OF_THIS_MACHINE.match(path):
         raise ConfigurationError(
@@ -61,13 +67,22 @@ def refuse_other_schemes(path: str) -> None:
             "without slashes the path is relative",
             next_step="pass file:///… with three slashes, or an absolute path",
         )
-    if scheme in ("", "file", "hdfs"):
+    if scheme in _RENAMING or (scheme in _STORES and not renames):
         return
+    if not renames:
+        raise ConfigurationError(
+            f"path={path!r}: of {scheme}: it is not known whether a file is there whole or not at all, and whether "
+            "whoever lists sees it; of file:, hdfs: and s3a: it is",
+            next_step="write to a path on one of those (for S3 by Hadoop's S3A), or to Kafka or a database",
+        )
     raise ConfigurationError(
         f"path={path!r}: files are published by renaming, of which it is known on local disks (file:) and on HDFS "
         f"(hdfs:) that it is one step; on {scheme}: it is not"
         + (", there it is a copy" if scheme.startswith(("s3", "gs", "oss", "cos", "wasb")) else ""),
-        next_step="write to a path on file: or hdfs:, and copy finished batches from there; or to Kafka or a database",
+        next_step='pass layout="manifest", which renames nothing'
+        if scheme in _STORES
+        else 'write to a path on file: or hdfs:, and copy finished batches from there; or with layout="manifest" to '
+        "one on s3a:; or to Kafka or a database",
     )
 
 
@@ -102,12 +117,17 @@ class Files(ABC):
         """Bytes of a file; None where there is none."""
 
     @abstractmethod
+    def text(self, path: str) -> str | None:
+        """What the file at ``path`` says; None where there is none."""
+
+    @abstractmethod
     def make(self, folder: str) -> None:
         """With its parents, so that all of them outlast a power failure."""
 
     @abstractmethod
     def kept(self, path: str, text: str) -> str:
-        """What the file at ``path`` says: ``text`` where there was none, for good. Of several callers one wins."""
+        """What the file at ``path`` says: ``text`` where there was none, for good. Of several callers one wins; in S3
+        that is certain only if they do not come at the same moment, or say the same."""
 
     @abstractmethod
     def move(self, source: str, target: str) -> bool:
@@ -126,10 +146,10 @@ class Files(ABC):
         """The names in each of ``folders`` do."""
 
 
-def files_at(path: str) -> Files:
-    """The files below ``path``, which names no other scheme than ``file`` or ``hdfs``; one without is Hadoop's default.
+def files_at(path: str, *, renames: bool = True) -> Files:
+    """The files below ``path``, whose scheme was looked at; a path without one is on Hadoop's default file system.
 
-    :raises ConfigurationError: that default is another.
+    :raises ConfigurationError: that default is none that is known (:func:`refuse_other_schemes`).
     :raises OSError: Hadoop knows no such file system.
     """
     if scheme_of(path) == "file":
@@ -141,8 +161,10 @@ def files_at(path: str) -> Files:
     try:
         asked = jvm.org.apache.hadoop.fs.Path(path)
         qualified = str(asked.getFileSystem(configuration).makeQualified(asked).toString())
-        refuse_other_schemes(qualified)
-        return LocalFiles(local_path(qualified)) if scheme_of(qualified) == "file" else HadoopFiles(context, qualified)
+        refuse_other_schemes(qualified, renames=renames)
+        if scheme_of(qualified) == "file":
+            return LocalFiles(local_path(qualified))
+        return (S3Files if scheme_of(qualified) in _STORES else HadoopFiles)(context, qualified)
     except Py4JJavaError as error:
         raise _as_os_error(error) from error
     except IllegalArgumentException as error:  # a host that nobody knows
@@ -184,10 +206,15 @@ class LocalFiles(Files):
     def make(self, folder: str) -> None:
         make(Path(self._at(folder)))
 
-    def kept(self, path: str, text: str) -> str:
-        place = Path(self._at(path))
+    def text(self, path: str) -> str | None:
         with suppress(FileNotFoundError):
-            return place.read_text("utf-8", errors="replace")
+            return Path(self._at(path)).read_text("utf-8", errors="replace")
+        return None
+
+    def kept(self, path: str, text: str) -> str:
+        if (there := self.text(path)) is not None:
+            return there
+        place = Path(self._at(path))
         written = place.with_name(f".{uuid.uuid4().hex}")
         try:
             written.write_text(text, "utf-8")
@@ -249,7 +276,11 @@ class HadoopFiles(Files):
         configuration = context._jsc.hadoopConfiguration()
         top = self._hadoop.Path(self.root)
         self._system = top.getFileSystem(configuration)
-        self._context = self._hadoop.FileContext.getFileContext(top.toUri(), configuration)
+        self._configuration = configuration
+
+    @cached_property
+    def _context(self) -> Any:
+        return self._hadoop.FileContext.getFileContext(self._at("").toUri(), self._configuration)
 
     def names(self, folder: str) -> list[str]:
         found = self._asked(lambda: self._system.listStatus(self._at(folder)))
@@ -277,20 +308,22 @@ class HadoopFiles(Files):
         self._asked(lambda: self._system.mkdirs(self._at(folder)))
 
     def kept(self, path: str, text: str) -> str:
-        there = self._text(path)
-        if there is not None:
+        if (there := self.text(path)) is not None:
             return there
+        self._put(path, text)
+        if (there := self.text(path)) is None:
+            raise FileNotFoundError(f"{self.uri(path)} has been written, and is not there")
+        return there
+
+    def _put(self, path: str, text: str) -> None:
+        """Whole, or not at all; what is there meanwhile stays."""
         folder, _, name = path.rpartition("/")
         written = f"{folder}/.{uuid.uuid4().hex}-{name}"
         self._asked(lambda: self._write(written, text))
         if not self.move(written, path):
             self.remove(written)
-        there = self._text(path)
-        if there is None:
-            raise FileNotFoundError(f"{self.uri(path)} has been written, and is not there")
-        return there
 
-    def _text(self, path: str) -> str | None:
+    def text(self, path: str) -> str | None:
         def read() -> str:
             stream = self._system.open(self._at(path))
             try:
@@ -340,6 +373,16 @@ class HadoopFiles(Files):
             if _kind(error) == "java.io.FileNotFoundException":
                 return None
             raise _as_os_error(error) from error
+
+
+class S3Files(HadoopFiles):
+    """In S3, by Hadoop's S3A. Objects cannot be renamed, and what is put replaces what was there."""
+
+    def _put(self, path: str, text: str) -> None:
+        self._asked(lambda: self._write(path, text))
+
+    def move(self, source: str, target: str) -> bool:
+        raise NotImplementedError("a copy of every object, one by one: nothing that publishes may call it")
 
 
 def _kind(error: Py4JJavaError) -> str:

@@ -31,6 +31,9 @@ COMMITTER_OPTIONS = {
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
+MAX_RECORDS = "maxRecordsPerFile"
+"""The option after how many rows a writer begins a new file."""
+
 _AVRO = "org.apache.spark.sql.avro.AvroFileFormat"
 
 
@@ -64,6 +67,11 @@ def write(frame: DataFrame, folder: str, how: FileFormat, computation: Computati
             written = _written(frame, folder, how)
         computation.counts(frame)
     return written
+
+
+def guessed_row_bytes(frame: DataFrame) -> float:
+    """What Spark's planner takes a row of ``frame`` for: fixed sizes of types (``StructType.defaultSize``)."""
+    return float(frame._jdf.schema().defaultSize())
 
 
 def must_know(session: SparkSession, format_name: str) -> None:

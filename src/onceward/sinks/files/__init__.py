@@ -1,6 +1,7 @@
-"""The sink for files: Spark's own writers into a hidden folder, published by renaming once the batch is decided.
+"""The sink for files: Spark's own writers into a hidden folder, published once the batch is decided.
 
 In reading order: :mod:`sink` (what users build), :mod:`settings`, :mod:`columns` (does a frame fit? pure),
 :mod:`target`, :mod:`attempt` (one batch), :mod:`publishing` (from hidden to visible, and what a crash leaves),
-:mod:`shape` (what all files of a path have in common).
+:mod:`manifest` (the layout that renames nothing), :mod:`rolling`, :mod:`shape` (what all files of a path have in
+common), :mod:`reading` (``read_files``).
 """

@@ -14,14 +14,15 @@ from onceward.ids import AttemptId
 from onceward.ledger.chain import Chain
 from onceward.sinks.files.columns import kept
 from onceward.sinks.files.publishing import Publisher
+from onceward.sinks.files.rolling import Rolling
 from onceward.spark import file_writer
 from onceward.spark.computation import Computation
-from onceward.spark.file_writer import FileFormat, Written
+from onceward.spark.file_writer import Written
 from onceward.spark.query import RunningBatch
 
 KIND = "files"
 """Of a ledger record's output: ``{"version": …, "format": …, "committables": [at most one]}``, whose form is
-:class:`~onceward.sinks.files.publishing.Committable`."""
+:class:`~onceward.sinks.files.committable.Committable`."""
 
 
 class FileAttempt(SparkJobsAttempt):
@@ -35,7 +36,7 @@ class FileAttempt(SparkJobsAttempt):
     def __init__(
         self,
         publisher: Publisher,
-        how: FileFormat,
+        rolling: Rolling,
         chain: Chain,
         policy: SinkPolicy,
         attempt_id: AttemptId,
@@ -45,7 +46,8 @@ class FileAttempt(SparkJobsAttempt):
     ) -> None:
         super().__init__(KIND, chain, policy, attempt_id, folder, sequence, computation)
         self._publisher = publisher
-        self._how = how
+        self._rolling = rolling
+        self._how = rolling.how
         self._written: list[Written] = []
 
     def write(self, write: Write, running: RunningBatch) -> int:
@@ -53,7 +55,11 @@ class FileAttempt(SparkJobsAttempt):
             if self._how.name == "csv":
                 self._publisher.must_have(kept(write.frame.columns, self._how.partition_by))
             written = file_writer.write(
-                write.frame, self._publisher.uri(self._name), self._how, self._computation, self._limit.passed
+                write.frame,
+                self._publisher.opened(self._name, self._sequence),
+                self._rolling.told(write.frame),
+                self._computation,
+                self._limit.passed,
             )
             self._written.append(written)
         self._rows += written.rows
@@ -61,8 +67,7 @@ class FileAttempt(SparkJobsAttempt):
 
     def _committable(self) -> dict[str, Any]:
         try:
-            place = self._publisher.free_place(self._policy.pipeline, self._sequence)
-            return self._publisher.prepare(self._name, place, self._written)._asdict()
+            return self._publisher.prepare(self._name, self._sequence, self._written).as_told()
         except (ConfigurationError, ReportMismatch):
             # A newer copy may have put its batch there, or have dropped ours: then this raises Fenced, which is true.
             self._chain.newest()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
 
 from onceward.errors import BadColumn
+from onceward.sinks.files.manifest import ATTEMPT
 from onceward.sinks.files.settings import FileSinkSettings
 
 
@@ -31,11 +32,16 @@ def check(schema: StructType, settings: FileSinkSettings) -> None:
                 + ("bytes need be no text" if isinstance(kind, BinaryType) else "it would be a time without its zone"),
                 next_step="partition by a date or a text that the query makes of it (to_date, date_format, hex)",
             )
-    if settings.layout == "batches" and settings.batch_column.lower() in names:
+    if settings.batches_have_folders and settings.batch_column.lower() in names:
         raise BadColumn(
             f"the frame has a column {settings.batch_column!r}, and so has each batch's folder "
             f"({settings.batch_column}=…): readers would see one of them",
             next_step="pass another name as batch_column=, or rename the column",
+        )
+    if settings.layout == "manifest" and ATTEMPT in names:
+        raise BadColumn(
+            f"the frame has a column {ATTEMPT!r}, and so has each attempt's folder ({ATTEMPT}=…)",
+            next_step="rename the column in the query",
         )
     in_files = kept(schema.names, settings.partition_by)
     if not in_files:

@@ -9,6 +9,8 @@ Below the sink's path::
     batch=<pipeline>@<number>/…                a published batch (layout "batches"); its column is ``batch``
     day=2026-11-22/part-….parquet              a published file (layout "flat")
 
+Layout "manifest" renames nothing: see :mod:`manifest`. For the others:
+
 Executors know the first of the two folders of an attempt. The second one, which it is renamed to once the jobs have
 ended, is known to the driver alone: a task that was given up and goes on writing all the same has no way into it.
 
@@ -22,10 +24,9 @@ what is in neither is lost.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import (
@@ -36,32 +37,15 @@ from onceward.errors import (
     SendFailed,
     TargetUnreachable,
 )
-from onceward.ids import PipelineId
 from onceward.ledger.folder import FolderLedger
-from onceward.sinks.files import shape
+from onceward.sinks.files import manifest, shape
+from onceward.sinks.files.committable import PREPARED, Committable, lost_of, said_lost
 from onceward.sinks.files.settings import HIDDEN, FileSinkSettings
 from onceward.spark.file_system import Files, files_at
 from onceward.spark.file_writer import Written
 
-log = logging.getLogger(__name__)
-
-_PREPARED = f"{HIDDEN}/prepared"
 _READY = ".ready"
 _DIGITS = 10
-
-
-class Committable(NamedTuple):
-    """The prepared files of one batch, as the ledger names them.
-
-    ``folder`` is the attempt's name, ``root`` the sink's path when it was prepared, ``to`` where the files go below it,
-    ``files`` their names there with their sizes in bytes.
-    """
-
-    folder: str
-    root: str
-    layout: str
-    to: str
-    files: Mapping[str, int]
 
 
 class Publisher:
@@ -78,7 +62,7 @@ class Publisher:
     def files(self) -> Files:
         """Of the sink's path. Asked for inside a batch."""
         if self._files is None:
-            self._files = files_at(self._settings.path)
+            self._files = files_at(self._settings.path, renames=self._settings.renames)
         return self._files
 
     # before the first batch
@@ -91,7 +75,7 @@ class Publisher:
         """
         try:
             self._must_be_beside_its_ledger()
-            self.files.make(_PREPARED)
+            self.files.make(PREPARED)
             shape.must_fit(self.files, self._settings)
         except OSError as error:
             raise TargetUnreachable(
@@ -123,20 +107,36 @@ class Publisher:
         with self._reached():
             shape.columns_must_fit(self.files, columns)
 
-    def uri(self, folder: str) -> str:
-        """Where Spark writes."""
-        return self.files.uri(f"{_PREPARED}/{folder}")
+    def opened(self, attempt: str, sequence: int) -> str:
+        """Where Spark writes, of an attempt at batch number ``sequence`` of the ledger.
 
-    def free_place(self, pipeline: PipelineId, sequence: int) -> str:
+        :raises SendFailed: the file system does not do its part.
+        """
+        if self._settings.renames:
+            return self.files.uri(f"{PREPARED}/{attempt}")
+        place = self._place(attempt, sequence)
+        with self._reached():
+            self.files.kept(place.note, place.manifest)
+        return self.files.uri(place.files)
+
+    def _place(self, attempt: str, sequence: int) -> manifest.Place:
+        return manifest.place_of(attempt, self._settings.batch_column, self._batch(sequence))
+
+    def _batch(self, sequence: int) -> str:
+        return f"{self._settings.policy.pipeline}@{sequence:0{_DIGITS}}"
+
+    def free_place(self, sequence: int) -> str:
         """Below the sink's path, where batch number ``sequence`` of the ledger goes; empty for the path itself.
 
         :raises ConfigurationError: something is there already.
         """
         if self._settings.layout == "flat":
             return ""
-        place = f"{self._settings.batch_column}={pipeline}@{sequence:0{_DIGITS}}"
+        pipeline, batch = self._settings.policy.pipeline, self._batch(sequence)
+        lists = self._settings.layout == "manifest"
+        place = f"{manifest.MANIFESTS}/{batch}" if lists else f"{self._settings.batch_column}={batch}"
         with self._reached():
-            is_free = self.files.listed(place) is None
+            is_free = (self.files.size(place) if lists else self.files.listed(place)) is None
         if not is_free:
             raise ConfigurationError(
                 f"{self.files.uri(place)} is there, where batch number {sequence} of pipeline {pipeline} would have to "
@@ -146,21 +146,27 @@ class Publisher:
             )
         return place
 
-    def prepare(self, folder: str, to: str, jobs: Sequence[Written]) -> Committable:
-        """After the last job of an attempt: its files in a folder that no task knows of, and durable.
+    def prepare(self, attempt: str, sequence: int, jobs: Sequence[Written]) -> Committable:
+        """After the last job of an attempt: its files, durable, where no task changes them any more.
 
+        :raises ConfigurationError: there is something where they are to go.
         :raises ReportMismatch: there are others than the tasks have written.
         :raises RowRefused: a folder's name does not give back the value that it has its name from.
         :raises SendFailed: the file system does not do its part.
         """
+        to = self.free_place(sequence)
         with self._reached():
-            return self._prepare(folder, to, jobs)
+            if self._settings.renames:
+                ready, at = f"{PREPARED}/{attempt}{_READY}", ""
+                self.files.move(f"{PREPARED}/{attempt}", ready)
+            else:  # a task that was given up may still write there, under other names than those that are there now
+                ready = at = self._place(attempt, sequence).files
+            found = self._found(ready, jobs)
+            return Committable(attempt, self.files.root, self._settings.layout, to, found, at)
 
-    def _prepare(self, folder: str, to: str, jobs: Sequence[Written]) -> Committable:
-        ready = f"{_PREPARED}/{folder}{_READY}"
-        self.files.move(f"{_PREPARED}/{folder}", ready)
+    def _found(self, ready: str, jobs: Sequence[Written]) -> dict[str, int]:
         for name in self.files.names(ready):  # leftovers of tasks that were given up
-            if name.startswith("_temporary"):
+            if name.startswith(("_temporary", "__magic")):
                 self.files.remove(f"{ready}/{name}")
         found = self.files.listed(ready) or {}
         said = sum(job.files for job in jobs), sum(job.bytes for job in jobs)
@@ -174,7 +180,7 @@ class Publisher:
             )
         _must_be_read_back(found)
         self.files.sync(ready)
-        return Committable(folder, self.files.root, self._settings.layout, to, found)
+        return found
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
@@ -193,35 +199,45 @@ class Publisher:
         """Publish; see the module. For the batch that it was, also where the sink's settings are others by now."""
         batch = _read(committable)
         files = self._files_of(batch)
+        if batch.layout == "manifest":
+            return _publish_list(files, batch)
         return _publish_folder(files, batch) if batch.layout == "batches" else _publish_files(files, batch)
 
     def commit_what_is_left(self, committable: Mapping[str, Any]) -> None:
         """Of a batch of which a part is lost, and which somebody wants all the same."""
         batch = _read(committable)
         files = self._files_of(batch)
+        if batch.layout == "manifest":
+            manifest.publish_what_is_left(files, batch)
+            return
         there = files.listed(_ready(batch)) or {}
         whole = {name: size for name, size in batch.files.items() if there.get(name) == size}
         for name in there.keys() - whole.keys():  # cut short: no reader could read on
             files.remove(f"{_ready(batch)}/{name}")
-        self.commit(batch._replace(files=whole)._asdict())
+        self.commit(batch._replace(files=whole).as_told())
 
     def _files_of(self, batch: Committable) -> Files:
-        return self.files if batch.root == self.files.root else files_at(batch.root)
+        if batch.root == self.files.root:
+            return self.files
+        return files_at(batch.root, renames=batch.layout != "manifest")
 
     def abort(self, committable: Mapping[str, Any]) -> None:
         """Drop what an attempt has prepared."""
         folder = str(committable["folder"])
+        if not self._settings.renames:
+            manifest.drop(self.files, folder)
+            return
         for name in (folder, f"{folder}{_READY}"):
-            self.files.remove(f"{_PREPARED}/{name}")
+            self.files.remove(f"{PREPARED}/{name}")
 
     def recover(self) -> list[dict[str, str]]:
         """The attempts of this pipeline of which something is prepared: their folders' names."""
         ours = f"{self._settings.policy.pipeline}@"
         try:
-            names = self.files.names(_PREPARED)
+            names = self.files.names(PREPARED)
         except OSError as error:
             raise TargetUnreachable(
-                f"{self.files.uri(_PREPARED)} cannot be listed: {error}",
+                f"{self.files.uri(PREPARED)} cannot be listed: {error}",
                 next_step="see that the file system is there, and lets the driver read",
             ) from error
         return [{"folder": name} for name in sorted({n.removesuffix(_READY) for n in names if n.startswith(ours)})]
@@ -265,20 +281,27 @@ def _read(committable: Mapping[str, Any]) -> Committable:
 
 
 def _ready(batch: Committable) -> str:
-    return f"{_PREPARED}/{batch.folder}{_READY}"
+    return f"{PREPARED}/{batch.folder}{_READY}"
+
+
+def _publish_list(files: Files, batch: Committable) -> CommitResult:
+    result = manifest.publish(files, batch)
+    if isinstance(result, list):
+        return said_lost(result, batch)
+    return CommitResult.DONE if result else CommitResult.ALREADY_DONE
 
 
 def _publish_folder(files: Files, batch: Committable) -> CommitResult:
     prepared, published = files.listed(_ready(batch)) or {}, files.listed(batch.to)
-    waiting = _lost(batch.files, published or {})
+    waiting = lost_of(batch.files, published or {})
     if lost := [name for name in waiting if prepared.get(name) != batch.files[name]]:
-        return _said(lost, batch)
+        return said_lost(lost, batch)
     if published is None:
         if not files.move(_ready(batch), batch.to):
             return CommitResult.RETRY_LATER  # another copy is about it: look again
     elif waiting:  # somebody has made that folder, or has taken files out of it and put them back: nobody's is removed
         return _publish_files(files, batch)
-    files.sync_names({"", _PREPARED})  # also what an earlier call has renamed
+    files.sync_names({"", PREPARED})  # also what an earlier call has renamed
     return CommitResult.DONE if published is None else CommitResult.ALREADY_DONE
 
 
@@ -297,15 +320,6 @@ def _publish_files(files: Files, batch: Committable) -> CommitResult:
             lost.append(name)
     files.sync_names(folders)
     if lost:
-        return _said(lost, batch)
+        return said_lost(lost, batch)
     files.remove(_ready(batch))
     return CommitResult.DONE if moved else CommitResult.ALREADY_DONE
-
-
-def _lost(wanted: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
-    return [name for name, size in wanted.items() if found.get(name) != size]
-
-
-def _said(lost: Sequence[str], batch: Committable) -> CommitResult:
-    log.error("of %s below %s %d files are lost: %s", batch.folder, batch.root, len(lost), ", ".join(lost[:10]))
-    return CommitResult.LOST

@@ -15,10 +15,10 @@ from onceward.ledger.chain import Ledger
 from onceward.ledger.folder import FolderLedger
 from onceward.sinks.files.values import keeping
 from onceward.spark.file_system import hidden, local_path, refuse_other_schemes, scheme_of
-from onceward.spark.file_writer import COMMITTER_OPTIONS, FileFormat
+from onceward.spark.file_writer import COMMITTER_OPTIONS, MAX_RECORDS, FileFormat
 
 Format = Literal["parquet", "orc", "json", "csv", "text", "avro"]
-Layout = Literal["batches", "flat"]
+Layout = Literal["batches", "flat", "manifest"]
 
 _ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{}\[\]^]""")
 """What Spark would escape in a folder's name (``ExternalCatalogUtils.charToEscape``), and patterns."""
@@ -43,16 +43,19 @@ class FileSinkSettings:
     batch_column: str
     options: Mapping[str, str] = field(hash=False)
     commit_timeout_s: float
+    target_file_size_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        refuse_other_schemes(self.path)
         one_of("format", self.format, get_args(Format))
         one_of("layout", self.layout, get_args(Layout))
+        refuse_other_schemes(self.path, renames=self.renames)
         must_be_decided(self.ledger, self.commit_timeout_s)
-        folders = [*self.partition_by, *([self.batch_column] if self.layout == "batches" else [])]
+        if self.target_file_size_bytes is not None:
+            whole_number("target_file_size_bytes", self.target_file_size_bytes, 1)
+        folders = [*self.partition_by, *([self.batch_column] if self.batches_have_folders else [])]
         for name in folders:
             _must_name_a_folder(name)
-        if self.layout == "batches" and (found := _ESCAPED.search(self.batch_column)):
+        if self.batches_have_folders and (found := _ESCAPED.search(self.batch_column)):
             raise ConfigurationError(
                 f"batch_column={self.batch_column!r} names folders, in which readers take {found[0]!r} for something "
                 "else",
@@ -63,6 +66,16 @@ class FileSinkSettings:
                 f"folders of one path are named by {', '.join(folders)}, of which two are the same",
                 next_step="name each column once in partition_by, and give batch_column= a name of its own",
             )
+
+    @property
+    def renames(self) -> bool:
+        """Files are published by renaming them."""
+        return self.layout != "manifest"
+
+    @property
+    def batches_have_folders(self) -> bool:
+        """Which readers take for a column."""
+        return self.layout != "flat"
 
     @property
     def how(self) -> FileFormat:
@@ -125,7 +138,7 @@ def options_of(options: Mapping[str, Any] | None, max_records_per_file: int | No
         given[str(name)] = str(value).lower() if isinstance(value, bool) else str(value)
     if max_records_per_file is not None:
         whole_number("max_records_per_file", max_records_per_file, 1)
-        given["maxRecordsPerFile"] = str(max_records_per_file)
+        given[MAX_RECORDS] = str(max_records_per_file)
     return given
 
 

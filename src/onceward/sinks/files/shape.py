@@ -26,7 +26,7 @@ _SAME = {"delimiter": "sep", "charset": "encoding"}  # Spark's two names of one 
 def shape_of(settings: FileSinkSettings) -> dict[str, Any]:
     """As JSON: what a reader has to know, and nothing else."""
     shape: dict[str, Any] = {"format": settings.format, "layout": settings.layout}
-    if settings.layout == "batches":
+    if settings.batches_have_folders:
         shape["batch_column"] = settings.batch_column
     shape["partition_by"] = list(settings.partition_by)
     if settings.format in _READ_BY_OPTIONS:

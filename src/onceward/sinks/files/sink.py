@@ -41,22 +41,27 @@ class FileSink(ForeachBatchSink):
     decision; after it the files are renamed to where readers look.
 
     Guarantee: after any crash the path holds the files of every batch exactly once, and none that is not decided. With
-    ``layout="batches"`` whoever lists the path sees all of a batch or nothing of it; with ``layout="flat"`` a batch
-    appears file by file. What a crash leaves is hidden from readers, and removed at the next start.
+    ``layout="batches"`` whoever lists the path sees all of a batch or nothing of it, with ``layout="manifest"`` whoever
+    reads by its lists (:func:`onceward.read_files`); with ``layout="flat"`` a batch appears file by file. What a crash
+    leaves is hidden from readers, and removed at the next start.
 
-    :param path: the folder, on a local disk that driver and executors share, or on HDFS: a path, or a URI with
-        ``file:`` or ``hdfs:``. Made when it is missing. It keeps the shape that it is first written with: format,
-        layout, partitions, and what readers have to know of the options.
+    :param path: the folder, on a local disk that driver and executors share, on HDFS, or with ``layout="manifest"`` in
+        S3: a path, or a URI with ``file:``, ``hdfs:`` or ``s3a:``. Made when it is missing. It keeps the shape that it
+        is first written with: format, layout, partitions, and what readers have to know of the options.
     :param pipeline_id: the stable name of this query: its key in the ledger. One running query per id; a second one
         takes over.
     :param format: ``"parquet"``, ``"orc"``, ``"json"``, ``"csv"``, ``"text"``, or ``"avro"``, which needs spark-avro.
     :param partition_by: columns whose values become folders, as ``DataFrameWriter.partitionBy`` has it.
     :param layout: ``"batches"``: a folder for each batch, ``batch=<pipeline_id>@<number>``, which readers who know
-        partitions take for a column; ``"flat"``: files, or the folders of ``partition_by``, right below the path.
+        partitions take for a column; ``"flat"``: files, or the folders of ``partition_by``, right below the path;
+        ``"manifest"``: files that nobody sees who lists the path, and for each batch one list of them.
     :param batch_column: the name of that column.
     :param options: Spark's options of the format, such as ``compression``. Where they leave it open, CSV and JSON are
         written so that microseconds, and spaces around texts, are kept.
     :param max_records_per_file: begin a new file after so many rows.
+    :param target_file_size_bytes: begin a new file about after so many bytes: after as many rows as had that size in
+        the batch before, and in a pipeline's first batch by the size that Spark guesses of its columns' types. A file
+        ends with its task all the same. With ``max_records_per_file`` whichever comes first.
     :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``, ``ow.KafkaLedger``. None: a
         folder ledger below a local ``path``, hidden.
     :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without files that are lost of the batch
@@ -79,6 +84,7 @@ class FileSink(ForeachBatchSink):
         batch_column: str = "batch",
         options: Mapping[str, Any] | None = None,
         max_records_per_file: int | None = None,
+        target_file_size_bytes: int | None = None,
         ledger: Ledger | None = None,
         resume: Resume = "checkpoint",
         batch_attempts: int = 3,
@@ -101,6 +107,7 @@ class FileSink(ForeachBatchSink):
             batch_column=batch_column,
             options=options_of(options, max_records_per_file),
             commit_timeout_s=commit_timeout_s,
+            target_file_size_bytes=target_file_size_bytes,
         )
         self._ledger_is_beside = ledger is None
         self.writes_to = folder_of(place)

@@ -16,6 +16,7 @@ from onceward.ids import AttemptId
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.files.attempt import KIND, FileAttempt
 from onceward.sinks.files.publishing import Publisher
+from onceward.sinks.files.rolling import Rolling
 from onceward.sinks.files.settings import FileSinkSettings
 from onceward.spark.computation import Computation
 
@@ -33,15 +34,18 @@ class FileTarget(TwoPhaseTarget):
         super().__init__(publisher, chain, policy, witness, commit_timeout_s=settings.commit_timeout_s)
         self._settings = settings
         self._publisher = publisher
+        self._row_bytes: float | None = None
 
     def look(self) -> list[Any]:
         self._publisher.check()
         return super().look()
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> FileAttempt:
+        if newest is not None:
+            self._row_bytes = self._size_of_a_row(newest) or self._row_bytes
         return FileAttempt(
             self._publisher,
-            self._settings.how,
+            Rolling(self._settings.how, self._settings.target_file_size_bytes, self._row_bytes),
             self.chain,
             self._policy,
             attempt_id,
@@ -49,6 +53,14 @@ class FileTarget(TwoPhaseTarget):
             0 if newest is None else newest.sequence + 1,
             Computation(self._shuffles),
         )
+
+    def _size_of_a_row(self, record: LedgerRecord) -> float | None:
+        """In files, on the average; None of a batch without rows, or of which that is not told."""
+        output = record.outputs.get(self.kind)
+        if output is None or output.kind != KIND or not output.records:
+            return None
+        total = sum(int(size) for one in output.data["committables"] for size in one["files"].values())
+        return total / output.records
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
         """An attempt's folder is listed by its name; what shall become of its files, the ledger alone says."""
