@@ -13,7 +13,8 @@ import onceward as ow
 from onceward.spark.file_system import LocalFiles
 
 DIE_BEFORE_MOVE = "die-before-move"
-"""A file in the job's folder that says before which file that it publishes, from 0, the job kills itself."""
+"""A file in the job's folder that says before which rename that publishes, or which list, from 0, the job kills
+itself."""
 
 BATCH = 500
 
@@ -30,16 +31,23 @@ def main(folder: Path, servers: str, topic: str, layout: str) -> None:
 
 
 def die_before(number: int) -> None:
-    move, published = LocalFiles.move, list[str]()
+    move, kept, published = LocalFiles.move, LocalFiles.kept, list[str]()
 
-    def dying(files: LocalFiles, source: str, target: str) -> bool:
+    def publishes(target: str) -> None:
         if not target.startswith("_onceward"):
             if len(published) == number:
                 os.kill(os.getpid(), signal.SIGKILL)
             published.append(target)
+
+    def dying(files: LocalFiles, source: str, target: str) -> bool:
+        publishes(target)
         return move(files, source, target)
 
-    LocalFiles.move = dying
+    def dying_before_a_list(files: LocalFiles, path: str, text: str) -> str:
+        publishes(path)
+        return kept(files, path, text)
+
+    LocalFiles.move, LocalFiles.kept = dying, dying_before_a_list
 
 
 if __name__ == "__main__":

@@ -35,14 +35,22 @@ class FileJob:
     def seen(self) -> list[str]:
         if not self.out.exists():
             return []
-        files = dataset.dataset(str(self.out), format="parquet", partitioning="hive").files
+        if self.layout == "manifest":
+            lists = (self.out / "_symlink_format_manifest").glob("[!.]*")
+            return self._values(
+                [line.removeprefix("file://") for path in lists for line in path.read_text().splitlines()]
+            )
+        return self._values(dataset.dataset(str(self.out), format="parquet", partitioning="hive").files)
+
+    @staticmethod
+    def _values(files: list[str]) -> list[str]:
         return [value for file in files for value in dataset.dataset(file).to_table().column("value").to_pylist()]
 
     def assert_whole_batches(self) -> None:
         """Of what is seen nothing twice; and where batches are published at once, nothing by halves."""
         seen = Counter(self.seen())
         assert set(seen.values()) <= {1}
-        if self.layout == "batches":
+        if self.layout != "flat":
             assert len(seen) % BATCH == 0
             assert set(seen) == set(self.wanted[: len(seen)])
 
@@ -54,7 +62,13 @@ class FileJob:
         assert (newest.sequence, newest.state.value) == (BATCHES - 1, "finished")
 
 
-@pytest.fixture(params=["batches", pytest.param("flat", marks=pytest.mark.once_more)])
+@pytest.fixture(
+    params=[
+        "batches",
+        pytest.param("flat", marks=pytest.mark.once_more),
+        pytest.param("manifest", marks=pytest.mark.once_more),
+    ]
+)
 def file_job(request: pytest.FixtureRequest, tmp_path: Path, kafka: LocalKafka, topic: Callable[..., str]) -> FileJob:
     return FileJob(tmp_path, kafka, topic(1), request.param)
 
@@ -62,7 +76,7 @@ def file_job(request: pytest.FixtureRequest, tmp_path: Path, kafka: LocalKafka, 
 @pytest.mark.fault("files-driver-killed")
 def test_killed_between_two_renames_twice(file_job: FileJob):
     """In the second batch, and once more while the next start makes good for it; then before the third is decided."""
-    per_batch = 1 if file_job.layout == "batches" else 3
+    per_batch = 3 if file_job.layout == "flat" else 1
     for before in (per_batch + per_batch // 2, per_batch // 2):
         (file_job.folder / DIE_BEFORE_MOVE).write_text(str(before))
         killed = file_job.job.live()
