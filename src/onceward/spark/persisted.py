@@ -110,7 +110,10 @@ def _persisted_behind(frame: DataFrame) -> Counter[int]:
 def _persisted(context: SparkContext) -> set[int]:
     """All RDDs of this driver that are persisted and can be computed again."""
     known = context._jsc.getPersistentRDDs()
-    return {int(number) for number in known if not known[number].rdd().isCheckpointed()}
+    if known.isEmpty():
+        return set()
+    # Python's own way through a Java map ends with a Java exception, which costs PySpark 30 ms to translate.
+    return {int(number) for number in known.keySet().toArray() if not known[number].rdd().isCheckpointed()}
 
 
 def _executors(context: SparkContext) -> frozenset[str]:
