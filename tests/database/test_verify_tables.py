@@ -52,6 +52,7 @@ def three(place: Place) -> Place:
 def test_a_pipeline_that_is_well(three: Place):
     answer = verified(three)
     assert answer["verdict"] == "exactly_once", answer
+    assert answer["facts"]["judged_by"] == "transactions"
     assert answer["facts"]["ledger"]["batches"] == 3
     assert answer["facts"]["ledger"]["records"] == 6
     assert answer["facts"]["tables"] == {
@@ -256,7 +257,8 @@ def test_a_pipeline_that_runs_on_is_seen_as_of_one_moment(three: Place):
 @pytest.mark.parametrize(
     ("options", "status", "said"),
     [
-        (["--database-url", "mysql://a@b/c"], 64, "no address of a PostgreSQL"),
+        (["--database-url", "oracle://a@b/c"], 64, "no address of a PostgreSQL"),
+        (["--database-url", "mysql://nobody@127.0.0.1:1/x"], 69, "does not let us in"),
         (["--database-url", "postgresql://nobody@127.0.0.1:1/x"], 69, "does not let us in"),
         (["--database-url", "postgresql://a@b/c", "--topic", "t"], 64, "leave one of them out"),
         (["--database-url", "postgresql://a@b/c", "--expect-caught-up"], 64, "--bootstrap-servers"),

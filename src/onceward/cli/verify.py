@@ -42,7 +42,8 @@ def verify(
         str | None,
         typer.Option(
             metavar="URL",
-            help="The database of the output's tables: postgresql://…. The password may stand in PGPASSWORD.",
+            help="The database of the output's tables: postgresql://…, or mysql://… and mariadb://…, which are judged "
+            "by totals. The password may stand in PGPASSWORD, or in MYSQL_PWD.",
         ),
     ] = None,
     files: Annotated[

@@ -9,5 +9,6 @@ Route for readers: ``checker`` (what is asked, in order) → ``ledger``, ``since
 ``partition_log``, ``checksum`` and ``manifests`` (the batches as they are) → ``culprits`` (whose is what nobody
 told of) → ``segments`` and ``fencing`` (the brokers' files, for epochs) → ``conserves`` with ``lineage`` and
 ``conservation`` (the input, if it is asked for) → ``positions`` (sources, lag) → ``findings`` and ``report`` (the
-outcome). ``cluster`` is the only module that talks to a broker.
+outcome). ``cluster`` is the only module that talks to a broker. Of tables: ``tables`` (what is asked) → ``databases``
+(which one) → ``postgresql`` or ``mysql`` → ``by_transaction`` or ``by_totals``; of files: ``files`` → ``folder_ledger``, ``file_places``.
 """

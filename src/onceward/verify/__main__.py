@@ -27,7 +27,9 @@ def main() -> int:
         epilog=STATUS_HELP,
     )
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="of the output's topics, or of the sources")
-    parser.add_argument("--database-url", metavar="URL", help="of the output's tables: postgresql://…")
+    parser.add_argument(
+        "--database-url", metavar="URL", help="of the output's tables: postgresql://…, mysql://…, mariadb://…"
+    )
     parser.add_argument("--files", metavar="PATH", help="of the output's files: a folder, or s3://bucket/path")
     parser.add_argument("--ledger-folder", type=Path, metavar="DIR", help="where they have a ledger elsewhere")
     parser.add_argument("--pipeline-id", required=True)

@@ -1,5 +1,5 @@
 """The options as a question, for both command lines. What a question needs is imported when it is asked: librdkafka
-for topics, psycopg for tables."""
+for topics, psycopg or PyMySQL for tables."""
 
 from __future__ import annotations
 

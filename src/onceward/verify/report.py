@@ -27,12 +27,25 @@ def sentence(findings: Findings) -> str:
     seen = f"{ledger['records']:,} records in {ledger['batches']:,} batches are visible exactly as they were committed"
     if ledger["first_sequence"]:
         seen += f", from sequence {ledger['first_sequence']} on"
+    if findings.facts.get("judged_by") == "totals":
+        return _by_totals(of, findings)
     if findings.verdict == "inconclusive":
         return f"CANNOT TELL: {of}: as far as can be seen {seen}, but not all can be seen"
     conserved = findings.facts.get("conservation")
     if conserved:
         seen += f", and account for {conserved['input_records']:,} records of the source"
     return f"EXACTLY ONCE: {of}: {seen}"
+
+
+def _by_totals(of: str, findings: Findings) -> str:
+    """No more than was asked: who wrote a row the server tells nobody."""
+    ledger = findings.facts["ledger"]
+    if findings.verdict == "inconclusive":
+        return f"CANNOT TELL: {of}: the server tells nobody who wrote a row, and how many there are does not say it all"
+    return (
+        f"EXACTLY ONCE, BY TOTALS: {of}: there are as many rows as {ledger['batches']:,} batches have written, "
+        f"{ledger['records']:,}; a lost one that one too many outweighs would not be seen"
+    )
 
 
 def topic_sentence(facts: dict[str, Any]) -> str:
@@ -46,6 +59,8 @@ def topic_sentence(facts: dict[str, Any]) -> str:
 def _table_words(facts: dict[str, Any]) -> str:
     if facts["anomalies"]:
         return "violated: " + ", ".join(facts["anomalies"])
+    if "told_rows" in facts:
+        return f"its batches are told to have written {facts['told_rows']:,}"
     if facts["unaccounted_rows"]:
         return f"{facts['unaccounted_rows']:,} rows of others"
     if facts["replaced_rows"]:
@@ -84,7 +99,7 @@ def _lines(findings: Findings) -> Iterator[str]:
         )
     for table, facts in findings.facts.get("tables", {}).items():
         line = f"  table {table}: {facts['rows']:,} rows, {facts['batches']:,} batches"
-        if facts["replaced_rows"]:
+        if facts.get("replaced_rows"):
             line += f", {facts['replaced_rows']:,} rows replaced or removed by later batches"
         yield f"{line}; {_table_words(facts)}"
     if files := findings.facts.get("files"):

@@ -1,0 +1,91 @@
+"""What a table's number of rows says, beside what batches are told to have written, and what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from onceward.verify.by_totals import bounds_of, judge_by_totals
+from onceward.verify.chain import Chain
+from onceward.verify.database import Found
+from onceward.verify.findings import Findings
+from onceward.verify.ledger import Batch, TablePart
+
+APPENDED = [("append", 3), ("append", 2)]
+UPSERTED = [("append", 3), ("upsert", 2)]
+
+
+def findings_of(
+    told: Sequence[tuple[str, int]],
+    rows: int,
+    *,
+    from_the_beginning: bool = True,
+    shared: bool = False,
+    gap: bool = False,
+) -> Findings:
+    batches = tuple(
+        Batch(number, "q", number, (), (), (0, 0), "ledger", 0, number, tables=(TablePart("t", count, mode),))
+        for number, (mode, count) in enumerate(told)
+    )
+    findings = Findings(facts={"tables": {}})
+    if gap:
+        findings.anomaly("ledger-gap", "I6", "ledger", "no record of sequence 7")
+    chain = Chain(batches, batches, from_the_beginning)
+    judge_by_totals(rows, Found("t", "s.t"), frozenset({"t"}), chain, findings, shared=shared)
+    return findings
+
+
+@pytest.mark.parametrize(
+    ("told", "bounds"),
+    [
+        ([], (0, 0)),
+        (APPENDED, (5, 5)),
+        (UPSERTED, (3, 5)),
+        ([("upsert", 4)], (1, 4)),
+        ([("upsert", 0)], (0, 0)),
+        ([("append", 3), ("changes", 2)], (1, 5)),
+        ([("changes", 2), ("append", 3)], (3, 5)),
+        ([("a mode of later versions", 2)], (0, 2)),
+    ],
+)
+def test_how_many_rows_there_may_be(told: Sequence[tuple[str, int]], bounds: tuple[int, int]) -> None:
+    assert bounds_of([TablePart("t", count, mode) for mode, count in told]) == bounds
+
+
+@pytest.mark.parametrize(
+    ("told", "rows", "verdict", "names"),
+    [
+        (APPENDED, 5, "exactly_once", []),
+        (APPENDED, 4, "violated", ["lost-write"]),
+        (APPENDED, 6, "violated", ["unaccounted-write"]),
+        (UPSERTED, 2, "violated", ["lost-write"]),
+        (UPSERTED, 3, "inconclusive", []),
+        (UPSERTED, 5, "inconclusive", []),
+        (UPSERTED, 6, "violated", ["unaccounted-write"]),
+    ],
+)
+def test_what_a_total_says(told: Sequence[tuple[str, int]], rows: int, verdict: str, names: list[str]) -> None:
+    found = findings_of(told, rows)
+    assert (found.verdict, [one.name for one in found.anomalies]) == (verdict, names)
+    assert found.facts["tables"]["s.t"] == {"rows": rows, "told_rows": 5, "batches": 2, "anomalies": names}
+
+
+@pytest.mark.parametrize("rows", [4, 5, 6])
+def test_where_others_write_it_says_nothing(rows: int) -> None:
+    found = findings_of(APPENDED, rows, shared=True)
+    assert (found.verdict, found.anomalies) == ("inconclusive", [])
+
+
+@pytest.mark.parametrize("rows", [4, 5, 6])
+def test_where_records_are_missing_it_adds_nothing(rows: int) -> None:
+    found = findings_of(APPENDED, rows, gap=True)
+    assert [one.name for one in found.anomalies] == ["ledger-gap"]
+    assert len(found.not_covered) == 1
+
+
+@pytest.mark.parametrize(("rows", "names"), [(4, ["lost-write"]), (5, []), (6, [])])
+def test_where_there_were_batches_before_only_fewer_rows_say_something(rows: int, names: list[str]) -> None:
+    found = findings_of(APPENDED, rows, from_the_beginning=False)
+    assert [one.name for one in found.anomalies] == names
+    assert found.verdict == ("violated" if names else "inconclusive")
