@@ -163,13 +163,6 @@ def test_the_checker_and_the_model_must_both_be_content() -> None:
     assert "log directories" in judged(kept, answer("inconclusive", not_covered=["the log directories"])).violations[0]
 
 
-def test_where_the_checker_cannot_be_asked_the_model_alone_must_be_content() -> None:
-    kept, lost = (OutputFacts(exactly_once(["a"], seen)) for seen in (["a"], []))
-    assert judged(kept, None).kept
-    assert judged(kept, None).batches == 9
-    assert not judged(lost, None).kept
-
-
 def test_what_is_left_over_is_a_violation() -> None:
     found = OutputFacts(exactly_once(["a"], ["a"]), left_over=["staging table s"])
     result = judged(found, answer("exactly_once"))

@@ -59,14 +59,14 @@ def judge(
     batches: int,
     seconds: float,
 ) -> DemoResult:
-    """The result of a run with these facts. ``checked`` None: `onceward verify` was not asked."""
+    """The result of a run with these facts. ``checked`` None: the sink keeps no ledger that could be checked."""
     violations = [] if output.verdict.holds else [str(output.verdict)]
     violations += [f"left over: {what}" for what in output.left_over]
     if checked is not None:
         violations += checked.violations
         if output.aborted_records_hidden == 0:
             violations.append("INVALID: the kills left no aborted records, so nothing shows that they are hidden")
-    elif not settings.exactly_once and not violations:
+    elif not violations:
         violations.append("INVALID: the kills caused no duplicates, so this comparison shows nothing; run it again")
     return DemoResult(
         sink=settings.sink,
@@ -133,7 +133,7 @@ def _rows(result: DemoResult) -> list[tuple[str, int, str]]:
         ("duplicates", result.duplicates, "visible more than once"),
         ("left over", result.left_over, "staging tables, hidden files: what killed attempts had begun"),
         ("kills", result.kills, "; ".join(dict.fromkeys(result.killed_at))),
-        ("batches", result.batches, _BATCHES["at_least_once" if result.sink == "mysql" else result.delivery]),
+        ("batches", result.batches, _BATCHES[result.delivery]),
     ]
     if result.aborted_records_hidden is not None:
         hidden = "records of killed attempts that no such reader sees"

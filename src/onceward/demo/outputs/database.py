@@ -54,7 +54,7 @@ class DatabaseOutput(Output):
             left = [f"staging table {name}" for name in _asked(connection, _STAGING)]
         return OutputFacts(exactly_once(expected, numbers), left_over=left)
 
-    def ask_the_checker(self) -> CheckerFacts | None:
+    def ask_the_checker(self) -> CheckerFacts:
         where = ["--database-url", self.address, "--bootstrap-servers", self._servers]
         return ask("--pipeline-id", PIPELINE_ID, *where, "--expect-caught-up")
 

@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 
 import pymysql
 
-from onceward.demo.audit import CheckerFacts
 from onceward.demo.outputs.database import DatabaseOutput
 from onceward.testing.local_mysql import LocalMySQL
 
@@ -19,10 +18,6 @@ class MySQLOutput(DatabaseOutput):
 
     def __init__(self, servers: str) -> None:
         super().__init__(servers, LocalMySQL())
-
-    def ask_the_checker(self) -> CheckerFacts | None:
-        """It cannot be asked: MySQL tells no client which transaction has written a row."""
-        return None
 
     def _connected(self) -> Any:
         said = urlsplit(self.address)

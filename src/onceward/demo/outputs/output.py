@@ -60,8 +60,8 @@ class Output(AbstractContextManager["Output"], ABC):
         """All that a reader sees, beside ``expected``; read by a client that shares no code with the sink."""
 
     @abstractmethod
-    def ask_the_checker(self) -> CheckerFacts | None:
-        """The answer of ``onceward verify``; None where it cannot be asked."""
+    def ask_the_checker(self) -> CheckerFacts:
+        """The answer of ``onceward verify``."""
 
 
 class CountingTail(Tail):
