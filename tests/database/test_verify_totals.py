@@ -236,6 +236,14 @@ def test_a_pipeline_that_runs_on_is_seen_as_of_one_moment(three: Place):
         assert verified(three)["verdict"] == "exactly_once"
 
 
+def test_a_server_that_gives_fewer_rows_than_there_are_hides_no_record(three: Place):
+    three.sql("SET GLOBAL sql_select_limit = 1")
+    try:
+        assert verified(three)["verdict"] == "exactly_once"
+    finally:
+        three.sql("SET GLOBAL sql_select_limit = DEFAULT")
+
+
 def test_a_pipeline_or_a_ledger_that_is_not_there(three: Place):
     answer = verified(three, "--ledger-table", f"{three.schema}.other")
     assert answer["verdict"] == "inconclusive"

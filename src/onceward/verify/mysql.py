@@ -38,6 +38,7 @@ _NAME = re.compile(rf"(?:{_PART}\.)?{_PART}")
 _TEXTS = ("ssl_ca", "ssl_cert", "ssl_key")
 _FLAGS = ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled")
 _SNAPSHOT = (
+    "SET SESSION sql_select_limit = 18446744073709551615",  # a server may give fewer rows than there are
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
     "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
 )
