@@ -13,10 +13,18 @@ import pyarrow as pa
 import pytest
 from database_place import Place
 
+from onceward.engine.micro_batch import MicroBatches
+from onceward.engine.policy import SinkPolicy
+from onceward.engine.target import Write
+from onceward.engine.two_phase import CommitResult
+from onceward.errors import Unfinished
 from onceward.ids import BatchId
 from onceward.ledger import table
 from onceward.ledger.record import LedgerRecord, Output, State
+from onceward.sinks.database.prepared_target import PreparedTarget
 from onceward.testing import LocalPostgres
+from onceward.testing.sink_contract import batch
+from tasks_here import ArrowFrame
 
 STATUS = {"exactly_once": 0, "violated": 1, "inconclusive": 2}
 
@@ -277,3 +285,40 @@ def test_a_pipeline_or_a_ledger_that_is_not_there(three: Place, postgres: LocalP
     assert answer["verdict"] == "inconclusive"
     answer = verified(three, "--pipeline-id", "nobody")
     assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", [])
+
+
+def test_rows_of_transactions_that_tasks_have_prepared(place: Place):
+    """Each batch by itself, as its transactions' names end with their numbers; and decided is not yet committed."""
+    place.sql("CREATE TABLE {s}.t (value bigint)")
+    target = PreparedTarget(place.sink("t", xa=True).settings)
+    batches = MicroBatches(target, SinkPolicy(place.pipeline, batch_attempts=1))
+    for number, values in enumerate([rows(1, 2, 3), rows(4, 5), rows()]):
+        batches.process([Write(ArrowFrame(values), None)], batch(number))  # type: ignore[arg-type]
+    answer = verified(place)
+    assert answer["verdict"] == "exactly_once", answer
+    assert answer["facts"]["tables"][f"{place.schema}.t"]["batches"] == 2
+    place.sql("INSERT INTO {s}.t VALUES (6)")
+    assert anomalies(verified(place)) == {"unaccounted-write"}
+    assert verified(place, "--shared-table")["verdict"] == "exactly_once"
+    place.sql("DELETE FROM {s}.t WHERE value = 1")
+    assert anomalies(verified(place)) == {"lost-write", "unaccounted-write"}, "as many rows as before, and others"
+    assert anomalies(verified(place, "--since", "sequence:1")) == {"unaccounted-write"}
+    target.close()
+
+
+def test_what_is_decided_and_not_committed_accuses_nobody(place: Place):
+    place.sql("CREATE TABLE {s}.t (value bigint)")
+    target = PreparedTarget(place.sink("t", xa=True).settings)
+    batches = MicroBatches(target, SinkPolicy(place.pipeline, batch_attempts=1))
+    target.commit_timeout_s = 0.0
+    commit, target.committer.commit = target.committer.commit, lambda name: CommitResult.RETRY_LATER  # type: ignore[method-assign]
+    with pytest.raises(Unfinished):
+        batches.process([Write(ArrowFrame(rows(1, 2)), None)], batch(0))  # type: ignore[arg-type]
+    answer = verified(place)
+    assert (answer["verdict"], anomalies(answer)) == ("inconclusive", set())
+    record = target.peek()
+    assert record is not None
+    for name in record.outputs["prepared"].data["committables"]:
+        commit(name)
+    assert verified(place)["verdict"] == "exactly_once", "committed, and only the ledger does not say so yet"
+    target.close()

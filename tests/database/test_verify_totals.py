@@ -18,6 +18,8 @@ from mysql_client import transaction_at
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
+from onceward.engine.two_phase import CommitResult
+from onceward.errors import Unfinished
 from onceward.ledger import table
 from onceward.sinks.database.prepared_target import PreparedTarget
 from onceward.testing.sink_contract import batch
@@ -202,16 +204,25 @@ def test_what_has_no_snapshot_is_not_counted(three: Place, instead: str):
     assert "view, or kept by an engine" in not_covered(answer)
 
 
-def test_transactions_that_tasks_prepare_are_not_judged(my_place: Place):
-    """Their records name transactions, and no table."""
+def test_transactions_that_tasks_prepare_are_counted(my_place: Place):
+    """A batch that is decided, and not finished, may have rows or not."""
     my_place.sql("CREATE TABLE {s}.t (value bigint)")
     target = PreparedTarget(my_place.sink("t", xa=True).settings)
     batches = MicroBatches(target, SinkPolicy(my_place.pipeline, batch_attempts=1))
     batches.process([Write(ArrowFrame(rows(1, 2)), None)], batch(0))  # type: ignore[arg-type]
+    assert verified(my_place)["verdict"] == "exactly_once"
+    target.commit_timeout_s = 0.0
+    commit, target.committer.commit = target.committer.commit, lambda name: CommitResult.RETRY_LATER  # type: ignore[method-assign]
+    with pytest.raises(Unfinished):
+        batches.process([Write(ArrowFrame(rows(3, 4)), None)], batch(1))  # type: ignore[arg-type]
+    answer = verified(my_place)
+    target.committer.commit = commit  # type: ignore[method-assign]
+    target.finish(target.peek())  # type: ignore[arg-type]
     target.close()
-    done = asked(my_place)
-    assert done.returncode == STATUS["inconclusive"]
-    assert "of kind 'prepared'" in done.stderr
+    assert (answer["verdict"], anomalies(answer)) == ("inconclusive", [])
+    assert verified(my_place)["verdict"] == "exactly_once"
+    my_place.sql("DELETE FROM {s}.t WHERE value = 1")
+    assert anomalies(verified(my_place)) == ["lost-write"]
 
 
 def test_nobody_waits_for_the_checker(three: Place):

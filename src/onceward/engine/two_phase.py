@@ -310,12 +310,16 @@ class TwoPhaseAttempt(Attempt):
         self._computation.must_be_one()
         committables = self._committables()
         rows = sum(result.rows for results in self._results for result in results)
-        data = {"version": self._committer.committable_version, "committables": committables}
+        data = {"version": self._committer.committable_version, **self._told(), "committables": committables}
         return Prepared(
             {self.kind: Output(self.kind, _FORMAT, rows, data)},
             f"{len(committables)} committables of {self.id}",
             State.DECIDED if committables else State.FINISHED,
         )
+
+    def _told(self) -> dict[str, Any]:
+        """In the ledger record, besides."""
+        return {}
 
     def _committables(self) -> list[Any]:
         """Of all frames, in their order and that of their partitions."""

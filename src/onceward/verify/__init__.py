@@ -10,5 +10,6 @@ Route for readers: ``checker`` (what is asked, in order) → ``ledger``, ``since
 told of) → ``segments`` and ``fencing`` (the brokers' files, for epochs) → ``conserves`` with ``lineage`` and
 ``conservation`` (the input, if it is asked for) → ``positions`` (sources, lag) → ``findings`` and ``report`` (the
 outcome). ``cluster`` is the only module that talks to a broker. Of tables: ``tables`` (what is asked) → ``databases``
-(which one) → ``postgresql`` or ``mysql`` → ``by_transaction`` or ``by_totals``; of files: ``files`` → ``folder_ledger``, ``file_places``.
+(which one) → ``postgresql`` or ``mysql`` → ``by_transaction`` or ``by_totals``; of files: ``files`` →
+``folder_ledger``, ``file_places``.
 """

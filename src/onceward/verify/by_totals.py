@@ -75,6 +75,8 @@ def bounds_of(parts: Iterable[TablePart]) -> Bounds:
     least = most = 0
     for part in parts:
         most += part.rows
+        if not part.published:  # decided, and perhaps not all of it is committed yet
+            continue
         if part.mode == "append":
             least += part.rows
         elif part.mode == "upsert":  # all keys may have been there, and several rows of one key leave one

@@ -1,7 +1,7 @@
 """A table beside what the batches tell of it, where the server tells which transaction wrote a row.
 
-Each batch's rows can be counted by themselves: they are of the transaction that wrote its record. So whose a row is can
-be found without asking anybody who might be wrong.
+Each batch's rows can be counted by themselves: they are of the transaction that wrote its record, or of those that its
+tasks had prepared. So whose a row is can be found without asking anybody who might be wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class JudgedByTransaction:
         found: Found,
         spelled: frozenset[str],
         chain: Chain,
-        transactions: Mapping[int, int],
+        transactions: Mapping[int, Sequence[int]],
         findings: Findings,
         *,
         shared: bool,
@@ -41,11 +41,14 @@ class JudgedByTransaction:
         self._shared = shared
         self._told: Counter[int] = Counter()
         self._modes: dict[int, str] = {}
+        self._unpublished: set[int] = set()
         for batch in chain.batches:
             for part in batch.tables:
                 if part.table in spelled:
                     self._told[batch.sequence] += part.rows
                     self._modes[batch.sequence] = part.mode
+                    if not part.published:
+                        self._unpublished.add(batch.sequence)
 
     def judge(self, counts: dict[int, int], left_out: Sequence[int]) -> None:
         rows = sum(counts.values())
@@ -53,7 +56,8 @@ class JudgedByTransaction:
         replaced = 0
         takes = 0  # rows that batches after this one may have replaced or removed, beyond those that are missed already
         for batch in reversed(self._chain.batches):
-            told, seen = self._told[batch.sequence], counts.pop(self._transactions[batch.sequence], 0)
+            told = self._told[batch.sequence]
+            seen = sum(counts.pop(transaction, 0) for transaction in self._transactions[batch.sequence])
             if not told and not seen:
                 continue
             mode = self._modes.get(batch.sequence, _APPEND)
@@ -93,7 +97,7 @@ class JudgedByTransaction:
         All are gone under their own transactions, and one that is no batch's and came after them has as many rows; or
         fewer, where rows may have been replaced.
         """
-        ours = set(self._transactions.values())
+        ours = {number for numbers in self._transactions.values() for number in numbers}
         replaces = any(mode != _APPEND for mode in self._modes.values())
         for transaction, rows in counts.items():
             told = [b for b in self._chain.batches if self._told[b.sequence] and self._is_after(transaction, b)]
@@ -101,7 +105,7 @@ class JudgedByTransaction:
             if (
                 transaction not in ours
                 and told
-                and not any(self._transactions[batch.sequence] in counts for batch in told)
+                and not any(number in counts for batch in told for number in self._transactions[batch.sequence])
                 and (rows == number or (rows < number and replaces))
             ):
                 last = told[-1].sequence
@@ -114,12 +118,18 @@ class JudgedByTransaction:
         return ()
 
     def _is_after(self, transaction: int, batch: Batch) -> bool:
-        return (transaction - self._transactions[batch.sequence]) & HALF < 1 << 31  # numbers go in a circle
+        numbers = self._transactions[batch.sequence]
+        return all((transaction - number) & HALF < 1 << 31 for number in numbers)  # numbers go in a circle
 
     def _whole(self, batch: Batch, told: int, seen: int, *, excused: int) -> None:
         detail = f"of the {told} rows that sequence {batch.sequence} is told to have written {seen} are there"
         if seen > told:
             self._anomaly("duplicate-write", "I2", batch.sequence, detail)
+        elif seen < told and batch.sequence in self._unpublished:
+            self._findings.cannot_judge(
+                f"{self._found.name}@{batch.sequence}: {detail}; it is decided, and not all of its transactions are "
+                "said to be committed yet"
+            )
         elif seen + excused < told and self._shared:
             self._findings.cannot_judge(
                 f"{self._found.name}@{batch.sequence}: {detail}, and others may have changed or removed some"

@@ -6,6 +6,7 @@ The format is public (each version only ever gains optional fields): see *ledger
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,7 +14,9 @@ from typing import Any, NamedTuple
 from onceward.verify.findings import CannotTell, place
 
 _VERSION = 2
-_KAFKA, _TABLE, _FILES = ("kafka", 1), ("table", 1), ("files", 1)
+_KAFKA, _TABLE, _FILES, _PREPARED = ("kafka", 1), ("table", 1), ("files", 1), ("prepared", 1)
+_TRANSACTION = re.compile(r"\.x([0-9]+)$")
+_HALF = 0xFFFF_FFFF
 _BRANCH = "@"
 _COMMITTABLES = 1
 
@@ -41,6 +44,11 @@ class TablePart(NamedTuple):
     table: str
     rows: int
     mode: str
+    transactions: tuple[int, ...] | None = ()
+    """That have written them, by the lower half of their numbers; empty: the one that wrote the record; None: that is
+    not told."""
+    published: bool = True
+    """They are committed, all of them."""
 
 
 class FilesPart(NamedTuple):
@@ -134,7 +142,7 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
             writes=_writes(told.get("writes")),
             supplement=bool(told.get("supplement", False)),
             committed_at_ms=int(told.get("committed_at_ms", 0)),
-            tables=_tables(told["outputs"]),
+            tables=_tables(told["outputs"], finished=told.get("state", "finished") == "finished"),
             files=_files(told["outputs"]),
             finished=told.get("state", "finished") == "finished",
             is_published=_is_published(told["outputs"]),
@@ -149,7 +157,7 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
 
 def _parts(sequence: int, outputs: Mapping[str, Mapping[str, Any]], where: str) -> tuple[Part, ...]:
     for name, output in outputs.items():
-        if (output["kind"], output["version"]) not in (_KAFKA, _TABLE, _FILES):
+        if (output["kind"], output["version"]) not in (_KAFKA, _TABLE, _FILES, _PREPARED):
             raise CannotTell(
                 f"the ledger record at {where} tells of output {name!r}, of kind {output['kind']!r} (version "
                 f"{output['version']}), and this checker can read those of topics, tables and files",
@@ -164,9 +172,24 @@ def _parts(sequence: int, outputs: Mapping[str, Mapping[str, Any]], where: str) 
     )
 
 
-def _tables(outputs: Mapping[str, Mapping[str, Any]]) -> tuple[TablePart, ...]:
+def _tables(outputs: Mapping[str, Mapping[str, Any]], *, finished: bool) -> tuple[TablePart, ...]:
     told = [(name, output) for name, output in outputs.items() if output["kind"] == _TABLE[0]]
-    return tuple(TablePart(name, int(output["records"]), str(output["data"]["mode"])) for name, output in told)
+    parts = [TablePart(name, int(output["records"]), str(output["data"]["mode"])) for name, output in told]
+    return (*parts, *(_prepared(output, finished) for output in outputs.values() if output["kind"] == _PREPARED[0]))
+
+
+def _prepared(output: Mapping[str, Any], finished: bool) -> TablePart:
+    """Rows of transactions that tasks have prepared, whose names may end with their numbers."""
+    data = output["data"]
+    if "table" not in data:
+        raise CannotTell(
+            "a record of the ledger, written by an earlier release, does not say which table its rows are in",
+            next_step="begin behind it, with --since",
+        )
+    numbers = [_TRANSACTION.search(str(name)) for name in data["committables"]]
+    told = tuple(int(number[1]) & _HALF for number in numbers if number)
+    transactions = told if len(told) == len(numbers) else None
+    return TablePart(str(data["table"]), int(output["records"]), "append", transactions, published=finished)
 
 
 def _files(outputs: Mapping[str, Mapping[str, Any]]) -> FilesPart | None:

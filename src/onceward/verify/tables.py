@@ -124,10 +124,24 @@ def _judge_tables(
             "transaction that it names, so that this is a copy of the database, restored from a dump or replicated"
         )
         return
-    transactions = {one.sequence: one.written_by for one in kept}
+    every = [*left_out, *chain.batches]
+    if silent := [batch for batch in every if any(part.transactions is None for part in batch.tables)]:
+        findings.cannot_judge(
+            f"which rows the batches wrote: the record of sequence {silent[0].sequence} is of an earlier release, and "
+            "does not say which transactions its tasks had prepared"
+        )
+        return
+    wrote_record = {one.sequence: one.written_by for one in kept}
+    transactions = {batch.sequence: _writers(batch) or (wrote_record[batch.sequence],) for batch in every}
+    before = [number for batch in left_out for number in transactions[batch.sequence]]
     for found, spelled in _tables_of(database, chain, findings).items():
         judged = JudgedByTransaction(found, spelled, chain, transactions, findings, shared=question.shared_tables)
-        judged.judge(database.rows(found), [transactions[batch.sequence] for batch in left_out])
+        judged.judge(database.rows(found), before)
+
+
+def _writers(batch: Batch) -> tuple[int, ...]:
+    """The transactions that its tasks had prepared; empty: there are none."""
+    return tuple(number for part in batch.tables for number in part.transactions or ())
 
 
 def _tables_of(database: Database, chain: Chain, findings: Findings) -> dict[Found, frozenset[str]]:

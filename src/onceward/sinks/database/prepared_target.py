@@ -39,7 +39,8 @@ from onceward.spark.query import RunningBatch
 log = logging.getLogger(__name__)
 
 KIND = "prepared"
-"""Of a ledger record's output: as of ``two_phase``; its committables are names of prepared transactions."""
+"""Of a ledger record's output: as of ``two_phase``, with the ``table``; its committables are names of prepared
+transactions."""
 
 _REMEMBERED = 16
 """Attempts of a run whose tasks are looked for when they may have come late; those of all others at the next start."""
@@ -105,7 +106,7 @@ class PreparedTarget(TwoPhaseTarget):
             self._remove_markers(newest)
         self._begun.append(attempt_id)
         attempt = PreparedAttempt(self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))
-        attempt.transactions, attempt.mark = self.transactions, self._mark
+        attempt.transactions, attempt.mark, attempt.table = self.transactions, self._mark, str(self._settings.table)
         return attempt
 
     def _drop_what_came_late(self) -> None:
@@ -158,6 +159,10 @@ class PreparedAttempt(TwoPhaseAttempt):
     kind = KIND
     transactions: PreparedTransactions
     mark: str
+    table: str
+
+    def _told(self) -> dict[str, Any]:
+        return {"table": self.table}
 
     def _opening(self, write: Write, running: RunningBatch, frame: int) -> OpenWriter:
         with events.step(events.PLAN, **ids_of(self._policy.pipeline, running), **self.ids):

@@ -1,7 +1,8 @@
 """What prepared transactions are called. Pure; executors, and the driver.
 
-``<pipeline>@<mark>-<owner>.<number>-<frame>-<partition>.<task attempt>``: no two task attempts share a name, for an
-attempt at a batch has one that no other of its chain has. No pipeline's id has an ``@``, so that all of a pipeline
+``<pipeline>@<mark>-<owner>.<number>-<frame>-<partition>.<task attempt>``, and behind it, where the server tells a
+transaction its number, ``.x<that>``: no two task attempts share a name, for an attempt at a batch has one that no other
+of its chain has. No pipeline's id has an ``@``, so that all of a pipeline
 begin alike and nobody else's do. The mark tells chains apart: what another ledger's pipeline of the same id has
 prepared is not ours to drop. Servers take names of some length only, so that a pipeline's id that is too long for that
 is refused when the sink is built.
@@ -37,3 +38,8 @@ def name_of(task: Task, mark: str) -> str:
     """Of a task attempt's transaction."""
     beginning = of_attempt(task.pipeline, mark, task.attempt)
     return f"{beginning}{task.frame}-{task.partition_id}.{task.task_attempt_id}"
+
+
+def with_number(name: str, number: int) -> str:
+    """Of the transaction with that number, which the server notes of each row."""
+    return f"{name}.x{number}"

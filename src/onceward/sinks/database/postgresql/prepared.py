@@ -20,8 +20,8 @@ from onceward.sinks.database.postgresql.types import parsed
 from onceward.sinks.database.transaction_names import MARK_LENGTH
 
 _MOST_BYTES = 199
-_BEHIND_THE_MARK = 70
-"""Of a name: owner, attempt, frame, partition, task attempt, as large as they may be."""
+_BEHIND_THE_MARK = 91
+"""Of a name: owner, attempt, frame, partition, task attempt, the transaction's number, as large as they may be."""
 
 longest_pipeline = _MOST_BYTES - 1 - MARK_LENGTH - _BEHIND_THE_MARK
 

@@ -30,7 +30,7 @@ from onceward.sinks.database.pieces import PieceWriter
 from onceward.sinks.database.postgresql import staging, statements
 from onceward.sinks.database.postgresql.refusals import named
 from onceward.sinks.database.rows import TASK, Rows
-from onceward.sinks.database.transaction_names import name_of
+from onceward.sinks.database.transaction_names import name_of, with_number
 from onceward.sinks.database.unchanged import must_stay_as_they_are
 
 _BEGIN = (
@@ -129,6 +129,8 @@ class TransactionWriter(PieceWriter):
         with named(f"writing to table {self._landing.table.name}", *staging.errors()):
             if self._landing.straight is None:
                 self._cast()
+            (number,) = self._asked("SELECT txid_current()")
+            self._name = with_number(self._name, number)  # who looks for its rows finds the lower half in their xmin
             staging.execute(
                 self._connection,
                 f"INSERT INTO {self._landing.markers} (pipeline, name) "  # noqa: S608 — of letters that are known
