@@ -6,11 +6,13 @@ own (`topic`). A test that kills brokers starts a `LocalKafka` of its own.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +69,15 @@ def postgres() -> Iterator[LocalPostgres]:
 def mysql() -> Iterator[LocalMySQL]:
     """MySQL 8.0, in the same way."""
     with LocalMySQL() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def newer_mysql() -> Iterator[LocalMySQL]:
+    """A MySQL from 8.0.30 on, which keeps what is prepared from harm: the one that is unpacked in MYSQL_HOME."""
+    if "MYSQL_HOME" not in os.environ:
+        pytest.skip("needs MySQL 8.0.30 or later: unpack one, and set MYSQL_HOME to its folder")
+    with LocalMySQL(home=Path(os.environ["MYSQL_HOME"])) as server:
         yield server
 
 

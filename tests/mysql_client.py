@@ -10,10 +10,13 @@ from urllib.parse import urlsplit
 import pymysql
 
 
-def sql_at(url: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-    """The rows that ``statement`` gives, in UTC."""
+def sql_at(url: str, statement: str, *parameters: Any, lock_seconds: int = 600) -> list[tuple[Any, ...]]:
+    """The rows that ``statement`` gives, in UTC.
+
+    :param lock_seconds: how long it waits for a table that others use.
+    """
     with _connected(url) as connection, connection.cursor() as cursor:
-        cursor.execute("SET autocommit = 1")
+        cursor.execute("SET autocommit = 1, lock_wait_timeout = %s", (lock_seconds,))
         cursor.execute(statement, parameters or None)
         return list(cursor.fetchall())
 

@@ -38,7 +38,7 @@ PURE = ("unit", "tidy")
 OWN_DRIVERS = ("chaos", "bench")
 """Folders whose tests run whole pipelines in processes of their own. In ``spark`` those do that ask for no session."""
 
-SHARED_BROKER, SHARED_SPARK, SHARED_DATABASES = "kafka", "spark", ("postgres", "mysql", "mariadb")
+SHARED_BROKER, SHARED_SPARK, SHARED_DATABASES = "kafka", "spark", ("postgres", "mysql", "newer_mysql", "mariadb")
 """The fixtures of ``tests/conftest.py`` that each worker has once."""
 
 _SUITES = ("contract", "database")

@@ -164,8 +164,8 @@ class TestDecidedElsewhere(WithoutSpark):
 @pytest.mark.once_more
 class TestInMySQL(WithoutSpark):
     @pytest.fixture
-    def kit(self, mysql: LocalMySQL) -> PreparedKit:
-        return MySQLPreparedKit(mysql)
+    def kit(self, newer_mysql: LocalMySQL) -> PreparedKit:
+        return MySQLPreparedKit(newer_mysql)
 
 
 @pytest.mark.once_more

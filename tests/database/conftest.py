@@ -30,6 +30,11 @@ def mysql_place(mysql: LocalMySQL, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 @pytest.fixture
+def newer_mysql_place(newer_mysql: LocalMySQL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    yield from _without_spark(MySQLPlace(newer_mysql), monkeypatch)
+
+
+@pytest.fixture
 def mariadb_place(mariadb: LocalMySQL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     yield from _without_spark(MySQLPlace(mariadb), monkeypatch)
 

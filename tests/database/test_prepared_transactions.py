@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pymysql
 import pytest
 from database_place import Place
 from test_rows_into_tables import LISTS, TYPES, expected
 
 import onceward as ow
+from mysql_client import sql_at
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
@@ -75,14 +77,17 @@ def in_place(place: Place) -> Iterator[Prepared]:
     yield from _made(place)
 
 
-@pytest.fixture
-def in_my_place(my_place: Place) -> Iterator[Prepared]:
-    yield from _made(my_place)
+MY_SERVERS = (pytest.param("newer_mysql_place", id="MySQL"), pytest.param("mariadb_place", id="MariaDB"))
 
 
-@pytest.fixture
-def in_any_place(anywhere: Place) -> Iterator[Prepared]:
-    yield from _made(anywhere)
+@pytest.fixture(params=MY_SERVERS)
+def in_my_place(request: pytest.FixtureRequest) -> Iterator[Prepared]:
+    yield from _made(request.getfixturevalue(request.param))
+
+
+@pytest.fixture(params=[pytest.param("place", id="PostgreSQL"), *MY_SERVERS])
+def in_any_place(request: pytest.FixtureRequest) -> Iterator[Prepared]:
+    yield from _made(request.getfixturevalue(request.param))
 
 
 def _made(place: Place) -> Iterator[Prepared]:
@@ -260,6 +265,30 @@ def test_a_table_that_changes_after_the_look_is_looked_at_again(
     assert in_any_place.values() == []
 
 
+@pytest.mark.parametrize(
+    "change",
+    ["TRUNCATE {s}.t", "DROP TABLE {s}.t", "RENAME TABLE {s}.t TO {s}.before", "ALTER TABLE {s}.t ADD COLUMN note int"],
+    ids=lambda change: change.split()[0],
+)
+def test_nobody_changes_a_table_while_its_rows_are_prepared(in_my_place: Prepared, change: str) -> None:
+    """Also when the sessions that prepared them are gone."""
+    place = in_my_place.place
+    place.sql(TABLE)
+    Process(in_my_place).open().decide(["b", "c"])
+    with pytest.raises(pymysql.OperationalError, match="Lock wait timeout"):
+        sql_at(place.server.url, change.replace("{s}", place.schema), lock_seconds=2)
+    Process(in_my_place).open()
+    assert in_my_place.values() == ["b", "c"]
+
+
+def test_a_server_that_lets_tables_go_from_under_prepared_rows_is_refused(mysql_place: Place) -> None:
+    """MySQL 8.0.12 lets anybody drop them, and says of XA COMMIT that it has committed."""
+    mysql_place.sql(TABLE)
+    with pytest.raises(ConfigurationError, match=r"8\.0\.12.*8\.0\.30 or later"):
+        Prepared(mysql_place).write(["a"])
+    assert mysql_place.sql("SELECT * FROM {s}.t") == []
+
+
 # beside others
 
 
@@ -343,6 +372,17 @@ def test_spaces_beyond_the_column_are_not_cut(in_place: Prepared) -> None:
         in_place.write(["abc", "abc "])
     in_place.write(["abc", "ab "])
     assert in_place.values() == ["ab ", "abc"]
+
+
+def test_a_table_with_rules_is_refused_by_name(in_place: Prepared) -> None:
+    in_place.place.sql(TABLE)
+    in_place.place.sql("CREATE TABLE {s}.log (value text)")
+    in_place.place.sql("CREATE RULE log AS ON INSERT TO {s}.t DO ALSO INSERT INTO {s}.log VALUES (NEW.value)")
+    with pytest.raises(ConfigurationError, match="has rules"):
+        in_place.write(["a"])
+    in_place.place.sql("DROP RULE log ON {s}.t")
+    in_place.write(["a"])
+    assert in_place.values() == ["a"]
 
 
 def test_a_trigger_that_leaves_rows_out_is_not_believed(in_place: Prepared) -> None:
@@ -454,21 +494,21 @@ def test_texts_in_another_character_set_are_the_same_texts(in_my_place: Prepared
     assert in_my_place.values() == ["\\N\t", "ü" * 255]
 
 
-def test_a_login_that_may_not_list_is_refused_before_anybody_is_fenced(mysql_place: Place) -> None:
-    mysql_place.sql(TABLE)
-    login = mysql_place.schema[-10:]
-    mysql_place.sql(f"CREATE USER '{login}'@'%' IDENTIFIED BY 'pw'")
-    mysql_place.sql(f"GRANT ALL ON {{s}}.* TO '{login}'@'%'")
-    url = f"mysql://{login}:pw@127.0.0.1:{mysql_place.server.port}/{mysql_place.schema}?ssl_disabled=true"
-    sink = ow.DatabaseSink(url=url, table="t", pipeline_id=mysql_place.pipeline, xa=True)
+def test_a_login_that_may_not_list_is_refused_before_anybody_is_fenced(newer_mysql_place: Place) -> None:
+    newer_mysql_place.sql(TABLE)
+    login = newer_mysql_place.schema[-10:]
+    newer_mysql_place.sql(f"CREATE USER '{login}'@'%' IDENTIFIED BY 'pw'")
+    newer_mysql_place.sql(f"GRANT ALL ON {{s}}.* TO '{login}'@'%'")
+    url = f"mysql://{login}:pw@127.0.0.1:{newer_mysql_place.server.port}/{newer_mysql_place.schema}?ssl_disabled=true"
+    sink = ow.DatabaseSink(url=url, table="t", pipeline_id=newer_mysql_place.pipeline, xa=True)
     target = PreparedTarget(sink.settings)
     with pytest.raises(AccessDenied, match="XA_RECOVER_ADMIN"):
         target.open(batch(0))
     with pytest.raises(OncewardError):
         target.chain.newest()
-    mysql_place.sql(f"GRANT XA_RECOVER_ADMIN ON *.* TO '{login}'@'%'")
-    MicroBatches(target, SinkPolicy(mysql_place.pipeline)).process(
+    newer_mysql_place.sql(f"GRANT XA_RECOVER_ADMIN ON *.* TO '{login}'@'%'")
+    MicroBatches(target, SinkPolicy(newer_mysql_place.pipeline)).process(
         [Write(ArrowFrame(pa.table({"value": ["a"]})))], batch(0)
     )
     target.close()
-    assert mysql_place.sql("SELECT value FROM {s}.t") == [("a",)]
+    assert newer_mysql_place.sql("SELECT value FROM {s}.t") == [("a",)]

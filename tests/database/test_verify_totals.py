@@ -204,25 +204,25 @@ def test_what_has_no_snapshot_is_not_counted(three: Place, instead: str):
     assert "view, or kept by an engine" in not_covered(answer)
 
 
-def test_transactions_that_tasks_prepare_are_counted(my_place: Place):
+def test_transactions_that_tasks_prepare_are_counted(mariadb_place: Place):
     """A batch that is decided, and not finished, may have rows or not."""
-    my_place.sql("CREATE TABLE {s}.t (value bigint)")
-    target = PreparedTarget(my_place.sink("t", xa=True).settings)
-    batches = MicroBatches(target, SinkPolicy(my_place.pipeline, batch_attempts=1))
+    mariadb_place.sql("CREATE TABLE {s}.t (value bigint)")
+    target = PreparedTarget(mariadb_place.sink("t", xa=True).settings)
+    batches = MicroBatches(target, SinkPolicy(mariadb_place.pipeline, batch_attempts=1))
     batches.process([Write(ArrowFrame(rows(1, 2)), None)], batch(0))  # type: ignore[arg-type]
-    assert verified(my_place)["verdict"] == "exactly_once"
+    assert verified(mariadb_place)["verdict"] == "exactly_once"
     target.commit_timeout_s = 0.0
     commit, target.committer.commit = target.committer.commit, lambda name: CommitResult.RETRY_LATER  # type: ignore[method-assign]
     with pytest.raises(Unfinished):
         batches.process([Write(ArrowFrame(rows(3, 4)), None)], batch(1))  # type: ignore[arg-type]
-    answer = verified(my_place)
+    answer = verified(mariadb_place)
     target.committer.commit = commit  # type: ignore[method-assign]
     target.finish(target.peek())  # type: ignore[arg-type]
     target.close()
     assert (answer["verdict"], anomalies(answer)) == ("inconclusive", [])
-    assert verified(my_place)["verdict"] == "exactly_once"
-    my_place.sql("DELETE FROM {s}.t WHERE value = 1")
-    assert anomalies(verified(my_place)) == ["lost-write"]
+    assert verified(mariadb_place)["verdict"] == "exactly_once"
+    mariadb_place.sql("DELETE FROM {s}.t WHERE value = 1")
+    assert anomalies(verified(mariadb_place)) == ["lost-write"]
 
 
 def test_nobody_waits_for_the_checker(three: Place):

@@ -48,12 +48,15 @@ _OPTIONS = {
 
 _PINNED = """SET SESSION
     sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO',
-    time_zone = '+00:00', foreign_key_checks = 1, unique_checks = 1, sql_notes = 1, max_error_count = 64,
+    time_zone = '+00:00', foreign_key_checks = 1, unique_checks = 1, sql_notes = 1,
     sql_auto_is_null = 0, sql_select_limit = 18446744073709551615, completion_type = 0, sql_safe_updates = 0,
     sql_big_selects = 1, max_sort_length = {sorted}, {limit} = 0"""  # noqa: E501
 """What a session's meaning of values hangs on, and what it does not say: a server may have set it in another way.
 NO_AUTO_VALUE_ON_ZERO: else a 0 in an AUTO_INCREMENT column becomes another number. completion_type: else a COMMIT may
 open another transaction. max_sort_length: so many bytes of a text are all that is sorted by."""
+
+_WARNINGS = "SET SESSION max_error_count = 64"
+"""Only where the server keeps none at all: newer ones let few logins say that (SESSION_VARIABLES_ADMIN)."""
 
 SORTED_BYTES = 4096
 """More, and some servers have no memory to sort with."""
@@ -178,8 +181,9 @@ class MySQLSession:
         version = connection.get_server_info()
         self.is_mariadb = "MariaDB" in version
         # MariaDB puts 5.5.5- before its own, for old replicas.
-        numbers = re.match(r"(?:5\.5\.5-(?=1\d\.))?(\d+)\.(\d+)", version)
-        if numbers is None or (int(numbers[1]), int(numbers[2])) < _LEAST[self.is_mariadb]:
+        numbers = re.match(r"(?:5\.5\.5-(?=1\d\.))?(\d+)\.(\d+)(?:\.(\d+))?", version)
+        self.version = tuple(int(number or 0) for number in numbers.groups()) if numbers else (0,)
+        if self.version < _LEAST[self.is_mariadb]:
             raise ConfigurationError(
                 f"the server at {connection.host} is {version}",
                 next_step="use MySQL 8.0 or later, or MariaDB 10.6 or later",
@@ -251,6 +255,8 @@ def connected(said: Mapping[str, Any], name: str) -> MySQLSession:
     limit = "max_statement_time" if session.is_mariadb else "max_execution_time"
     session.execute("SET NAMES utf8mb4 COLLATE utf8mb4_bin")
     session.execute(_PINNED.replace("{limit}", limit).replace("{sorted}", str(SORTED_BYTES)))
+    if session.execute("SELECT @@max_error_count").fetchone() == (0,):
+        session.execute(_WARNINGS)
     if session.is_mariadb:
         session.execute("SET SESSION check_constraint_checks = 1")
     session.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")

@@ -52,12 +52,15 @@ class LocalMySQL(LocalServer):
 
     :param kind: ``"mysql"`` (8.0) or ``"mariadb"``.
     :param settings: of the server, by its own names, without ``--``; an empty value for one that stands alone.
+    :param home: of another MySQL, unpacked there, with its ``bin``, ``lib`` and ``share``; all users may read it.
     """
 
     start_seconds = 180
     for_another_user = True
 
-    def __init__(self, kind: Kind = "mysql", settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, kind: Kind = "mysql", settings: dict[str, str] | None = None, *, home: Path | None = None
+    ) -> None:
         if kind not in get_args(Kind):
             raise ConfigurationError(
                 f"there is no LocalMySQL of kind {kind!r}", next_step=f"pass one of {', '.join(get_args(Kind))}"
@@ -65,7 +68,7 @@ class LocalMySQL(LocalServer):
         super().__init__(settings)
         self.kind = kind
         self.product = "MySQL" if kind == "mysql" else "MariaDB"
-        self._installed: Path | None = None
+        self._installed: Path | None = home
 
     @property
     def url(self) -> str:
@@ -141,12 +144,10 @@ class LocalMySQL(LocalServer):
 
     def _make(self) -> None:
         """Unpack the server, and let it make its own tables."""
-        if self._is_mysql:
-            _unpack_mysql(self.folder / "server")
-        else:
+        if self._installed is None and not self._is_mysql:
             self._installed = _installed_mariadb()
-            if self._installed is None:
-                _unpack_mariadb(self.folder / "server")
+        if self._installed is None:
+            (_unpack_mysql if self._is_mysql else _unpack_mariadb)(self.folder / "server")
         for folder in (self._data, self.folder / "tmp"):
             folder.mkdir(mode=0o700)
             given_to_user(folder)

@@ -121,8 +121,15 @@ def landing(
     """What tasks are told.
 
     :param connection: what libpq needs to connect.
+    :raises ConfigurationError: the table has rules.
     """
     literal = table.sql.replace("'", "''")
+    if session.execute(f"SELECT 1 FROM pg_rewrite WHERE ev_class = '{literal}'::regclass").fetchone():  # noqa: S608
+        raise ConfigurationError(
+            f"table {table.name} has rules, and with xa=True tasks write in a way that rules do not take part in, or "
+            "that PostgreSQL does not carry out beside them",
+            next_step="drop the rules (a trigger may do what they do), or leave xa= out",
+        )
     asked = f"{_SHAPE}'{literal}'::regclass"
     schema, name, shape, copies = session.execute(asked).fetchone()
     kinds = {column.name: column.type for column in table.columns}
