@@ -5,6 +5,7 @@ Runs everywhere: in the driver, in executor tasks, in the command line.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NewType
@@ -118,3 +119,11 @@ def topic_name(value: str) -> str:
             "but not '.' or '..'",
         )
     return value
+
+
+MARK_LENGTH = 8
+
+
+def mark_of(identity: str) -> str:
+    """Of the chain with that identity, in names of what is prepared in it."""
+    return hashlib.sha256(identity.encode()).hexdigest()[:MARK_LENGTH]

@@ -512,3 +512,15 @@ class TestLists:
         assert target.finish(target.peek()).state.value == "finished"
         assert place.read_text() == whole
         assert list((kit.folder / "out" / "_onceward" / "prepared").iterdir()) == []
+
+
+@pytest.mark.fault("files-leftovers")
+def test_what_another_ledger_has_decided_is_left_to_it(kit: HereKit, monkeypatch: pytest.MonkeyPatch):
+    """The same pipeline, started with another ledger by mistake: back with its own it publishes."""
+    dies_before_it_publishes(kit, monkeypatch)
+    kit.settings["ledger"] = ow.FolderLedger(kit.folder / "another")
+    Process(kit).open().begin()
+    assert len(prepared(kit)) == 2
+    kit.settings.clear()
+    run_batch(kit, 0, FIRST)
+    assert_holds(kit, FIRST, 0)

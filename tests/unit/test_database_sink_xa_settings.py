@@ -11,7 +11,7 @@ import pytest
 import onceward as ow
 from onceward.engine.two_phase import Task, TwoPhaseTarget
 from onceward.errors import ConfigurationError, ContradictoryOptions, RowRefused
-from onceward.ids import AttemptId, BatchId, PipelineId
+from onceward.ids import AttemptId, BatchId, PipelineId, mark_of
 from onceward.sinks.database import transaction_names as names
 from onceward.sinks.database.columns import Written
 from onceward.sinks.database.mysql.preparing import xid
@@ -76,8 +76,8 @@ def test_the_longest_name_fits(url: str, longest: int) -> None:
     sink(url=url, pipeline_id=pipeline)
     attempt = AttemptId(LARGEST, 99_999)
     task = Task(pipeline, BatchId("q", LARGEST), attempt, 9_999, 2**31 - 1, 3, LARGEST)
-    name = names.name_of(task, names.mark_of("chain"))
-    assert name.startswith(names.of_attempt(pipeline, names.mark_of("chain"), attempt))
+    name = names.name_of(task, mark_of("chain"))
+    assert name.startswith(names.of_attempt(pipeline, mark_of("chain"), attempt))
     if url == POSTGRES:
         assert len(name) <= 199
         return

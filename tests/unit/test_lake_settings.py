@@ -64,8 +64,8 @@ def test_a_fan_out_takes_them_at_different_places_only():
 
 
 def test_attempts_of_two_branches_have_two_names():
-    assert name_of(pipeline_id("orders"), AttemptId(3, 4), "") == "orders@3.4"
-    assert name_of(pipeline_id("orders"), AttemptId(3, 4), "archive") == "orders@3.4-archive"
+    assert name_of(pipeline_id("orders"), "mark", AttemptId(3, 4), "") == "orders@mark-3.4"
+    assert name_of(pipeline_id("orders"), "mark", AttemptId(3, 4), "archive") == "orders@mark-3.4-archive"
 
 
 def test_a_writer_is_of_one_pipeline_and_one_ledger():

@@ -26,12 +26,18 @@ log = logging.getLogger(__name__)
 _FORMAT = 1
 
 
-def name_of(pipeline: PipelineId, attempt: AttemptId, branch: str) -> str:
+def names_of_chain(pipeline: PipelineId, mark: str) -> str:
+    """How the names of all attempts of a chain begin."""
+    return f"{pipeline}@{mark}-"
+
+
+def name_of(pipeline: PipelineId, mark: str, attempt: AttemptId, branch: str) -> str:
     """Of an attempt, in its target. Nobody else's, ever.
 
+    :param mark: of the chain (:func:`onceward.ids.mark_of`).
     :param branch: the sink's name in a fan-out, or empty.
     """
-    return f"{pipeline}@{attempt.owner}.{attempt.number}" + (f"-{branch}" if branch else "")
+    return f"{names_of_chain(pipeline, mark)}{attempt.owner}.{attempt.number}" + (f"-{branch}" if branch else "")
 
 
 class SparkJobsAttempt(Attempt):

@@ -164,13 +164,27 @@ class TwoPhaseTarget(Target):
         self._inherited = newest.sequence if newest is not None and earlier else None
         decided = [*others, *(self.as_recovered(newest) if newest is not None and undone else [])]
         after = as_json(list(self.committer.recover())) if before else []
-        self._undecided = [one for one in after if one in before and one not in decided]
+        undecided = [one for one in after if one in before and one not in decided]
+        self._undecided = [one for one in undecided if self.is_of_this_chain(one)]
+        if of_another := [one for one in undecided if not self.is_of_this_chain(one)]:
+            log.warning(
+                "%s: %d are prepared under this pipeline's id by that of another ledger, which may have decided them; "
+                "they are left to it, or to you: %s",
+                self._policy.pipeline,
+                len(of_another),
+                str(of_another)[:_SAID],
+            )
 
     def must_be_of_this_chain(self) -> None:
         """As the owner of the chain, before anything is dropped by what it says: is what is prepared here its own?
 
         :raises ConfigurationError: it is another one's.
         """
+
+    def is_of_this_chain(self, recovered: Any) -> bool:
+        """Was it prepared in this chain, as far as its name tells? What another one's pipeline of the same id has
+        prepared may be decided there."""
+        return True
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
         """What the committer lists as prepared of ``record``, as long as that is decided and not finished."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 from onceward import events
@@ -26,7 +25,7 @@ from onceward.engine.target import Write, ids_of
 from onceward.engine.task_writer import OpenWriter
 from onceward.engine.two_phase import OpenTaskWriter, TwoPhaseAttempt, TwoPhaseTarget, drop
 from onceward.errors import OncewardError, SendFailed, TargetLost, TargetUnreachable
-from onceward.ids import AttemptId
+from onceward.ids import AttemptId, mark_of
 from onceward.ledger.record import LedgerRecord, State
 from onceward.sinks.database import transaction_names as names
 from onceward.sinks.database.prepared import PreparedTransactions
@@ -76,29 +75,11 @@ class PreparedTarget(TwoPhaseTarget):
         return super().look()
 
     def must_be_of_this_chain(self) -> None:
-        self._mark = names.mark_of(self.chain.identity())
+        self._mark = mark_of(self.chain.identity())
 
-    def look_again(
-        self,
-        before: Sequence[Any],
-        newest: LedgerRecord | None,
-        running: RunningBatch,
-        others: Sequence[Any] = (),
-    ) -> None:
-        super().look_again(before, newest, running, others)
-        of_another = [name for name in self._undecided if not self._is_ours(name)]
-        self._undecided = [name for name in self._undecided if self._is_ours(name)]
-        if of_another:
-            log.warning(
-                "%s: %d transactions are prepared under this pipeline's id by that of another ledger, and hold locks "
-                "until somebody ends them: %s",
-                self._policy.pipeline,
-                len(of_another),
-                of_another,
-            )
-
-    def _is_ours(self, name: str) -> bool:
-        return name.startswith(f"{names.of_pipeline(self._policy.pipeline)}{self._mark}-")
+    def is_of_this_chain(self, recovered: Any) -> bool:
+        """Another one's holds its locks until somebody ends it."""
+        return str(recovered).startswith(f"{names.of_pipeline(self._policy.pipeline)}{self._mark}-")
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> PreparedAttempt:
         if newest is None or newest.state is State.FINISHED:

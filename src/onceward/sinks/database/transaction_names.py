@@ -10,17 +10,8 @@ is refused when the sink is built.
 
 from __future__ import annotations
 
-import hashlib
-
 from onceward.engine.two_phase import Task
 from onceward.ids import AttemptId, PipelineId
-
-MARK_LENGTH = 8
-
-
-def mark_of(identity: str) -> str:
-    """Of the chain with that identity."""
-    return hashlib.sha256(identity.encode()).hexdigest()[:MARK_LENGTH]
 
 
 def of_pipeline(pipeline: PipelineId) -> str:

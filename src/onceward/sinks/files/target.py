@@ -9,10 +9,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from onceward.engine.spark_jobs import name_of
+from onceward.engine.spark_jobs import name_of, names_of_chain
 from onceward.engine.target import Witness
 from onceward.engine.two_phase import TwoPhaseTarget
-from onceward.ids import AttemptId
+from onceward.ids import AttemptId, mark_of
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.files.attempt import KIND, FileAttempt
 from onceward.sinks.files.publishing import Publisher
@@ -34,11 +34,18 @@ class FileTarget(TwoPhaseTarget):
         super().__init__(publisher, chain, policy, witness, commit_timeout_s=settings.commit_timeout_s)
         self._settings = settings
         self._publisher = publisher
+        self._mark = ""  # of the chain, once it is ours
         self._row_bytes: float | None = None
 
     def look(self) -> list[Any]:
         self._publisher.check()
         return super().look()
+
+    def must_be_of_this_chain(self) -> None:
+        self._mark = mark_of(self.chain.identity())
+
+    def is_of_this_chain(self, recovered: Any) -> bool:
+        return str(recovered["folder"]).startswith(names_of_chain(self._policy.pipeline, self._mark))
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> FileAttempt:
         if newest is not None:
@@ -49,7 +56,7 @@ class FileTarget(TwoPhaseTarget):
             self.chain,
             self._policy,
             attempt_id,
-            name_of(self._policy.pipeline, attempt_id, self.branch),
+            name_of(self._policy.pipeline, self._mark, attempt_id, self.branch),
             0 if newest is None else newest.sequence + 1,
             Computation(self._shuffles),
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 from onceward import events
 from onceward.engine.policy import SinkPolicy
-from onceward.engine.spark_jobs import SparkJobsAttempt, name_of
+from onceward.engine.spark_jobs import SparkJobsAttempt
 from onceward.engine.target import Write, ids_of
 from onceward.ids import AttemptId
 from onceward.ledger.chain import Chain
@@ -20,6 +20,7 @@ class LakeAttempt(SparkJobsAttempt):
     """See the module.
 
     :param kind: of its output in the ledger record.
+    :param name: of the attempt in the table.
     :param branch: the sink's name in a fan-out, or empty.
     :param identity: of the chain.
     """
@@ -33,13 +34,13 @@ class LakeAttempt(SparkJobsAttempt):
         chain: Chain,
         policy: SinkPolicy,
         attempt_id: AttemptId,
+        name: str,
         *,
         branch: str,
         identity: str,
         sequence: int,
         computation: Computation,
     ) -> None:
-        name = name_of(policy.pipeline, attempt_id, branch)
         super().__init__(kind, chain, policy, attempt_id, name, sequence, computation)
         self._table = table
         self._branch = branch

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from onceward.engine.spark_jobs import name_of, names_of_chain
 from onceward.engine.target import Witness
 from onceward.engine.two_phase import TwoPhaseTarget
 from onceward.errors import LedgerBehind
-from onceward.ids import AttemptId
+from onceward.ids import AttemptId, mark_of
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.lake.attempt import LakeAttempt
 from onceward.sinks.lake.settings import LakeSettings
@@ -27,7 +28,7 @@ class LakeTarget(TwoPhaseTarget):
         super().__init__(table, chain, policy, witness, commit_timeout_s=settings.commit_timeout_s)
         self._ledger = f"the ledger {settings.ledger.where}"
         self._table = table
-        self._identity = ""
+        self._identity = self._mark = ""  # of the chain, once it is ours
         self._is_compared = False  # the table with the ledger
 
     def look(self) -> list[Any]:
@@ -36,6 +37,7 @@ class LakeTarget(TwoPhaseTarget):
 
     def must_be_of_this_chain(self) -> None:
         self._identity = self.chain.identity()
+        self._mark = mark_of(self._identity)
         self._table.must_be_of(self._identity, self._ledger)
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> LakeAttempt:
@@ -48,6 +50,7 @@ class LakeTarget(TwoPhaseTarget):
             self.chain,
             self._policy,
             attempt_id,
+            name_of(self._policy.pipeline, self._mark, attempt_id, self.branch),
             branch=self.branch,
             identity=self._identity,
             sequence=last + 1,
@@ -62,6 +65,9 @@ class LakeTarget(TwoPhaseTarget):
             self.chain.newest()  # a newer copy may have published its batch there: then this raises Fenced
             raise
         self._is_compared = True
+
+    def is_of_this_chain(self, recovered: Any) -> bool:
+        return str(recovered["attempt"]).startswith(names_of_chain(self._policy.pipeline, self._mark))
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
         """An attempt is listed by its name."""

@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 from onceward.errors import AccessDenied, ConfigurationError
+from onceward.ids import MARK_LENGTH
 from onceward.ledger.database import Session
 from onceward.sinks.database.columns import Table, Written
 from onceward.sinks.database.dialect import Beside
 from onceward.sinks.database.mysql.preparing import FORMAT, Landing, xid
-from onceward.sinks.database.transaction_names import MARK_LENGTH
 
 _MOST_BYTES = 64
 longest_pipeline = _MOST_BYTES - 1 - MARK_LENGTH  # the first part is <pipeline>@<mark>

@@ -23,13 +23,14 @@ import pyarrow as pa
 from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import Task
 from onceward.errors import SendFailed
+from onceward.ids import MARK_LENGTH
 from onceward.ledger.mysql import MySQLSession, connected
 from onceward.sinks.database.columns import Table, Written
 from onceward.sinks.database.mysql import catalogue
 from onceward.sinks.database.mysql.loading import load_straight
 from onceward.sinks.database.mysql.refusals import named
 from onceward.sinks.database.pieces import PieceWriter
-from onceward.sinks.database.transaction_names import MARK_LENGTH, name_of
+from onceward.sinks.database.transaction_names import name_of
 from onceward.sinks.database.unchanged import must_stay_as_they_are
 
 FORMAT = 1_330_528_069

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onceward.errors import ConfigurationError
+from onceward.ids import MARK_LENGTH
 from onceward.ledger.database import Session
 from onceward.sinks.database.columns import Table, Written
 from onceward.sinks.database.dialect import Beside
 from onceward.sinks.database.postgresql.preparing import Landing
 from onceward.sinks.database.postgresql.types import parsed
-from onceward.sinks.database.transaction_names import MARK_LENGTH
 
 _MOST_BYTES = 199
 _BEHIND_THE_MARK = 91
