@@ -294,13 +294,63 @@ def test_nulls_where_the_table_has_none_are_refused_before_the_decision(lake: An
 def test_partitions_with_odd_names_are_published_by_another_process(lake: Any, tmp_path: Path):
     lake.sql(f"CREATE TABLE delta.`{tmp_path}/t` (value STRING, part STRING) USING delta PARTITIONED BY (part)")
     kit = DeltaKit(lake, tmp_path, f"{tmp_path}/t")
-    odd = ["a b", "12:00", "50%", "x/y", "ü=1", "", "q?"]
+    odd = ["a b", "12:00", "50%", "x/y", "ü=1", " ", "q?"]
     process = Process(kit).open()
     process.newest = process.stage(kit.frame(odd).selectExpr("value", "value AS part"))
     process.attempt.commit()
     assert kit.visible() == Counter()
     Process(kit).open()
     assert kit.visible() == Counter(odd)
+    assert lake.read.format("delta").load(kit.path).where("part = value").count() == len(odd)
+
+
+@pytest.mark.parametrize("value", ["''", "'__HIVE_DEFAULT_PARTITION__'", "CAST(X'ff' AS STRING)"])
+def test_a_text_that_delta_takes_for_another_partition_is_refused(lake: Any, tmp_path: Path, value: str):
+    """It has null there, also where the table has none. Null itself is told."""
+    kit = partitioned(lake, tmp_path, "STRING")
+    process = Process(kit).open()
+    with pytest.raises(RowRefused, match="column part is the empty text"):
+        process.write(kit.frame(["a"]).selectExpr("value", f"{value} AS part"))
+    process.attempt.abort()
+    process.begin()
+    assert process.write(kit.frame(["a"]).selectExpr("value", "NULLIF('', '') AS part")) == (1,)
+
+
+def test_a_table_partitioned_by_bytes_is_refused(lake: Any, tmp_path: Path):
+    kit = partitioned(lake, tmp_path, "BINARY")
+    with pytest.raises(BadColumn, match="column part, which is binary"):
+        Process(kit).open().write(kit.frame(["a"]).selectExpr("value", "X'ff' AS part"))
+    assert not list(data_files(kit))
+
+
+def test_times_that_partition_a_table_by_another_zones_clock_are_refused(lake: Any, tmp_path: Path):
+    """Delta takes what the session's clock says for the JVM's. Nor does a clock tell the hour that it shows twice."""
+    kit, zones = partitioned(lake, tmp_path, "TIMESTAMP"), lake._jvm.java.util.TimeZone
+    jvms, sessions = zones.getDefault(), lake.conf.get("spark.sql.session.timeZone")
+    frame = kit.frame(["a"]).selectExpr("value", "timestamp'2025-11-02 05:30:00.123456Z' AS part")
+    twice = kit.frame(["a"]).selectExpr("value", "timestamp'2025-11-02 06:30:00Z' AS part")
+    process = Process(kit).open()
+    try:
+        zones.setDefault(zones.getTimeZone("Etc/UTC"))
+        lake.conf.set("spark.sql.session.timeZone", "America/New_York")
+        with pytest.raises(ConfigurationError, match=r"timeZone to Etc/UTC, or .*timezone=America/New_York"):
+            process.write(frame)
+        assert not list(data_files(kit))
+        lake.conf.set("spark.sql.session.timeZone", "UTC")
+        process.newest = process.stage(frame.unionAll(twice))
+        process.attempt.commit()
+        process.finish()
+        lake.conf.set("spark.sql.session.timeZone", "America/New_York")
+        zones.setDefault(zones.getTimeZone("America/New_York"))
+        process.begin()
+        assert process.write(frame) == (1,)
+        with pytest.raises(RowRefused, match="show twice"):
+            process.write(twice)
+    finally:
+        zones.setDefault(jvms)
+        lake.conf.set("spark.sql.session.timeZone", sessions)
+    written = lake.read.format("delta").load(kit.path).selectExpr("unix_micros(part) AS t").collect()
+    assert sorted(row["t"] for row in written) == [1762061400123456, 1762065000000000]
 
 
 def test_a_table_that_publishes_at_once_is_refused(iceberg: IcebergKit):
@@ -376,6 +426,11 @@ def test_a_session_without_the_formats(spark: Any, tmp_path: Path, monkeypatch: 
         ow.DeltaSink(path=tmp_path, pipeline_id="p", ledger=ledger).new_target().look()
     with pytest.raises(ConfigurationError, match=r"no Iceberg.*ow\.spark_conf"):
         ow.IcebergSink(table="t", pipeline_id="p", ledger=ledger).new_target().look()
+
+
+def partitioned(lake: Any, folder: Path, kind: str) -> DeltaKit:
+    lake.sql(f"CREATE TABLE delta.`{folder}/t` (value STRING, part {kind}) USING delta PARTITIONED BY (part)")
+    return DeltaKit(lake, folder, f"{folder}/t")
 
 
 def history(table: Any) -> list[int]:

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from onceward.errors import BadColumn, ConfigurationError, TableMissing
+from onceward.spark.delta_partitions import kept
 from onceward.spark.jvm_classes import must_have
 from onceward.spark.planned import planned_once
 from onceward.spark.write_errors import failures_told
@@ -109,12 +110,16 @@ class DeltaTable:
             )
 
     def fitting(self, frame: DataFrame) -> DataFrame:
-        """``frame`` with its columns in the table's order.
+        """``frame`` with its columns in the table's order. Its job fails with ``RowRefused`` at a row that the table
+        would have with another value in a partition column.
 
-        :raises BadColumn: it has others, or other types.
+        :raises BadColumn: it has other columns, or other types; or a partition column of it keeps no value.
+        :raises ConfigurationError: this session changes values on their way into the table.
         """
-        wanted = self._must_fit(frame, self.begin().shape)
-        return frame.select([f"`{name.replace('`', '``')}`" for name in wanted])
+        shape = self.begin().shape
+        wanted = self._must_fit(frame, shape)
+        in_order = frame.select([f"`{name.replace('`', '``')}`" for name in wanted])
+        return kept(in_order, shape.partition_by, self._session, f"the Delta table {self.path}")
 
     def _must_fit(self, frame: DataFrame, shape: Shape) -> list[str]:
         """The table's columns."""
