@@ -353,6 +353,22 @@ def test_times_that_partition_a_table_by_another_zones_clock_are_refused(lake: A
     assert sorted(row["t"] for row in written) == [1762061400123456, 1762065000000000]
 
 
+@pytest.mark.parametrize("column", ["more timestamp", "more array<struct<at: map<timestamp, int>>>"])
+def test_a_session_that_cuts_timestamps_is_refused(delta: DeltaKit, column: str):
+    setting, (name, kind) = "spark.sql.parquet.outputTimestampType", column.split(" ", 1)
+    delta.lake.sql(f"ALTER TABLE delta.`{delta.path}` ADD COLUMNS ({column})")
+    process, frame = Process(delta).open(), delta.frame(["a"]).selectExpr("value", f"CAST(NULL AS {kind}) AS {name}")
+    before = delta.lake.conf.get(setting)
+    try:
+        delta.lake.conf.set(setting, "TIMESTAMP_MILLIS")
+        with pytest.raises(ConfigurationError, match=r"cuts the microseconds.*TIMESTAMP_MICROS"):
+            process.write(frame)
+    finally:
+        delta.lake.conf.set(setting, before)
+    process.begin()
+    assert process.write(frame) == (1,)
+
+
 def test_a_table_that_publishes_at_once_is_refused(iceberg: IcebergKit):
     iceberg.lake.sql(f"ALTER TABLE {iceberg.table} UNSET TBLPROPERTIES ('write.wap.enabled')")
     with pytest.raises(ConfigurationError, match=r"ALTER TABLE .* SET TBLPROPERTIES \('write\.wap\.enabled'='true'\)"):

@@ -87,6 +87,25 @@ def test_a_session_with_old_rules_for_times_is_refused_by_name(spark: SparkSessi
     assert [path.read_text() for path in visible(tmp_path)] == ['{"a":"2026","b":"2026-01-02T03:04:05.000000"}\n']
 
 
+def test_a_session_that_cuts_timestamps_in_parquet_is_refused_by_name(spark: SparkSession, tmp_path: Path):
+    """Only where there are some. INT96 has more than microseconds."""
+    setting = "spark.sql.parquet.outputTimestampType"
+    frame = spark.sql("SELECT array(struct(timestamp'2026-01-02 03:04:05.123456' AS a)) AS list")
+    before = spark.conf.get(setting)
+    try:
+        spark.conf.set(setting, "TIMESTAMP_MILLIS")
+        with pytest.raises(ConfigurationError, match="TIMESTAMP_MICROS"):
+            write(sink(tmp_path), frame)
+        write(sink(tmp_path / "none"), spark.sql("SELECT timestamp_ntz'2026-01-02 03:04:05.123456' AS a"))
+        spark.conf.set(setting, "INT96")
+        write(sink(tmp_path), frame)
+    finally:
+        spark.conf.set(setting, before)
+    assert told(spark.read.schema(frame.schema).parquet(str(tmp_path / "out")).selectExpr("inline(list)")) == told(
+        frame.selectExpr("inline(list)")
+    )
+
+
 def test_rows_whose_line_would_be_blank_are_refused(spark: SparkSession, tmp_path: Path):
     """Readers pass over those. Of a line with a separator, or quotes, they do not."""
     blank = [

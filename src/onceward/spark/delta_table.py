@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from onceward.errors import BadColumn, ConfigurationError, TableMissing
 from onceward.spark.delta_partitions import kept
 from onceward.spark.jvm_classes import must_have
+from onceward.spark.parquet_times import must_keep_microseconds
 from onceward.spark.planned import planned_once
 from onceward.spark.write_errors import failures_told
 
@@ -118,6 +119,7 @@ class DeltaTable:
         """
         shape = self.begin().shape
         wanted = self._must_fit(frame, shape)
+        must_keep_microseconds(self._session, frame.schema)
         in_order = frame.select([f"`{name.replace('`', '``')}`" for name in wanted])
         return kept(in_order, shape.partition_by, self._session, f"the Delta table {self.path}")
 

@@ -126,7 +126,7 @@ class FileSink(ForeachBatchSink):
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         must_be_a_frame(frame)
         must_know(frame.sparkSession, self.settings.format)
-        must_keep_times(frame.sparkSession, self.settings.format, self.settings.options)
+        must_keep_times(frame, self.settings.format, self.settings.options)
         columns.check(frame.schema, self.settings)
         in_files = columns.kept(frame.columns, self.settings.partition_by)
         return Write(guarded(frame, self.settings.format, self.settings.options, in_files))

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_, or_
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType
 
 from onceward.errors import ConfigurationError
+from onceward.spark.parquet_times import must_keep_microseconds
 from onceward.spark.row_guard import unless
 
 _TIMES = {  # read back without an option; offsets have seconds where a zone's had them (XXXXX)
@@ -38,8 +39,12 @@ def keeping(format_name: str, given: Mapping[str, str]) -> dict[str, str]:
     return {**ours, **given}
 
 
-def must_keep_times(session: SparkSession, format_name: str, given: Mapping[str, str]) -> None:
-    """:raises ConfigurationError: this session writes timestamps by Java's old rules, which have no microseconds."""
+def must_keep_times(frame: DataFrame, format_name: str, given: Mapping[str, str]) -> None:
+    """:raises ConfigurationError: this session writes timestamps without microseconds: by Java's old rules, or to
+    Parquet."""
+    session = frame.sparkSession
+    if format_name == "parquet":
+        must_keep_microseconds(session, frame.schema)
     if format_name not in _KEEPING or "timestampformat" in {name.lower() for name in given}:
         return
     if str(session.conf.get(_PARSER)).upper() == "LEGACY":
