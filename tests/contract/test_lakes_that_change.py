@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,34 @@ def test_a_table_that_was_made_anew_stops_the_pipeline_by_name(kit: LakeKit):
     else:
         kit.lake.sql(f"DROP TABLE {kit.table} PURGE")
         kit.lake.sql(f"CREATE TABLE {kit.table} (value int) USING iceberg TBLPROPERTIES ('write.wap.enabled'='true')")
+    with pytest.raises(TargetLost):
+        Process(kit).open()
+
+
+def test_changes_that_files_do_not_care_about_lose_no_batch(lake: Any, tmp_path: Path):
+    """A column that is gone, they do."""
+    columns = "value STRING, s STRUCT<a: INT NOT NULL>, n INT, d DECIMAL(5,2)"
+    lake.sql(f"CREATE TABLE delta.`{tmp_path}/t` ({columns}) USING delta PARTITIONED BY (value)")
+    kit = DeltaKit(lake, tmp_path, f"{tmp_path}/t")
+    frame = kit.frame(["a"]).selectExpr("value", "struct(1 AS a) AS s", "2 AS n", "CAST(3.5 AS DECIMAL(5,2)) AS d")
+    process = Process(kit).open()
+    process.newest = process.stage(frame)
+    process.attempt.commit()
+    features = "'delta.enableTypeWidening'='true', 'delta.columnMapping.mode'='name'"
+    for change in (
+        *("ALTER COLUMN s.a COMMENT 'hello'", "ADD COLUMNS (s.b INT, more INT)", "ALTER COLUMN s.a DROP NOT NULL"),
+        *(f"SET TBLPROPERTIES({features})", "ALTER COLUMN n TYPE BIGINT", "ALTER COLUMN d TYPE DECIMAL(10,4)"),
+        *("RENAME COLUMN n TO renamed", "RENAME COLUMN value TO part"),
+    ):
+        lake.sql(f"ALTER TABLE delta.`{kit.path}` {change}")
+    process = Process(kit).open()
+    (row,) = lake.read.format("delta").load(kit.path).collect()
+    was = {"part": "a", "s": {"a": 1, "b": None}, "renamed": 2, "d": Decimal("3.5"), "more": None}
+    assert row.asDict(recursive=True) == was
+    names = ["value AS part", "named_struct('a', 1, 'b', 2) AS s", "2L AS renamed", "CAST(3 AS DECIMAL(10,4)) AS d"]
+    process.newest = process.stage(kit.frame(["b"]).selectExpr(*names, "4 AS more"))
+    process.attempt.commit()
+    lake.sql(f"ALTER TABLE delta.`{kit.path}` DROP COLUMN s.b")
     with pytest.raises(TargetLost):
         Process(kit).open()
 

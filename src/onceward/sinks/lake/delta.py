@@ -7,7 +7,6 @@ number as its version, so that it is carried out once.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.two_phase import CommitResult
 from onceward.ids import PipelineId
+from onceward.sinks.lake.delta_shape import changed, told
 from onceward.sinks.lake.table import LakeTable, Staged
 from onceward.spark.delta_table import DeltaTable, Shape, location_of, rows_in
 
@@ -66,7 +66,7 @@ class Delta(LakeTable):
     def stage(self, frame: DataFrame, name: str, number: int) -> Staged:
         actions, shape = self._table.write(frame)
         self._ours.add(name)
-        columns, partition_by = _told(shape), list(shape.partition_by)
+        columns, partition_by = told(shape), list(shape.partition_by)
         table = {"table": self._table.path, "id": shape.table_id, "columns": columns, "partition_by": partition_by}
         return Staged(rows_in(actions), actions, table)
 
@@ -85,11 +85,10 @@ class Delta(LakeTable):
 
     def _wrong(self, table: DeltaTable, shape: Shape, then: Mapping[str, Any]) -> str:
         """Why readers could not read the files, if so."""
-        if shape.table_id != then["id"] or list(shape.partition_by) != then["partition_by"]:
+        if shape.table_id != then["id"]:
             return "the table was made anew since"
-        now = _told(shape)
-        if changed := [name for name, column in then["columns"].items() if now.get(name) != column]:
-            return f"its columns were changed since: {', '.join(changed)}"
+        if what := changed(then, shape):
+            return f"{what} were changed since"
         if then["attempt"] in self._ours:
             return ""  # written a moment ago
         missing = table.missing(then["staged"])
@@ -101,11 +100,3 @@ class Delta(LakeTable):
     def recover(self) -> list[dict[str, Any]]:
         """Files that nobody has committed are nowhere listed; readers do not see them, and ``VACUUM`` removes them."""
         return []
-
-
-def _told(shape: Shape) -> dict[str, str]:
-    """Each column's type and its place in the files."""
-    return {
-        name: json.dumps([column["type"], {k: v for k, v in column["metadata"].items() if "columnMapping" in k}])
-        for name, column in shape.columns.items()
-    }

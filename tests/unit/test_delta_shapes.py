@@ -1,0 +1,64 @@
+"""What files of a Delta table need not care about when the table changes, and what they do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onceward.sinks.lake.delta_shape import changed, told
+from onceward.spark.delta_table import Shape
+
+MAPPED = "delta.columnMapping.physicalName"
+
+
+def field(name: str, kind: Any, *, nullable: bool = True, **metadata: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": nullable, "metadata": metadata}
+
+
+def struct(*fields: Any) -> dict[str, Any]:
+    return {"type": "struct", "fields": list(fields)}
+
+
+def array(kind: Any) -> dict[str, Any]:
+    return {"type": "array", "elementType": kind, "containsNull": True}
+
+
+def shape(*fields: Any, by: tuple[str, ...] = (), **settings: str) -> Shape:
+    return Shape("id", {one["name"]: one for one in fields}, list(by), settings)
+
+
+A = field("a", "integer")
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "fits"),
+    [
+        (shape(A), shape(A, field("b", "string")), True),
+        (shape(A), shape(field("a", "long", comment="hello")), True),
+        (shape(A), shape(field("b", "integer", **{MAPPED: "a"})), True),
+        (shape(A, by=("a",)), shape(field("b", "integer", **{MAPPED: "a"}), by=("b",)), True),
+        (shape(A), shape(field("a", "integer", **{MAPPED: "col-1"})), False),
+        (shape(field("a", "integer", **{MAPPED: "col-1"})), shape(A), False),
+        (shape(A), shape(field("b", "integer")), False),
+        (shape(A), shape(A, by=("a",)), False),
+        (shape(A), shape(field("a", "short")), False),
+        (shape(A), shape(field("a", "string")), False),
+        (shape(A), shape(field("a", "decimal(12,2)")), True),
+        (shape(A), shape(field("a", "decimal(11,2)")), False),
+        (shape(field("a", "decimal(5,2)")), shape(field("a", "decimal(10,4)")), True),
+        (shape(field("a", "decimal(5,2)")), shape(field("a", "decimal(6,4)")), False),
+        (shape(field("a", "float")), shape(field("a", "double")), True),
+        (shape(field("a", "long")), shape(field("a", "double")), False),
+        (shape(field("s", struct(A))), shape(field("s", struct(field("b", "date"), A))), True),
+        (shape(field("s", struct(A))), shape(field("s", struct(field("a", "long")))), True),
+        (shape(field("s", struct(A))), shape(field("s", struct(field("b", "integer")))), False),
+        (shape(field("s", struct(A))), shape(field("s", "string")), False),
+        (shape(field("s", array("integer"))), shape(field("s", array("long"))), True),
+        (shape(field("s", array(struct(A)))), shape(field("s", array(struct()))), False),
+        (shape(field("s", array(A["type"]))), shape(field("s", struct(A))), False),
+    ],
+)
+def test_what_files_care_about(then: Shape, now: Shape, fits: bool):
+    before = {"columns": told(then), "partition_by": list(then.partition_by)}
+    assert (changed(before, now) == "") is fits
