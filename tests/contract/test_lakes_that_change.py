@@ -154,6 +154,30 @@ def test_changes_that_files_do_not_care_about_lose_no_batch(lake: Any, tmp_path:
         Process(kit).open()
 
 
+def test_rows_that_never_met_a_rule_of_the_table_are_not_published_past_it(delta: DeltaKit):
+    """What the error advises publishes them. Those who were decided before rules were noted go as they went."""
+    add = f"ALTER TABLE delta.`{delta.path}` ADD CONSTRAINT {{}} CHECK (length(value) {{}})"
+    delta.lake.sql(add.format("any", ">= 0"))
+    record = decided(delta, FIRST).newest
+    assert record is not None
+    delta.lake.sql(add.format("short", "< 5"))
+    for resume in ("checkpoint", "keep"):
+        process = Process(delta)
+        process.target._policy = SinkPolicy(process.target._policy.pipeline, resume=resume)
+        with pytest.raises(ConfigurationError, match=r"CHECK \(.* < 5\) only since.* DROP CONSTRAINT short, start"):
+            process.open()
+    assert delta.visible() == Counter()
+    delta.lake.sql(f"ALTER TABLE delta.`{delta.path}` DROP CONSTRAINT short")
+    process = Process(delta).open()
+    assert delta.visible() == Counter(FIRST)
+    delta.lake.sql(add.format("short", "< 5"))
+    process.commit(SECOND)
+    delta.lake.sql(add.format("shorter", "< 4"))
+    (committable,) = record.outputs[process.target.kind].data["committables"]
+    older = {name: what for name, what in committable.items() if name != "rules"} | {"sequence": 7}
+    assert delta.sink().commit(older) is CommitResult.DONE
+
+
 def test_what_was_staged_and_not_decided_is_dropped_with_its_files(iceberg: IcebergKit):
     process = Process(iceberg).open()
     process.commit(FIRST)

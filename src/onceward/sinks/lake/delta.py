@@ -14,8 +14,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.two_phase import CommitResult
+from onceward.errors import ConfigurationError
 from onceward.ids import PipelineId
-from onceward.sinks.lake.delta_shape import changed, told
+from onceward.sinks.lake.delta_shape import changed, rules, told
 from onceward.sinks.lake.table import LakeTable, Staged
 from onceward.spark.delta_table import DeltaTable, Shape, location_of, rows_in
 
@@ -66,8 +67,13 @@ class Delta(LakeTable):
     def stage(self, frame: DataFrame, name: str, number: int) -> Staged:
         actions, shape = self._table.write(frame)
         self._ours.add(name)
-        columns, partition_by = told(shape), list(shape.partition_by)
-        table = {"table": self._table.path, "id": shape.table_id, "columns": columns, "partition_by": partition_by}
+        table = {
+            "table": self._table.path,
+            "id": shape.table_id,
+            "columns": told(shape),
+            "partition_by": list(shape.partition_by),
+            "rules": sorted(rules(shape)),
+        }
         return Staged(rows_in(actions), actions, table)
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
@@ -80,6 +86,7 @@ class Delta(LakeTable):
         if wrong := self._wrong(table, transaction.shape, committable):
             log.error("%s cannot have what %s has prepared: %s", self, committable["attempt"], wrong)
             return CommitResult.LOST
+        self._must_have_kept(rules(transaction.shape), committable)
         transaction.commit(actions, writer, sequence, committable["attempt"])
         return CommitResult.DONE
 
@@ -93,6 +100,17 @@ class Delta(LakeTable):
             return ""  # written a moment ago
         missing = table.missing(then["staged"])
         return f"files are gone (by VACUUM?): {', '.join(missing[:10])}" if missing else ""
+
+    def _must_have_kept(self, now: Mapping[str, str], then: Mapping[str, Any]) -> None:
+        """:raises ConfigurationError: the table has rules that its rows were never asked for: of files, nobody asks."""
+        new = {rule: drop for rule, drop in now.items() if rule not in then.get("rules", now)}
+        if new:
+            raise ConfigurationError(
+                f"{self} has had {', '.join(new)} only since {then['attempt']} was written and decided: nobody has "
+                "asked whether its rows keep that",
+                next_step=f"{'; '.join(f'ALTER TABLE … {drop}' for drop in new.values())}, start the query once, which "
+                "publishes the batch, then add it again: Delta asks the rows that are there",
+            )
 
     def abort(self, committable: Mapping[str, Any]) -> None:
         self._table.remove(committable.get("staged", []))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from onceward.spark.delta_table import Shape
@@ -79,3 +79,28 @@ def _digits(kind: str) -> tuple[int, int] | None:
     """Of a decimal: in all, and behind the point."""
     found = _DECIMAL.fullmatch(kind)
     return (int(found[1]), int(found[2])) if found else None
+
+
+def rules(shape: Shape) -> dict[str, str]:
+    """What each row has to keep, and how ``ALTER TABLE`` drops that. The same rule is the same text for ever."""
+    prefix = "delta.constraints."
+    checks = {
+        f"CHECK ({text})": f"DROP CONSTRAINT {name.removeprefix(prefix)}"
+        for name, text in shape.settings.items()
+        if name.startswith(prefix)
+    }
+    return checks | {
+        f"NOT NULL {'.'.join(places)}": f"ALTER COLUMN {'.'.join(names)} DROP NOT NULL"
+        for places, names in _without_nulls(list(shape.columns.values()))
+    }
+
+
+def _without_nulls(fields: list[Any]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """In the files, and in the table."""
+    for field in fields:
+        place, name, kind = _place(field), str(field["name"]), field["type"]
+        if not field["nullable"]:
+            yield (place,), (name,)
+        inner = kind["fields"] if isinstance(kind, dict) and kind["type"] == "struct" else []
+        for places, names in _without_nulls(inner):
+            yield (place, *places), (name, *names)
