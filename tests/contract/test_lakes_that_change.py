@@ -112,6 +112,30 @@ def test_prepared_files_that_are_gone_stop_the_pipeline_by_name(kit: LakeKit):
     assert kit.visible() == Counter(SECOND)
 
 
+def test_a_table_that_is_moved_while_a_batch_waits_gets_it_there(lake: Any, tmp_path: Path):
+    """It is known by its id. Nobody advises what would lose the batch."""
+    was, now, other = (DeltaKit(lake, tmp_path, f"{tmp_path}/{name}") for name in ("was", "now", "other"))
+    for kit in (was, other):
+        lake.createDataFrame([], "value string").write.format("delta").save(kit.path)
+    process = decided(was, FIRST)
+    shutil.move(was.path, now.path)
+    for resume in ("checkpoint", "keep"):
+        astray = Process(other)
+        astray.target._policy = SinkPolicy(astray.target._policy.pipeline, resume=resume)
+        with pytest.raises(TableMissing, match=r"is decided and not yet published.*if it was renamed or moved"):
+            astray.open()
+    with pytest.raises(TableMissing, match="renamed or moved"):
+        process.finish()
+    with pytest.raises(TableMissing, match="if it was moved"):
+        Process(was).open()
+    lake.createDataFrame([], "value string").write.format("delta").save(was.path)  # a new one in its place
+    Process(now).open().commit(SECOND)
+    assert now.visible() == Counter(FIRST + SECOND)
+    assert was.visible() == other.visible() == Counter()
+    for kit in (was, now, other):
+        kit.close()
+
+
 @pytest.mark.fault("lake-lost")
 def test_a_table_that_was_made_anew_stops_the_pipeline_by_name(kit: LakeKit):
     decided(kit, FIRST)

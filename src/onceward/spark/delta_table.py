@@ -56,8 +56,8 @@ def location_of(session: SparkSession, name: str) -> str:
     except AnalysisException as error:
         raise TableMissing(
             f"{name} is no Delta table of this session: {str(error).strip().splitlines()[0]}",
-            next_step=f"create it first (CREATE TABLE {name} (…) USING delta), in a session with Delta's extension and "
-            "catalog; or pass path=",
+            next_step="if it was renamed, pass the name that it has now; if there was none, create it first "
+            f"(CREATE TABLE {name} (…) USING delta), in a session with Delta's extension and catalog; or pass path=",
         ) from error
 
 
@@ -89,7 +89,8 @@ class DeltaTable:
         if not transaction.finds_a_table:
             raise TableMissing(
                 f"there is no Delta table at {self.path}",
-                next_step=f"create it first: CREATE TABLE delta.`{self.path}` (…) USING delta",
+                next_step="if it was moved, pass the path that it has now; if there was none, create it first: "
+                f"CREATE TABLE delta.`{self.path}` (…) USING delta",
             )
         return transaction
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.two_phase import CommitResult
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, TableMissing
 from onceward.ids import PipelineId
 from onceward.sinks.lake.delta_shape import changed, rules, told
 from onceward.sinks.lake.table import LakeTable, Staged
-from onceward.spark.delta_table import DeltaTable, Shape, location_of, rows_in
+from onceward.spark.delta_table import DeltaTable, Shape, Transaction, location_of, rows_in
 
 log = logging.getLogger(__name__)
 
@@ -77,23 +78,44 @@ class Delta(LakeTable):
         return Staged(rows_in(actions), actions, table)
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
-        where, actions = str(committable["table"]), committable["staged"]
-        table = self._table if where == self._table.path else DeltaTable(SparkSession.active(), where)
         writer, sequence = self._writer(committable["chain"], committable["branch"]), int(committable["sequence"])
-        transaction = table.begin()
+        table, transaction = self._written_for(committable)
         if transaction.newest(writer) >= sequence:
             return CommitResult.ALREADY_DONE
         if wrong := self._wrong(table, transaction.shape, committable):
             log.error("%s cannot have what %s has prepared: %s", self, committable["attempt"], wrong)
             return CommitResult.LOST
         self._must_have_kept(rules(transaction.shape), committable)
-        transaction.commit(actions, writer, sequence, committable["attempt"])
+        transaction.commit(committable["staged"], writer, sequence, committable["attempt"])
         return CommitResult.DONE
+
+    def _written_for(self, then: Mapping[str, Any]) -> tuple[DeltaTable, Transaction]:
+        """The table where it was, or by the name that the sink has for it now: renaming one moves its files along.
+
+        :raises TableMissing: it is in neither place.
+        """
+        place = str(then["table"])
+        where_it_was = self._table if place == self._table.path else DeltaTable(SparkSession.active(), place)
+        found = []
+        for table in dict.fromkeys((where_it_was, self._table)):
+            with suppress(TableMissing):
+                found.append((table, table.begin()))
+        for table, transaction in found:
+            if transaction.shape.table_id == then["id"]:
+                return table, transaction
+        if found and found[0][0] is where_it_was:
+            return found[0]  # another table
+        raise TableMissing(
+            f"{then['attempt']} is decided and not yet published, and the Delta table that it was written for "
+            f"(id {then['id']}) is no longer at {place}",
+            next_step="if it was renamed or moved, build the sink with the name or path that it has now, or put it "
+            "back; a new table in its place cannot have the batch",
+        )
 
     def _wrong(self, table: DeltaTable, shape: Shape, then: Mapping[str, Any]) -> str:
         """Why readers could not read the files, if so."""
         if shape.table_id != then["id"]:
-            return "the table was made anew since"
+            return "the table was made anew since; or it was renamed, and another one has its name: then put it back"
         if what := changed(then, shape):
             return f"{what} were changed since"
         if then["attempt"] in self._ours:
