@@ -112,6 +112,17 @@ def test_prepared_files_that_are_gone_stop_the_pipeline_by_name(kit: LakeKit):
     assert kit.visible() == Counter(SECOND)
 
 
+@pytest.mark.fault("lake-lost")
+def test_files_that_are_gone_while_a_process_waits_to_publish_stop_it_by_name(delta: DeltaKit):
+    """Even one that has written them a moment ago: VACUUM may be told to keep nothing."""
+    process = decided(delta, FIRST)
+    for file in data_files(delta):
+        file.unlink()
+    with pytest.raises(TargetLost):
+        process.finish()
+    assert delta.visible() == Counter()
+
+
 def test_a_table_that_is_moved_while_a_batch_waits_gets_it_there(lake: Any, tmp_path: Path):
     """It is known by its id. Nobody advises what would lose the batch."""
     was, now, other = (DeltaKit(lake, tmp_path, f"{tmp_path}/{name}") for name in ("was", "now", "other"))

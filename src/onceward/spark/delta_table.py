@@ -161,12 +161,14 @@ class DeltaTable:
 
     def missing(self, actions: Sequence[str]) -> list[str]:
         """The files of ``actions`` that are gone."""
-        return [str(path) for path in self._paths(actions) if not self._system().exists(path)]
+        system = self._system()
+        return [str(path) for path in self._paths(actions) if not system.exists(path)]
 
     def remove(self, actions: Sequence[str]) -> None:
         """The files of ``actions``, which nobody has committed."""
+        system = self._system()
         for path in self._paths(actions):
-            self._system().delete(path, False)
+            system.delete(path, False)
 
     def _paths(self, actions: Sequence[str]) -> list[Any]:
         path, uri = self._jvm.org.apache.hadoop.fs.Path, self._jvm.java.net.URI

@@ -34,7 +34,6 @@ class Delta(LakeTable):
         self._path = path
         self._name = name
         self._opened: DeltaTable | None = None
-        self._ours: set[str] = set()  # attempts whose files this process has written
 
     def __str__(self) -> str:
         return f"the Delta table {self._name or self._path}"
@@ -67,7 +66,6 @@ class Delta(LakeTable):
 
     def stage(self, frame: DataFrame, name: str, number: int) -> Staged:
         actions, shape = self._table.write(frame)
-        self._ours.add(name)
         table = {
             "table": self._table.path,
             "id": shape.table_id,
@@ -113,13 +111,12 @@ class Delta(LakeTable):
         )
 
     def _wrong(self, table: DeltaTable, shape: Shape, then: Mapping[str, Any]) -> str:
-        """Why readers could not read the files, if so."""
+        """Why readers could not read the files, if so. Of those that were written a moment ago, too: ``VACUUM`` may be
+        told to keep nothing."""
         if shape.table_id != then["id"]:
             return "the table was made anew since; or it was renamed, and another one has its name: then put it back"
         if what := changed(then, shape):
             return f"{what} were changed since"
-        if then["attempt"] in self._ours:
-            return ""  # written a moment ago
         missing = table.missing(then["staged"])
         return f"files are gone (by VACUUM?): {', '.join(missing[:10])}" if missing else ""
 
