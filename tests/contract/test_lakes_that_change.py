@@ -136,6 +136,20 @@ def test_what_was_staged_and_not_decided_is_dropped_with_its_files(iceberg: Iceb
     assert_holds(iceberg, FIRST + SECOND, 1)
 
 
+def test_what_somebody_has_rolled_back_is_not_dropped(iceberg: IcebergKit):
+    """It is no part of the table any more, and can be again, with its files."""
+    Process(iceberg).open().commit(["before"])
+    table = Process(iceberg).target._table._table
+    before = history(table)[-1]
+    Process(iceberg).open().commit(FIRST)
+    after = history(table)[-1]
+    table._table.manageSnapshots().rollbackTo(before).commit()
+    Process(iceberg).open().commit(SECOND)
+    assert iceberg.visible() == Counter(["before", *SECOND])
+    table._table.manageSnapshots().setCurrentSnapshot(after).commit()
+    assert iceberg.visible() == Counter(["before", *FIRST])
+
+
 def test_dropping_a_snapshot_that_was_published_takes_no_row(iceberg: IcebergKit):
     """Nobody does so; Iceberg itself sees to it. Nor does it end what the table's settings call old."""
     iceberg.lake.sql(f"ALTER TABLE {iceberg.table} SET TBLPROPERTIES ('history.expire.max-snapshot-age-ms'='1')")

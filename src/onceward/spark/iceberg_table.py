@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ConfigurationError, ReportMismatch, TableMissing
+from onceward.spark.iceberg_metadata import Metadata
 from onceward.spark.jvm_classes import must_have
 from onceward.spark.planned import planned_once
 from onceward.spark.write_errors import failures_told
@@ -25,7 +26,6 @@ _CASTS = "spark.sql.storeAssignmentPolicy"
 """By default Spark cuts the time off a timestamp for a column of dates, and rounds decimals; STRICT refuses that."""
 
 _STAGED_AS = "wap.id"
-_PUBLISHED_AS = "published-wap-id"
 _OPTIONS = {
     # Else Iceberg sends rows through a shuffle of its own, behind the frame's plan and out of sight of those who check
     # it; and without the sorting that goes with it a task has a file open for each partition that it meets.
@@ -117,19 +117,16 @@ class IcebergTable:
         found = (one for one in (of.get(every, place) for place in backwards) if one.summary().get(_STAGED_AS) == name)
         return next(found, None)
 
+    def metadata(self) -> Metadata:
+        """As they are now."""
+        return self._told(self._table.operations().refresh())
+
+    def _told(self, metadata: Any) -> Metadata:
+        return Metadata(str(self._iceberg.TableMetadataParser.toJson(metadata)))
+
     def staged(self, prefix: str) -> dict[str, int]:
-        """The snapshots that are staged and not published, by what they were written as."""
-        self._table.refresh()
-        ancestors = set(map(int, self._iceberg.util.SnapshotUtil.currentAncestorIds(self._table)))
-        staged: dict[str, int] = {}
-        published = set()
-        for snapshot in self._table.snapshots():
-            name, told = int(snapshot.snapshotId()), snapshot.summary()
-            if name in ancestors:
-                published.add(told.get(_PUBLISHED_AS))
-            elif str(told.get(_STAGED_AS) or "").startswith(prefix):
-                staged[str(told.get(_STAGED_AS))] = name
-        return {written_as: name for written_as, name in staged.items() if written_as not in published}
+        """The snapshots that were never part of the table, by what they were written as."""
+        return self.metadata().staged(prefix)
 
     def gone(self, snapshots: Sequence[int]) -> list[int]:
         """Those that are no more there, published or not."""
