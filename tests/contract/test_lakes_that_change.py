@@ -150,18 +150,54 @@ def test_what_somebody_has_rolled_back_is_not_dropped(iceberg: IcebergKit):
     assert iceberg.visible() == Counter(["before", *FIRST])
 
 
-def test_dropping_a_snapshot_that_was_published_takes_no_row(iceberg: IcebergKit):
-    """Nobody does so; Iceberg itself sees to it. Nor does it end what the table's settings call old."""
-    iceberg.lake.sql(f"ALTER TABLE {iceberg.table} SET TBLPROPERTIES ('history.expire.max-snapshot-age-ms'='1')")
+def test_dropping_a_snapshot_takes_no_other(iceberg: IcebergKit):
+    """Neither one that is published, nor what the settings of the table or of a branch call old."""
     process = decided(iceberg, FIRST)
     iceberg.frame(["theirs"]).writeTo(iceberg.table).append()  # so that publishing makes another snapshot
     table = process.target._table._table
-    staged = list(table.staged("contract@").values())
+    decided_one = list(table.staged("contract@").values())
     process.finish()
-    before = history(table)
-    table.drop(staged)
+    process.begin()
+    process.stage(iceberg.frame(SECOND))
+    (undecided,) = table.staged("contract@").values()
+    table._table.manageSnapshots().createBranch("side", history(table)[0]).commit()
+    old = ("max-snapshot-age-ms", "max-ref-age-ms")
+    settings = ", ".join(f"'history.expire.{name}'='1'" for name in old)
+    iceberg.lake.sql(f"ALTER TABLE {iceberg.table} SET TBLPROPERTIES ({settings})")
+    before, files = history(table), set(data_files(iceberg))
+    table.drop([*decided_one, undecided])
     assert history(table) == before
+    assert set(table._table.refs()) == {"main", "side"}
+    assert table.gone([*decided_one, undecided]) == [undecided]
+    assert len(files - set(data_files(iceberg))) == 2
+    assert not list(files_of(iceberg, f"metadata/snap-{undecided}-*"))
     assert iceberg.visible() == Counter([*FIRST, "theirs"])
+
+
+@pytest.mark.parametrize("keeps_on", [False, True])
+def test_dropping_goes_on_when_somebody_else_commits(
+    iceberg: IcebergKit, monkeypatch: pytest.MonkeyPatch, keeps_on: bool
+):
+    process = Process(iceberg).open()
+    process.stage(iceberg.frame(FIRST))
+    table = process.target._table._table
+    staged = list(table.staged("contract@").values())
+    its_files, theirs = table._files_of, iceberg.frame(["theirs"])
+
+    def busy(snapshot: Any) -> list[str]:
+        if keeps_on or iceberg.visible() == Counter():
+            theirs.writeTo(iceberg.table).append()
+        found: list[str] = its_files(snapshot)
+        return found
+
+    monkeypatch.setattr(table, "_files_of", busy)
+    if keeps_on:
+        with pytest.raises(Exception, match="CommitFailedException"):
+            table.drop(staged)
+    else:
+        table.drop(staged)
+    assert table.gone(staged) == ([] if keeps_on else staged)
+    assert len(list(data_files(iceberg))) == (2 + 5 if keeps_on else 1)
 
 
 def test_a_session_keeps_its_own_audit_id(iceberg: IcebergKit):
@@ -414,7 +450,9 @@ def stream_of_one(lake: Any, folder: Path, frame: Any, sink: Any) -> None:
 
 
 def data_files(kit: LakeKit) -> Iterator[Path]:
-    if isinstance(kit, DeltaKit):
-        return Path(kit.path).glob("*.parquet")
+    return Path(kit.path).glob("*.parquet") if isinstance(kit, DeltaKit) else files_of(kit, "data/*.parquet")
+
+
+def files_of(kit: LakeKit, pattern: str) -> Iterator[Path]:
     location = str(Process(kit).target._table._table._table.location())
-    return Path(location.removeprefix("file:")).glob("data/*.parquet")
+    return Path(location.removeprefix("file:")).glob(pattern)

@@ -33,6 +33,9 @@ _OPTIONS = {
     "fanout-enabled": "true",
 }
 
+_TRIES = 5
+_CHANGED_MEANWHILE = "CommitFailedException"
+
 _CLASS = "org.apache.iceberg.spark.Spark3Util"
 
 
@@ -151,12 +154,38 @@ class IcebergTable:
         inner._jsparkSession.catalog().refreshTable(self.name)  # this session's own readers
 
     def drop(self, snapshots: Sequence[int]) -> None:
-        """Staged ones, with their files. Of one that is published the files are kept (Iceberg's own rule)."""
-        if snapshots:
-            expire = self._table.expireSnapshots().expireOlderThan(0)  # else also what the table's settings call old
-            for snapshot in snapshots:
-                expire = expire.expireSnapshotId(snapshot)
-            expire.commit()
+        """Those of ``snapshots`` that are staged, with their files, and nothing else.
+
+        Not by ``expireSnapshots``, which at the same time ends all that the settings of the table or of one of its
+        branches call old, other people's branches and tags among it.
+        """
+        operations = self._table.operations()
+        for tries_left in reversed(range(_TRIES)):
+            base = operations.refresh()
+            staged = set(self._told(base).staged("").values())
+            dropped = [base.snapshot(one) for one in snapshots if one in staged]
+            if not dropped:
+                return
+            files = [] if self._is_to_keep_files() else [file for one in dropped for file in self._files_of(one)]
+            try:
+                # Refused if the table is another one by now: whatever is dropped, nobody has published meanwhile.
+                operations.commit(base, self._iceberg.TableMetadata.buildFrom(base).removeSnapshots(dropped).build())
+            except Exception as error:
+                if not tries_left or _CHANGED_MEANWHILE not in str(error):
+                    raise
+                continue
+            self._iceberg.CatalogUtil.deleteFiles(self._table.io(), files, "staged", True)
+            return
+
+    def _is_to_keep_files(self) -> bool:
+        return str(self._table.properties().get("gc.enabled")).lower() == "false"
+
+    def _files_of(self, snapshot: Any) -> list[str]:
+        """Those that came with it, and no other snapshot has."""
+        io, name = self._table.io(), snapshot.snapshotId()
+        manifests = [str(one.path()) for one in snapshot.allManifests(io) if one.snapshotId() == name]
+        data = [str(one.location()) for one in snapshot.addedDataFiles(io)]
+        return [*data, *manifests, str(snapshot.manifestListLocation())]
 
 
 @contextmanager
