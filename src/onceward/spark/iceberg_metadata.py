@@ -4,6 +4,7 @@ only; asked by :mod:`iceberg_table`."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 _STAGED_AS = "wap.id"
@@ -43,6 +44,30 @@ class Metadata:
             and written_as not in published_as
             and str(one) not in published_from
         }
+
+    def lack(self, snapshots: Sequence[int]) -> list[int]:
+        """Those of ``snapshots`` that the table has not, whoever was to publish them: neither themselves, nor what was
+        published of them."""
+        main = list(self._ancestors(self._said.get("current-snapshot-id")))
+        published_as = {self._told(one).get(_PUBLISHED_AS) for one in main}
+        published_from = {self._told(one).get(_PUBLISHED_FROM) for one in main}
+        return [
+            one
+            for one in snapshots
+            if one not in main
+            and str(one) not in published_from
+            and (one not in self._snapshots or self._told(one).get(_STAGED_AS, "") not in published_as)
+        ]
+
+    def gone(self, snapshots: Sequence[int]) -> list[int]:
+        """Those that are no more there, published or not."""
+        return [one for one in snapshots if one not in self._snapshots]
+
+    def _ancestors(self, snapshot: int | None) -> Iterator[int]:
+        """Beginning with itself, as far back as is known."""
+        while snapshot in self._snapshots:
+            yield snapshot
+            snapshot = self._snapshots[snapshot].get("parent-snapshot-id")
 
     def _told(self, snapshot: int) -> dict[str, str]:
         told: dict[str, str] = self._snapshots[snapshot].get("summary") or {}

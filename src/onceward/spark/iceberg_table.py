@@ -131,11 +131,6 @@ class IcebergTable:
         """The snapshots that were never part of the table, by what they were written as."""
         return self.metadata().staged(prefix)
 
-    def gone(self, snapshots: Sequence[int]) -> list[int]:
-        """Those that are no more there, published or not."""
-        self._table.refresh()
-        return [one for one in snapshots if self._table.snapshot(one) is None]
-
     def publish(self, snapshots: Sequence[int], properties: Mapping[str, str]) -> None:
         """One commit, after which all of ``snapshots`` are part of the table, and it has ``properties``.
 

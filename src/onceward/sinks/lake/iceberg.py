@@ -70,11 +70,13 @@ class Iceberg(LakeTable):
         newest_of, newest = _batch(table.properties().get(note, "@-1"))
         if newest_of == chain and newest >= sequence:
             return CommitResult.ALREADY_DONE
-        lost = table.gone(committable["staged"])
+        now = table.metadata()
+        waiting = now.lack(committable["staged"])  # not what somebody has published by hand
+        lost = now.gone(waiting)
         if lost or table.id != committable["id"]:
             log.error("%s: snapshots that %s has staged are gone: %s", self, committable["attempt"], lost or "all")
             return CommitResult.LOST
-        table.publish(committable["staged"], {note: f"{chain}@{sequence}"})
+        table.publish(waiting, {note: f"{chain}@{sequence}"})
         return CommitResult.DONE
 
     def abort(self, committable: Mapping[str, Any]) -> None:
