@@ -8,22 +8,26 @@ somebody else has committed in between.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
-from onceward.errors import ConfigurationError, ReportMismatch, TableMissing
+from onceward.errors import BadColumn, ConfigurationError, ReportMismatch, TableMissing
 from onceward.spark.iceberg_metadata import Metadata
 from onceward.spark.jvm_classes import must_have
 from onceward.spark.planned import planned_once
+from onceward.spark.same_values import misfit
 from onceward.spark.write_errors import failures_told
 
 _WAP_ENABLED = "write.wap.enabled"
 _WAP_ID = "spark.wap.id"
 _CASTS = "spark.sql.storeAssignmentPolicy"
-"""By default Spark cuts the time off a timestamp for a column of dates, and rounds decimals; STRICT refuses that."""
+"""By default Spark cuts the time off a timestamp for a column of dates, and rounds decimals; STRICT refuses that, and
+what else it lets through :func:`misfit` does not."""
 
 _STAGED_AS = "wap.id"
 _OPTIONS = {
@@ -87,6 +91,18 @@ class IcebergTable:
                 "written that is not seen at once",
                 next_step=f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_WAP_ENABLED}'='true'); it changes nothing "
                 "for those who do not set spark.wap.id",
+            )
+
+    def must_fit(self, frame: DataFrame) -> None:
+        """:raises BadColumn: a column cannot take the values of ``frame`` as they are."""
+        self._table.refresh()
+        columns = StructType.fromJson(
+            json.loads(self._iceberg.spark.SparkSchemaUtil.convert(self._table.schema()).json())
+        )
+        if found := misfit(frame.schema, columns):
+            raise BadColumn(
+                f"{found} in the Iceberg table {self.name}, where its values might be others",
+                next_step="cast it in the query: a value that does not fit is yours to decide on",
             )
 
     def write(self, frame: DataFrame, name: str) -> tuple[int, int]:

@@ -56,7 +56,8 @@ class Iceberg(LakeTable):
         return f"{_NEWEST}{self._pipeline}" + (f"@{branch}" if branch else "")
 
     def fitting(self, frame: DataFrame) -> DataFrame:
-        return frame  # Iceberg's own writer finds out
+        self._table.must_fit(frame)  # which columns there are, Iceberg's own writer finds out
+        return frame
 
     def stage(self, frame: DataFrame, name: str, number: int) -> Staged:
         snapshot, rows = self._table.write(frame, f"{name}/{number}")
