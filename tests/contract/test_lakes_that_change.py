@@ -386,6 +386,26 @@ def test_a_table_that_publishes_at_once_is_refused(iceberg: IcebergKit):
         Process(iceberg).open()
 
 
+def test_a_branch_or_a_snapshot_is_no_table_to_write_to(iceberg: IcebergKit):
+    """Batches would be published to the table all the same."""
+    process = Process(iceberg).open()
+    process.commit(FIRST)
+    table = process.target._table._table._table
+    snapshot = int(table.currentSnapshot().snapshotId())
+    table.manageSnapshots().createBranch("audit", snapshot).createTag("kept", snapshot).commit()
+    assert iceberg.visible() == Counter(FIRST)
+    ledger = ow.FolderLedger(iceberg.folder / "of another")
+    for selected in ("branch_audit", "tag_kept", f"snapshot_id_{snapshot}", f"at_timestamp_{2**42}"):
+        sink = ow.IcebergSink(table=f"{iceberg.table}.{selected}", pipeline_id="p", ledger=ledger)
+        with pytest.raises(ConfigurationError, match=f"without {selected}"):
+            sink.new_target().look()
+    iceberg.table = "lake.contract.branch_of_a_bank"
+    iceberg.lake.sql(
+        f"CREATE TABLE {iceberg.table} (value string) USING iceberg TBLPROPERTIES ('write.wap.enabled'='true')"
+    )
+    ow.IcebergSink(table=iceberg.table, pipeline_id="p", ledger=ledger).new_target().look()
+
+
 def test_tables_that_are_not_there(lake: Any, tmp_path: Path):
     ledger = ow.FolderLedger(tmp_path / "ledger")
     for sink in (

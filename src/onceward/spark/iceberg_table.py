@@ -9,6 +9,7 @@ somebody else has committed in between.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -40,13 +41,17 @@ _OPTIONS = {
 _TRIES = 5
 _CHANGED_MEANWHILE = "CommitFailedException"
 
+_SELECTS = re.compile(r"branch_|tag_|snapshot_id_\d|at_timestamp_\d")
+"""So begins what a catalog of Spark's takes behind a table's name to mean a part of its history, unless there is a
+table of that name."""
+
 _CLASS = "org.apache.iceberg.spark.Spark3Util"
 
 
 class IcebergTable:
     """The table ``name`` of the session's catalogs.
 
-    :raises ConfigurationError: the session has no Iceberg.
+    :raises ConfigurationError: the session has no Iceberg, or the name is that of a branch or a snapshot.
     :raises TableMissing: there is no such table.
     """
 
@@ -65,13 +70,20 @@ class IcebergTable:
         self._iceberg = self._jvm.org.apache.iceberg
         try:
             inner: Any = session
-            self._table = self._iceberg.spark.Spark3Util.loadIcebergTable(inner._jsparkSession, name)
+            spark3 = self._iceberg.spark.Spark3Util
+            self._table = spark3.loadIcebergTable(inner._jsparkSession, name)
+            last = str(spark3.catalogAndIdentifier(inner._jsparkSession, name).identifier().name())
         except Exception as error:
             raise TableMissing(
                 f"{name} is no Iceberg table of this session's catalogs: {str(error).strip().splitlines()[0]}",
                 next_step=f"create it first: CREATE TABLE {name} (…) USING iceberg "
                 f"TBLPROPERTIES ('{_WAP_ENABLED}'='true')",
             ) from error
+        if _SELECTS.match(last) and not str(self._table.name()).endswith(last):
+            raise ConfigurationError(
+                f"{name} is a branch, a tag or a snapshot of an Iceberg table; batches are published to the table",
+                next_step=f"pass the name of the table itself, without {last}",
+            )
 
     @property
     def id(self) -> str:
