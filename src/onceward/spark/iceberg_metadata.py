@@ -59,10 +59,6 @@ class Metadata:
             and (one not in self._snapshots or self._told(one).get(_STAGED_AS, "") not in published_as)
         ]
 
-    def gone(self, snapshots: Sequence[int]) -> list[int]:
-        """Those that are no more there, published or not."""
-        return [one for one in snapshots if one not in self._snapshots]
-
     def _ancestors(self, snapshot: int | None) -> Iterator[int]:
         """Beginning with itself, as far back as is known."""
         while snapshot in self._snapshots:

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from onceward.errors import BadColumn, ConfigurationError, ReportMismatch, TableMissing
+from onceward.spark.iceberg_fields import fields_of
 from onceward.spark.iceberg_metadata import Metadata
 from onceward.spark.jvm_classes import must_have
 from onceward.spark.planned import planned_once
@@ -105,6 +106,11 @@ class IcebergTable:
                 "for those who do not set spark.wap.id",
             )
 
+    def fields(self) -> dict[str, str]:
+        """See :func:`fields_of`; as they are now."""
+        self._table.refresh()
+        return fields_of(str(self._iceberg.SchemaParser.toJson(self._table.schema())))
+
     def must_fit(self, frame: DataFrame) -> None:
         """:raises BadColumn: a column cannot take the values of ``frame`` as they are."""
         self._table.refresh()
@@ -149,7 +155,7 @@ class IcebergTable:
         return next(found, None)
 
     def metadata(self) -> Metadata:
-        """As they are now."""
+        """As they are now. All of them: much, if the table has many snapshots."""
         return self._told(self._table.operations().refresh())
 
     def _told(self, metadata: Any) -> Metadata:
@@ -158,6 +164,11 @@ class IcebergTable:
     def staged(self, prefix: str) -> dict[str, int]:
         """The snapshots that were never part of the table, by what they were written as."""
         return self.metadata().staged(prefix)
+
+    def gone(self, snapshots: Sequence[int]) -> list[int]:
+        """Those that are no more there, published or not."""
+        self._table.refresh()
+        return [one for one in snapshots if self._table.snapshot(one) is None]
 
     def publish(self, snapshots: Sequence[int], properties: Mapping[str, str]) -> None:
         """One commit, after which all of ``snapshots`` are part of the table, and it has ``properties``.

@@ -7,7 +7,7 @@ itself knows of what was published.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from onceward.engine.two_phase import CommitResult
 from onceward.ids import PipelineId
 from onceward.sinks.lake.table import LakeTable, Staged
+from onceward.spark.iceberg_fields import unreadable
 from onceward.spark.iceberg_table import IcebergTable
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ class Iceberg(LakeTable):
         super().__init__(pipeline)
         self._name = name
         self._opened: IcebergTable | None = None
+        self._new: set[str] = set()  # attempts that this process has staged, and not tried to publish
 
     def __str__(self) -> str:
         return f"the Iceberg table {self._name}"
@@ -60,8 +62,11 @@ class Iceberg(LakeTable):
         return frame
 
     def stage(self, frame: DataFrame, name: str, number: int) -> Staged:
+        fields = self._table.fields()
         snapshot, rows = self._table.write(frame, f"{name}/{number}")
-        return Staged(rows, [snapshot] if rows else [], {"table": self._name, "id": self._table.id})
+        self._new.add(name)
+        table = {"table": self._name, "id": self._table.id, "fields": fields}
+        return Staged(rows, [snapshot] if rows else [], table)
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
         where = str(committable["table"])
@@ -71,16 +76,34 @@ class Iceberg(LakeTable):
         newest_of, newest = _batch(table.properties().get(note, "@-1"))
         if newest_of == chain and newest >= sequence:
             return CommitResult.ALREADY_DONE
-        now = table.metadata()
-        waiting = now.lack(committable["staged"])  # not what somebody has published by hand
-        lost = now.gone(waiting)
-        if lost or table.id != committable["id"]:
-            log.error("%s: snapshots that %s has staged are gone: %s", self, committable["attempt"], lost or "all")
+        waiting = self._waiting(table, committable)
+        if wrong := self._wrong(table, waiting, committable):
+            log.error("%s cannot have what %s has staged: %s", self, committable["attempt"], wrong)
             return CommitResult.LOST
         table.publish(waiting, {note: f"{chain}@{sequence}"})
         return CommitResult.DONE
 
+    def _wrong(self, table: IcebergTable, waiting: Sequence[int], then: Mapping[str, Any]) -> str:
+        """Why it cannot have the snapshots, or readers could not read their files, if so."""
+        if table.id != then["id"]:
+            return "the table was made anew since"
+        if lost := table.gone(waiting):
+            return f"snapshots are gone: {lost}"
+        if waiting and "fields" in then and (changed := unreadable(then["fields"], table.fields())):
+            return f"the table was replaced since, or its columns were changed: {', '.join(changed)}"
+        return ""
+
+    def _waiting(self, table: IcebergTable, committable: Mapping[str, Any]) -> list[int]:
+        """Its snapshots, except for those that somebody has published by hand; that is asked when it was not staged a
+        moment ago, or could not be published at the first try."""
+        attempt, staged = committable["attempt"], list(committable["staged"])
+        if attempt in self._new:
+            self._new.discard(attempt)
+            return staged
+        return table.metadata().lack(staged)
+
     def abort(self, committable: Mapping[str, Any]) -> None:
+        self._new.discard(committable["attempt"])
         staged = self._table.staged(f"{self._pipeline}@")
         self._table.drop([one for name, one in staged.items() if _attempt(name) == committable["attempt"]])
 
