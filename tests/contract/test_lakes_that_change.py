@@ -142,6 +142,32 @@ def test_a_table_that_was_replaced_since_has_to_read_what_was_staged(iceberg: Ic
             Process(iceberg).open()
 
 
+def test_a_table_that_was_renamed_since_gets_the_batch(iceberg: IcebergKit, monkeypatch: pytest.MonkeyPatch):
+    """Whatever has its old name now."""
+    iceberg.lake.conf.set("spark.sql.catalog.renames", "org.apache.iceberg.spark.SparkCatalog")
+    iceberg.lake.conf.set("spark.sql.catalog.renames.catalog-impl", "org.apache.iceberg.inmemory.InMemoryCatalog")
+    monkeypatch.setattr("pyspark.sql.SparkSession.active", lambda: iceberg.lake)  # it is in the memory of one session
+    create = "CREATE TABLE {} (value string) USING iceberg TBLPROPERTIES ('write.wap.enabled'='true')"
+    before, after, third = (f"renames.shop.{name}" for name in ("before", "after", "third"))
+    iceberg.lake.sql("CREATE NAMESPACE renames.shop")
+    iceberg.lake.sql(create.format(before))
+    iceberg.table = before
+    decided(iceberg, FIRST)
+    iceberg.lake.sql(f"ALTER TABLE {before} RENAME TO {after.removeprefix('renames.')}")
+    with pytest.raises(TableMissing, match="pass its new name if it was renamed"):
+        Process(iceberg).open()
+    iceberg.lake.sql(create.format(third))
+    iceberg.table = third
+    with pytest.raises(TableMissing, match=f"{before} .* not there any more.* rename it back"):
+        Process(iceberg).open()
+    iceberg.lake.sql(create.format(before))
+    with pytest.raises(TableMissing, match=f"{before} .* another one by now.* rename it back"):
+        Process(iceberg).open()
+    iceberg.table = after
+    Process(iceberg).open()
+    assert_holds(iceberg, FIRST, 0)
+
+
 def test_columns_may_change_before_what_was_staged_is_published(iceberg: IcebergKit):
     """So that Iceberg reads it; also what an earlier version has staged, of whose columns nothing is said."""
     iceberg.lake.sql(f"ALTER TABLE {iceberg.table} ADD COLUMNS (more int, less int)")

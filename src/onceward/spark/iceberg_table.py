@@ -77,8 +77,8 @@ class IcebergTable:
         except Exception as error:
             raise TableMissing(
                 f"{name} is no Iceberg table of this session's catalogs: {str(error).strip().splitlines()[0]}",
-                next_step=f"create it first: CREATE TABLE {name} (…) USING iceberg "
-                f"TBLPROPERTIES ('{_WAP_ENABLED}'='true')",
+                next_step="pass its new name if it was renamed, and a decided batch is published there; or create it "
+                f"first: CREATE TABLE {name} (…) USING iceberg TBLPROPERTIES ('{_WAP_ENABLED}'='true')",
             ) from error
         if _SELECTS.match(last) and not str(self._table.name()).endswith(last):
             raise ConfigurationError(

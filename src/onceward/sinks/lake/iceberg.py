@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.two_phase import CommitResult
+from onceward.errors import TableMissing
 from onceward.ids import PipelineId
 from onceward.sinks.lake.table import LakeTable, Staged
 from onceward.spark.iceberg_fields import unreadable
@@ -69,8 +70,7 @@ class Iceberg(LakeTable):
         return Staged(rows, [snapshot] if rows else [], table)
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
-        where = str(committable["table"])
-        table = self._table if where == self._name else IcebergTable(SparkSession.active(), where)
+        table = self._table_of(committable)
         chain, sequence = str(committable["chain"]), int(committable["sequence"])
         note = self._property(committable["branch"])
         newest_of, newest = _batch(table.properties().get(note, "@-1"))
@@ -83,10 +83,27 @@ class Iceberg(LakeTable):
         table.publish(waiting, {note: f"{chain}@{sequence}"})
         return CommitResult.DONE
 
+    def _table_of(self, then: Mapping[str, Any]) -> IcebergTable:
+        """The one that has its snapshots, which may have been renamed, and the sink with it.
+
+        :raises TableMissing: neither the sink's table is it, nor what has its name now.
+        """
+        where = str(then["table"])
+        if where == self._name or self._table.id == then["id"]:
+            return self._table
+        advice = f"pass its name to the sink, or rename it back to {where}; without it the batch would be lost"
+        try:
+            table = IcebergTable(SparkSession.active(), where)
+        except TableMissing as error:
+            raise TableMissing(f"{_staged_in(then)}, is not there any more", next_step=advice) from error
+        if table.id != then["id"]:
+            raise TableMissing(f"{_staged_in(then)}, is another one by now", next_step=advice)
+        return table
+
     def _wrong(self, table: IcebergTable, waiting: Sequence[int], then: Mapping[str, Any]) -> str:
         """Why it cannot have the snapshots, or readers could not read their files, if so."""
         if table.id != then["id"]:
-            return "the table was made anew since"
+            return "it is another table than the one that has them (was that renamed? then pass its new name)"
         if lost := table.gone(waiting):
             return f"snapshots are gone: {lost}"
         if waiting and "fields" in then and (changed := unreadable(then["fields"], table.fields())):
@@ -109,6 +126,10 @@ class Iceberg(LakeTable):
 
     def recover(self) -> list[dict[str, Any]]:
         return [{"attempt": name} for name in sorted(set(map(_attempt, self._table.staged(f"{self._pipeline}@"))))]
+
+
+def _staged_in(then: Mapping[str, Any]) -> str:
+    return f"the Iceberg table {then['table']} (table-uuid {then['id']}), to which a decided batch is to be published"
 
 
 def _batch(said: str) -> tuple[str, int]:
