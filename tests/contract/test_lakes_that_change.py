@@ -281,6 +281,16 @@ def test_dropping_goes_on_when_somebody_else_commits(
     assert len(list(data_files(iceberg))) == (2 + 5 if keeps_on else 1)
 
 
+def test_files_stay_where_nobody_may_delete_any(iceberg: IcebergKit):
+    """Another table may have been registered over them."""
+    iceberg.lake.sql(f"ALTER TABLE {iceberg.table} SET TBLPROPERTIES ('gc.enabled'='false')")
+    process = Process(iceberg).open()
+    process.stage(iceberg.frame(FIRST))
+    process.attempt.abort()
+    assert process.target._table._table.staged("contract@") == {}
+    assert len(list(data_files(iceberg))) == 2
+
+
 def test_a_session_keeps_its_own_audit_id(iceberg: IcebergKit):
     """``spark.wap.id`` is set for one write, and is then what it was."""
     iceberg.lake.conf.set("spark.wap.id", "mine")
