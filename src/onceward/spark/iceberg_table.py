@@ -8,24 +8,30 @@ somebody else has committed in between.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
-from onceward.errors import ConfigurationError, ReportMismatch, TableMissing
+from onceward.errors import BadColumn, ConfigurationError, ReportMismatch, TableMissing
+from onceward.spark.iceberg_fields import fields_of
+from onceward.spark.iceberg_metadata import Metadata
 from onceward.spark.jvm_classes import must_have
 from onceward.spark.planned import planned_once
+from onceward.spark.same_values import misfit
 from onceward.spark.write_errors import failures_told
 
 _WAP_ENABLED = "write.wap.enabled"
 _WAP_ID = "spark.wap.id"
 _CASTS = "spark.sql.storeAssignmentPolicy"
-"""By default Spark cuts the time off a timestamp for a column of dates, and rounds decimals; STRICT refuses that."""
+"""By default Spark cuts the time off a timestamp for a column of dates, and rounds decimals; STRICT refuses that, and
+what else it lets through :func:`misfit` does not."""
 
 _STAGED_AS = "wap.id"
-_PUBLISHED_AS = "published-wap-id"
 _OPTIONS = {
     # Else Iceberg sends rows through a shuffle of its own, behind the frame's plan and out of sight of those who check
     # it; and without the sorting that goes with it a task has a file open for each partition that it meets.
@@ -33,13 +39,20 @@ _OPTIONS = {
     "fanout-enabled": "true",
 }
 
+_TRIES = 5
+_CHANGED_MEANWHILE = "CommitFailedException"
+
+_SELECTS = re.compile(r"branch_|tag_|snapshot_id_\d|at_timestamp_\d")
+"""So begins what a catalog of Spark's takes behind a table's name to mean a part of its history, unless there is a
+table of that name."""
+
 _CLASS = "org.apache.iceberg.spark.Spark3Util"
 
 
 class IcebergTable:
     """The table ``name`` of the session's catalogs.
 
-    :raises ConfigurationError: the session has no Iceberg.
+    :raises ConfigurationError: the session has no Iceberg, or the name is that of a branch or a snapshot.
     :raises TableMissing: there is no such table.
     """
 
@@ -58,13 +71,20 @@ class IcebergTable:
         self._iceberg = self._jvm.org.apache.iceberg
         try:
             inner: Any = session
-            self._table = self._iceberg.spark.Spark3Util.loadIcebergTable(inner._jsparkSession, name)
+            spark3 = self._iceberg.spark.Spark3Util
+            self._table = spark3.loadIcebergTable(inner._jsparkSession, name)
+            last = str(spark3.catalogAndIdentifier(inner._jsparkSession, name).identifier().name())
         except Exception as error:
             raise TableMissing(
                 f"{name} is no Iceberg table of this session's catalogs: {str(error).strip().splitlines()[0]}",
-                next_step=f"create it first: CREATE TABLE {name} (…) USING iceberg "
-                f"TBLPROPERTIES ('{_WAP_ENABLED}'='true')",
+                next_step="pass its new name if it was renamed, and a decided batch is published there; or create it "
+                f"first: CREATE TABLE {name} (…) USING iceberg TBLPROPERTIES ('{_WAP_ENABLED}'='true')",
             ) from error
+        if _SELECTS.match(last) and not str(self._table.name()).endswith(last):
+            raise ConfigurationError(
+                f"{name} is a branch, a tag or a snapshot of an Iceberg table; batches are published to the table",
+                next_step=f"pass the name of the table itself, without {last}",
+            )
 
     @property
     def id(self) -> str:
@@ -84,6 +104,23 @@ class IcebergTable:
                 "written that is not seen at once",
                 next_step=f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_WAP_ENABLED}'='true'); it changes nothing "
                 "for those who do not set spark.wap.id",
+            )
+
+    def fields(self) -> dict[str, str]:
+        """See :func:`fields_of`; as they are now."""
+        self._table.refresh()
+        return fields_of(str(self._iceberg.SchemaParser.toJson(self._table.schema())))
+
+    def must_fit(self, frame: DataFrame) -> None:
+        """:raises BadColumn: a column cannot take the values of ``frame`` as they are."""
+        self._table.refresh()
+        columns = StructType.fromJson(
+            json.loads(self._iceberg.spark.SparkSchemaUtil.convert(self._table.schema()).json())
+        )
+        if found := misfit(frame.schema, columns):
+            raise BadColumn(
+                f"{found} in the Iceberg table {self.name}, where its values might be others",
+                next_step="cast it in the query: a value that does not fit is yours to decide on",
             )
 
     def write(self, frame: DataFrame, name: str) -> tuple[int, int]:
@@ -117,19 +154,16 @@ class IcebergTable:
         found = (one for one in (of.get(every, place) for place in backwards) if one.summary().get(_STAGED_AS) == name)
         return next(found, None)
 
+    def metadata(self) -> Metadata:
+        """As they are now. All of them: much, if the table has many snapshots."""
+        return self._told(self._table.operations().refresh())
+
+    def _told(self, metadata: Any) -> Metadata:
+        return Metadata(str(self._iceberg.TableMetadataParser.toJson(metadata)))
+
     def staged(self, prefix: str) -> dict[str, int]:
-        """The snapshots that are staged and not published, by what they were written as."""
-        self._table.refresh()
-        ancestors = set(map(int, self._iceberg.util.SnapshotUtil.currentAncestorIds(self._table)))
-        staged: dict[str, int] = {}
-        published = set()
-        for snapshot in self._table.snapshots():
-            name, told = int(snapshot.snapshotId()), snapshot.summary()
-            if name in ancestors:
-                published.add(told.get(_PUBLISHED_AS))
-            elif str(told.get(_STAGED_AS) or "").startswith(prefix):
-                staged[str(told.get(_STAGED_AS))] = name
-        return {written_as: name for written_as, name in staged.items() if written_as not in published}
+        """The snapshots that were never part of the table, by what they were written as."""
+        return self.metadata().staged(prefix)
 
     def gone(self, snapshots: Sequence[int]) -> list[int]:
         """Those that are no more there, published or not."""
@@ -154,12 +188,38 @@ class IcebergTable:
         inner._jsparkSession.catalog().refreshTable(self.name)  # this session's own readers
 
     def drop(self, snapshots: Sequence[int]) -> None:
-        """Staged ones, with their files. Of one that is published the files are kept (Iceberg's own rule)."""
-        if snapshots:
-            expire = self._table.expireSnapshots().expireOlderThan(0)  # else also what the table's settings call old
-            for snapshot in snapshots:
-                expire = expire.expireSnapshotId(snapshot)
-            expire.commit()
+        """Those of ``snapshots`` that are staged, with their files, and nothing else.
+
+        Not by ``expireSnapshots``, which at the same time ends all that the settings of the table or of one of its
+        branches call old, other people's branches and tags among it.
+        """
+        operations = self._table.operations()
+        for tries_left in reversed(range(_TRIES)):
+            base = operations.refresh()
+            staged = set(self._told(base).staged("").values())
+            dropped = [base.snapshot(one) for one in snapshots if one in staged]
+            if not dropped:
+                return
+            files = [] if self._is_to_keep_files() else [file for one in dropped for file in self._files_of(one)]
+            try:
+                # Refused if the table is another one by now: whatever is dropped, nobody has published meanwhile.
+                operations.commit(base, self._iceberg.TableMetadata.buildFrom(base).removeSnapshots(dropped).build())
+            except Exception as error:
+                if not tries_left or _CHANGED_MEANWHILE not in str(error):
+                    raise
+                continue
+            self._iceberg.CatalogUtil.deleteFiles(self._table.io(), files, "staged", True)
+            return
+
+    def _is_to_keep_files(self) -> bool:
+        return str(self._table.properties().get("gc.enabled")).lower() == "false"
+
+    def _files_of(self, snapshot: Any) -> list[str]:
+        """Those that came with it, and no other snapshot has."""
+        io, name = self._table.io(), snapshot.snapshotId()
+        manifests = [str(one.path()) for one in snapshot.allManifests(io) if one.snapshotId() == name]
+        data = [str(one.location()) for one in snapshot.addedDataFiles(io)]
+        return [*data, *manifests, str(snapshot.manifestListLocation())]
 
 
 @contextmanager

@@ -7,14 +7,16 @@ itself knows of what was published.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.two_phase import CommitResult
+from onceward.errors import TableMissing
 from onceward.ids import PipelineId
 from onceward.sinks.lake.table import LakeTable, Staged
+from onceward.spark.iceberg_fields import unreadable
 from onceward.spark.iceberg_table import IcebergTable
 
 log = logging.getLogger(__name__)
@@ -29,6 +31,7 @@ class Iceberg(LakeTable):
         super().__init__(pipeline)
         self._name = name
         self._opened: IcebergTable | None = None
+        self._new: set[str] = set()  # attempts that this process has staged, and not tried to publish
 
     def __str__(self) -> str:
         return f"the Iceberg table {self._name}"
@@ -56,33 +59,77 @@ class Iceberg(LakeTable):
         return f"{_NEWEST}{self._pipeline}" + (f"@{branch}" if branch else "")
 
     def fitting(self, frame: DataFrame) -> DataFrame:
-        return frame  # Iceberg's own writer finds out
+        self._table.must_fit(frame)  # which columns there are, Iceberg's own writer finds out
+        return frame
 
     def stage(self, frame: DataFrame, name: str, number: int) -> Staged:
+        fields = self._table.fields()
         snapshot, rows = self._table.write(frame, f"{name}/{number}")
-        return Staged(rows, [snapshot] if rows else [], {"table": self._name, "id": self._table.id})
+        self._new.add(name)
+        table = {"table": self._name, "id": self._table.id, "fields": fields}
+        return Staged(rows, [snapshot] if rows else [], table)
 
     def commit(self, committable: Mapping[str, Any]) -> CommitResult:
-        where = str(committable["table"])
-        table = self._table if where == self._name else IcebergTable(SparkSession.active(), where)
+        table = self._table_of(committable)
         chain, sequence = str(committable["chain"]), int(committable["sequence"])
         note = self._property(committable["branch"])
         newest_of, newest = _batch(table.properties().get(note, "@-1"))
         if newest_of == chain and newest >= sequence:
             return CommitResult.ALREADY_DONE
-        lost = table.gone(committable["staged"])
-        if lost or table.id != committable["id"]:
-            log.error("%s: snapshots that %s has staged are gone: %s", self, committable["attempt"], lost or "all")
+        waiting = self._waiting(table, committable)
+        if wrong := self._wrong(table, waiting, committable):
+            log.error("%s cannot have what %s has staged: %s", self, committable["attempt"], wrong)
             return CommitResult.LOST
-        table.publish(committable["staged"], {note: f"{chain}@{sequence}"})
+        table.publish(waiting, {note: f"{chain}@{sequence}"})
         return CommitResult.DONE
 
+    def _table_of(self, then: Mapping[str, Any]) -> IcebergTable:
+        """The one that has its snapshots, which may have been renamed, and the sink with it.
+
+        :raises TableMissing: neither the sink's table is it, nor what has its name now.
+        """
+        where = str(then["table"])
+        if where == self._name or self._table.id == then["id"]:
+            return self._table
+        advice = f"pass its name to the sink, or rename it back to {where}; without it the batch would be lost"
+        try:
+            table = IcebergTable(SparkSession.active(), where)
+        except TableMissing as error:
+            raise TableMissing(f"{_staged_in(then)}, is not there any more", next_step=advice) from error
+        if table.id != then["id"]:
+            raise TableMissing(f"{_staged_in(then)}, is another one by now", next_step=advice)
+        return table
+
+    def _wrong(self, table: IcebergTable, waiting: Sequence[int], then: Mapping[str, Any]) -> str:
+        """Why it cannot have the snapshots, or readers could not read their files, if so."""
+        if table.id != then["id"]:
+            return "it is another table than the one that has them (was that renamed? then pass its new name)"
+        if lost := table.gone(waiting):
+            return f"snapshots are gone: {lost}"
+        if waiting and "fields" in then and (changed := unreadable(then["fields"], table.fields())):
+            return f"the table was replaced since, or its columns were changed: {', '.join(changed)}"
+        return ""
+
+    def _waiting(self, table: IcebergTable, committable: Mapping[str, Any]) -> list[int]:
+        """Its snapshots, except for those that somebody has published by hand; that is asked when it was not staged a
+        moment ago, or could not be published at the first try."""
+        attempt, staged = committable["attempt"], list(committable["staged"])
+        if attempt in self._new:
+            self._new.discard(attempt)
+            return staged
+        return table.metadata().lack(staged)
+
     def abort(self, committable: Mapping[str, Any]) -> None:
+        self._new.discard(committable["attempt"])
         staged = self._table.staged(f"{self._pipeline}@")
         self._table.drop([one for name, one in staged.items() if _attempt(name) == committable["attempt"]])
 
     def recover(self) -> list[dict[str, Any]]:
         return [{"attempt": name} for name in sorted(set(map(_attempt, self._table.staged(f"{self._pipeline}@"))))]
+
+
+def _staged_in(then: Mapping[str, Any]) -> str:
+    return f"the Iceberg table {then['table']} (table-uuid {then['id']}), to which a decided batch is to be published"
 
 
 def _batch(said: str) -> tuple[str, int]:

@@ -1,0 +1,69 @@
+"""Whether a table reads what was written for an earlier state of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from onceward.spark.iceberg_fields import fields_of, unreadable
+
+
+def field(number: int, kind: Any, required: bool = False, **more: Any) -> dict[str, Any]:
+    return {"id": number, "name": f"f{number}", "required": required, "type": kind, **more}
+
+
+def schema(*fields: dict[str, Any]) -> str:
+    return json.dumps({"type": "struct", "schema-id": 0, "fields": fields})
+
+
+def test_fields_inside_of_others_have_numbers_too():
+    entries = {"type": "map", "key-id": 5, "key": "string", "value-id": 6, "value": "int", "value-required": True}
+    items = {"type": "list", "element-id": 7, "element": {"type": "struct", "fields": [field(8, "date", True)]}}
+    struct = {"type": "struct", "fields": [field(3, "decimal(9,2)", True), field(4, entries)]}
+    assert fields_of(schema(field(1, "long", True), field(2, struct, True), field(9, items))) == {
+        "1": "required long", "2": "required struct", "3": "required decimal(9,2)", "4": "map", "5": "string",
+        "6": "int", "9": "list", "7": "struct", "8": "date",
+    }  # fmt: skip
+    assert fields_of(schema(field(1, "int", True, **{"initial-default": 5}))) == {"1": "int"}
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ("int", "int"),
+        ("int", "long"),
+        ("float", "double"),
+        ("decimal(9,2)", "decimal(12, 2)"),
+        ("required int", "long"),
+        ("required int", "required int"),
+    ],
+)
+def test_what_iceberg_promotes_is_read(then: str, now: str):
+    assert unreadable({"1": then, "2": "date"}, {"1": now, "3": "string"}) == []
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ("int", "string"),
+        ("long", "int"),
+        ("long", "timestamp"),
+        ("int", "double"),
+        ("decimal(9,2)", "decimal(8,2)"),
+        ("decimal(9,2)", "decimal(9,3)"),
+        ("struct", "list"),
+        ("int", "required int"),
+    ],
+)
+def test_another_type_is_not(then: str, now: str):
+    assert unreadable({"1": then}, {"1": now}) == [f"field 1 was {then}, and is {now}"]
+
+
+def test_a_column_that_has_to_be_there_is_not_in_older_files():
+    assert unreadable({"1": "int"}, {"1": "int", "2": "required int"}) == ["field 2 is required int"]
+
+
+def test_a_table_with_other_columns_only():
+    assert unreadable({"1": "int"}, {"2": "int"}) == ["it has none of the fields of then"]
