@@ -29,7 +29,7 @@ with eval(sys.argv[1]) as server:
         "LocalMySQL('mariadb')",
         "LocalRedis()",
         "LocalS3()",
-        "LocalOpenSearch()",
+        pytest.param("LocalOpenSearch()", marks=pytest.mark.slow),
     ],
 )
 def test_it_does_not_outlive_an_owner_that_is_killed(server: str):
