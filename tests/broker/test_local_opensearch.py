@@ -11,7 +11,7 @@ from onceward.testing import LocalOpenSearch
 
 
 def asked(url: str, method: str = "GET", body: Any = None) -> Any:
-    return urllib3.request(method, url, json=body).json()
+    return urllib3.request(method, url, json=body, timeout=60).json()
 
 
 def test_it_recovers_from_a_crash_and_is_gone_with_the_block():

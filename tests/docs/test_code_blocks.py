@@ -264,8 +264,8 @@ def test_the_upsert_page_runs(reader: Reader, local_redis: LocalRedis, opensearc
         names = {redis.hget(key, "name") for key in redis.scan_iter(f"{reader.own('customer:')}:*")}
         current = {redis.hget(key, "name") for key in redis.scan_iter(f"{reader.own('current:')}:*")}
     found = f"{opensearch.url}/{reader.own('customers')}"
-    urllib3.request("POST", f"{found}/_refresh")
-    hits = urllib3.request("GET", f"{found}/_search?size=1000").json()["hits"]["hits"]
+    urllib3.request("POST", f"{found}/_refresh", timeout=60)
+    hits = urllib3.request("GET", f"{found}/_search?size=1000", timeout=60).json()["hits"]["hits"]
     assert {hit["_source"]["name"] for hit in hits} == set(reader.fed)
     assert names == set(reader.fed)
     assert current == {name for name in reader.fed if len(name) <= 8}
