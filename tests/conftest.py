@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 import tiers
 from lake_packages import LAKE_PACKAGES
 from onceward import spark_conf
-from onceward.testing import LocalKafka, LocalMySQL, LocalPostgres, LocalS3, s3a_jars
+from onceward.testing import LocalKafka, LocalMySQL, LocalOpenSearch, LocalPostgres, LocalS3, s3a_jars
 
 pytest_plugins = ["fault_table", "no_java"]
 
@@ -85,6 +85,13 @@ def newer_mysql() -> Iterator[LocalMySQL]:
 def mariadb() -> Iterator[LocalMySQL]:
     """MariaDB, in the same way."""
     with LocalMySQL("mariadb") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def opensearch() -> Iterator[LocalOpenSearch]:
+    """One node; each test takes an index of its own."""
+    with LocalOpenSearch() as server:
         yield server
 
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import pytest
 
-from onceward.testing import LocalKafka
+from onceward.testing import LocalKafka, LocalOpenSearch
 
 TIERS = ("fast", "main", "ci", "chaos")
 TESTS = Path(__file__).resolve().parent
@@ -38,7 +38,11 @@ PURE = ("unit", "tidy")
 OWN_DRIVERS = ("chaos", "bench")
 """Folders whose tests run whole pipelines in processes of their own. In ``spark`` those do that ask for no session."""
 
-SHARED_BROKER, SHARED_SPARK, SHARED_DATABASES = "kafka", "spark", ("postgres", "mysql", "newer_mysql", "mariadb")
+SHARED_BROKER, SHARED_SPARK, SHARED_DATABASES = (
+    "kafka",
+    "spark",
+    ("postgres", "mysql", "newer_mysql", "mariadb", "opensearch"),
+)
 """The fixtures of ``tests/conftest.py`` that each worker has once."""
 
 _SUITES = ("contract", "database")
@@ -60,7 +64,7 @@ class Facts:
     old_broker: bool = False
     """Needs a broker of another version than the shared one."""
     own_cluster: bool = False
-    """It, or a fixture of it, starts a cluster beside the shared one."""
+    """It, or a fixture of it, starts a cluster beside the shared one, or an OpenSearch: that, too, is a JVM."""
     slow: bool = False
     """Marked as one that takes minutes: the one thing that cannot be read off a test."""
     once_more: bool = False
@@ -192,7 +196,11 @@ def _starts_a_cluster(function: FunctionType) -> bool:
 def _says_so(code: CodeType, names: dict[str, Any]) -> bool:
     values = [names.get(name) for name in code.co_names]
     texts = [*_texts(code), *(value for value in values if isinstance(value, str))]
-    return LocalKafka in values or any(sign in text for text in texts for sign in _PROGRAM_TEXTS)
+    return (
+        LocalKafka in values
+        or LocalOpenSearch in values
+        or any(sign in text for text in texts for sign in _PROGRAM_TEXTS)
+    )
 
 
 def _texts(code: CodeType) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 
 OWNER = """
 import sys, time
-from onceward.testing import LocalMySQL, LocalPostgres, LocalRedis, LocalS3
+from onceward.testing import LocalMySQL, LocalOpenSearch, LocalPostgres, LocalRedis, LocalS3
 with eval(sys.argv[1]) as server:
     print(server.pid, server.folder, flush=True)
     time.sleep(600)
@@ -22,7 +22,15 @@ with eval(sys.argv[1]) as server:
 
 
 @pytest.mark.parametrize(
-    "server", ["LocalPostgres()", "LocalMySQL('mysql')", "LocalMySQL('mariadb')", "LocalRedis()", "LocalS3()"]
+    "server",
+    [
+        "LocalPostgres()",
+        "LocalMySQL('mysql')",
+        "LocalMySQL('mariadb')",
+        "LocalRedis()",
+        "LocalS3()",
+        pytest.param("LocalOpenSearch()", marks=pytest.mark.slow),
+    ],
 )
 def test_it_does_not_outlive_an_owner_that_is_killed(server: str):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

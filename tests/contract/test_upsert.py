@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import uuid
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pytest
 import redis as redis_client
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from upsert_kits import TasksOfUpsertsHere, UpsertKit
 
 import onceward as ow
 from onceward.engine import task_job
@@ -24,69 +24,33 @@ from onceward.ids import pipeline_id
 from onceward.ledger.chain import Ledger
 from onceward.sinks.write_ahead.redis_writer import TOMBSTONES
 from onceward.testing import LocalRedis
-from onceward.testing.sink_contract import FIRST, SECOND, Died, Process, TwoPhaseContract, TwoPhaseKit, run_batch
+from onceward.testing.sink_contract import FIRST, SECOND, Died, Process, TwoPhaseContract, run_batch
 from tasks_here import ArrowFrame, TasksHere
 
 
-class RedisKit(TwoPhaseKit):
-    """Rows under keys by lot, so that one that is written under two attempts shows twice."""
+class RedisKit(UpsertKit):
+    """Hashes below a prefix of their own."""
 
     def __init__(self, spark: Any, redis: LocalRedis, folder: Path, ledger: Ledger, **settings: Any) -> None:
-        self.name = f"contract-{uuid.uuid4().hex[:10]}"
-        self.prefix = f"{self.name}:"
-        self.settings = {
-            "key": "id", "url": redis.url, "prefix": self.prefix, "pipeline_id": self.name, "ledger": ledger,
-            "store": folder / "store", "chunk_rows": 2, "commit_timeout_s": 5.0, **settings,
-        }  # fmt: skip
+        name = f"contract-{uuid.uuid4().hex[:10]}"
+        self.prefix = f"{name}:"
         self.client = redis_client.Redis.from_url(redis.url, decode_responses=True)
-        super().__init__(spark, lambda: ow.UpsertSink(**self.settings), self._visible)
-
-    def _visible(self) -> Counter[str]:
-        return Counter(row["value"] for row in self.rows().values())
+        super().__init__(spark, name, folder, ledger, **{"url": redis.url, "prefix": self.prefix, **settings})
 
     def rows(self) -> dict[str, dict[str, str]]:
-        """What a reader finds, by key, without the versions."""
         found = {key: self.client.hgetall(key) for key in self.client.scan_iter(f"{self.prefix}*")}
         return {
             key.removeprefix(self.prefix): {name: value for name, value in row.items() if name != "_version"}
             for key, row in found.items()
         }
 
-    def frame(self, values: Sequence[str], tasks: int = 2) -> Any:
-        rows = [(uuid.uuid4().hex, value) for value in values]
-        return self._spark.createDataFrame(rows, "id string, value string").repartition(tasks)
-
     def close(self) -> None:
         super().close()
         self.client.close()
 
 
-class RedisKitHere(RedisKit):
-    """Tasks run here, one after the other."""
-
-    def frame(self, values: Sequence[str], tasks: int = 2) -> ArrowFrame:
-        return self.of(id=[uuid.uuid4().hex for _ in values], value=values, tasks=tasks)
-
-    def failing(self, values: Sequence[str]) -> ArrowFrame:
-        return replace(self.frame(values), error=ValueError("this plan hurts"))
-
-    def of(self, tasks: int = 1, **columns: Any) -> ArrowFrame:
-        """In the order in which they are given."""
-        texts = {name: pa.array(column, pa.string()) for name, column in columns.items() if name != "version"}
-        counted = {"version": pa.array(columns["version"], pa.int64())} if "version" in columns else {}
-        return ArrowFrame(pa.table({**texts, **counted}), tasks=tasks)
-
-    def write(self, process: Process | None = None, **columns: Any) -> Process:
-        """One batch of these rows, decided and written."""
-        process = process or Process(self).open()
-        process.stage(self.of(**columns))
-        process.attempt.commit()
-        process.newest = process.attempt.record
-        return process.finish()
-
-    def with_another_ledger(self, folder: Path) -> None:
-        """Which begins anew, and its versions with it. The store is another one, too, and has nothing of the first."""
-        self.settings |= {"ledger": ow.FolderLedger(folder / "another"), "store": folder / "another-store"}
+class RedisKitHere(TasksOfUpsertsHere, RedisKit):
+    """Tasks run here."""
 
     def tombstones(self) -> list[str]:
         return sorted(key.rpartition(":")[2] for key in self.client.scan_iter(f"{TOMBSTONES}{self.prefix}*"))
@@ -601,7 +565,7 @@ def test_a_script_that_the_server_has_forgotten_is_sent_again(here: RedisKitHere
 
 def test_the_rights_that_the_page_names_suffice(here: RedisKitHere):
     page = (Path(__file__).resolve().parents[2] / "docs" / "upsert.md").read_text()
-    rights = page.partition("\n## Rights\n")[2].partition("\n## ")[0]
+    rights = page.partition("\n## Rights in Redis\n")[2].partition("\n## ")[0]
     commands = [f"+{name.lower().replace(' ', '|')}" for name in re.findall(r"`([A-Z ]+)`", rights)]
     assert "+evalsha" in commands
     user = f"user-{uuid.uuid4().hex[:10]}"

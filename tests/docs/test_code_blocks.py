@@ -21,6 +21,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import urllib3
 from confluent_kafka import Producer
 from redis import Redis
 
@@ -29,7 +30,15 @@ import onceward
 from http_target import HttpTarget
 from markdown_pages import ROOT, Block
 from mysql_client import sql_at
-from onceward.testing import LocalKafka, LocalMySQL, LocalPostgres, LocalRedis, exactly_once, read_topic
+from onceward.testing import (
+    LocalKafka,
+    LocalMySQL,
+    LocalOpenSearch,
+    LocalPostgres,
+    LocalRedis,
+    exactly_once,
+    read_topic,
+)
 from running_jobs import running
 
 TOPICS = ("people", "people-clean", "people-traced", "people-rejected", "people-small", "people-large")
@@ -242,16 +251,22 @@ def test_the_write_ahead_page_runs(reader: Reader):
     assert sorted(row["name"] for _, rows in kept for row in rows) == sorted(reader.fed)
 
 
-def test_the_upsert_page_runs(reader: Reader, local_redis: LocalRedis):
+def test_the_upsert_page_runs(reader: Reader, local_redis: LocalRedis, opensearch: LocalOpenSearch):
     with closing(Redis.from_url(local_redis.url, decode_responses=True)) as redis:
         for block in markdown.blocks(ROOT / "docs" / "upsert.md"):
             if block.language == "python":
                 text = block.text.replace("redis://:secret@redis:6379/0", local_redis.url)
+                text = text.replace("https://writer:secret@opensearch:9200", opensearch.url)
+                text = text.replace('index="customers"', f'index="{reader.own("customers")}"')
                 for prefix in ("customer:", "current:"):
                     text = text.replace(f'"{prefix}"', f'"{reader.own(prefix)}:"')
                 reader.run(block, text)
         names = {redis.hget(key, "name") for key in redis.scan_iter(f"{reader.own('customer:')}:*")}
         current = {redis.hget(key, "name") for key in redis.scan_iter(f"{reader.own('current:')}:*")}
+    found = f"{opensearch.url}/{reader.own('customers')}"
+    urllib3.request("POST", f"{found}/_refresh", timeout=60)
+    hits = urllib3.request("GET", f"{found}/_search?size=1000", timeout=60).json()["hits"]["hits"]
+    assert {hit["_source"]["name"] for hit in hits} == set(reader.fed)
     assert names == set(reader.fed)
     assert current == {name for name in reader.fed if len(name) <= 8}
     by_hand = reader.names["database"].execute("SELECT name FROM customers").fetchall()

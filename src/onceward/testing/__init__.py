@@ -3,7 +3,8 @@
 :class:`LocalKafka` starts an Apache Kafka for the length of a test; with pytest the fixture ``local_kafka`` is there
 as soon as Onceward is installed (:mod:`onceward.testing.pytest_plugin`). :class:`LocalPostgres` is a real PostgreSQL,
 :class:`LocalMySQL` a real MySQL or MariaDB,
-:class:`LocalRedis` a real Redis (fixture ``local_redis``), :class:`LocalS3` a real S3 store.
+:class:`LocalRedis` a real Redis (fixture ``local_redis``), :class:`LocalOpenSearch` a real OpenSearch,
+:class:`LocalS3` a real S3 store.
 :mod:`onceward.testing.sink_contract` is the suite for a sink of your own. :func:`arm_from_environment` lets a test kill
 a job at an exact step (:mod:`onceward.testing.faults`); :class:`KafkaProxy` (``LocalKafka(proxied=True)``) loses,
 delays and holds single requests between clients and brokers. :func:`read_topic` and :func:`exactly_once` tell the
@@ -14,6 +15,7 @@ from onceward.testing.faults import arm_from_environment, fired_faults
 from onceward.testing.kafka_node import KafkaNode
 from onceward.testing.local_kafka import LocalKafka
 from onceward.testing.local_mysql import LocalMySQL
+from onceward.testing.local_opensearch import LocalOpenSearch
 from onceward.testing.local_postgres import LocalPostgres
 from onceward.testing.local_redis import LocalRedis
 from onceward.testing.local_s3 import LocalS3, s3a_jars
@@ -26,6 +28,7 @@ __all__ = [
     "KafkaProxy",
     "LocalKafka",
     "LocalMySQL",
+    "LocalOpenSearch",
     "LocalPostgres",
     "LocalRedis",
     "LocalS3",

@@ -18,10 +18,12 @@ _USUAL_EPHEMERAL_START = 32_768  # Linux's default; macOS and BSD begin higher
 _ATTEMPTS = 200
 
 
-def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+def free_ports(count: int, host: str = "127.0.0.1", within: range | None = None) -> list[int]:
     """``count`` different ports that could be bound on ``host`` a moment ago.
 
     Another process may still take one before it is used: the caller must be ready for a bind failure.
+
+    :param within: for a server that listens nowhere else. None: below the ephemeral range.
     """
     highest = min(_ephemeral_start(), _USUAL_EPHEMERAL_START) - 1
     chooser = random.SystemRandom()  # not the shared generator: tests that seed it would all draw the same ports
@@ -29,7 +31,10 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     for _ in range(_ATTEMPTS):
         if len(ports) == count:
             return ports
-        candidate = chooser.randint(_LOWEST_PORT, highest) if highest > _LOWEST_PORT + 1_000 else 0
+        if within is not None:
+            candidate = chooser.choice(within)
+        else:
+            candidate = chooser.randint(_LOWEST_PORT, highest) if highest > _LOWEST_PORT + 1_000 else 0
         port = _try_bind(host, candidate)
         if port is not None and port not in ports:
             ports.append(port)

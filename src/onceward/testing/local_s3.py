@@ -17,15 +17,13 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import urllib.error
-import urllib.request
-from contextlib import suppress
 from pathlib import Path
 
 from onceward.errors import ConfigurationError
 from onceward.spark.jars import resolve
 from onceward.testing.free_ports import free_ports
 from onceward.testing.guarded_server import GuardedServer
+from onceward.testing.http_status import status_of
 from onceward.testing.local_server import LocalServer
 
 _HADOOP, _SDK = "3.4.1", "2.24.5"  # of Spark 4.0; Hadoop names 2.24.6, of which the SDK's modules are all but the same
@@ -156,24 +154,11 @@ class LocalS3(LocalServer):
         each other one by one."""
         filer = f"http://127.0.0.1:{self._ports['filer']}"
         return (
-            _answers(f"{self.endpoint}/healthz") == 200
-            and _answers(f"{filer}/buckets/{self.bucket}/", method="POST") in (201, 409)
-            and _answers(f"{filer}/ready", method="PUT", data=bytes(10_000)) == 201
-            and _answers(f"{filer}/ready") == 200
+            status_of(f"{self.endpoint}/healthz") == 200
+            and status_of(f"{filer}/buckets/{self.bucket}/", method="POST") in (201, 409)
+            and status_of(f"{filer}/ready", method="PUT", data=bytes(10_000)) == 201
+            and status_of(f"{filer}/ready") == 200
         )
-
-
-def _answers(url: str, method: str = "GET", data: bytes | None = None) -> int:
-    """The status of an answer; 0: there is none."""
-    asked = urllib.request.Request(url, method=method, data=data)  # noqa: S310 — ours
-    with suppress(OSError):
-        try:
-            with urllib.request.urlopen(asked, timeout=5) as answer:  # noqa: S310
-                return int(answer.status)
-        except urllib.error.HTTPError as refused:
-            with refused:
-                return refused.code
-    return 0
 
 
 def _program() -> str:

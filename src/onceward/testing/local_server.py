@@ -1,6 +1,5 @@
 """One server for the length of a ``with`` block, in a folder of its own, on a free port of 127.0.0.1. The base of
-:class:`~onceward.testing.local_postgres.LocalPostgres`, :class:`~onceward.testing.local_mysql.LocalMySQL` and
-:class:`~onceward.testing.local_redis.LocalRedis`.
+:class:`~onceward.testing.local_postgres.LocalPostgres` and the other databases, stores and indices for tests.
 
 It is gone with the block, or with the process that made it, however that ends; it may be killed and started again on
 the same port and data.
@@ -41,6 +40,8 @@ class LocalServer(ABC):
     start_seconds: ClassVar[int] = 120
     for_another_user: ClassVar[bool] = False
     """It may run as somebody else, who has to reach its folder."""
+    ports: ClassVar[range | None] = None
+    """Where it can listen; None: anywhere."""
 
     def __init__(self, settings: dict[str, str] | None = None) -> None:
         self._settings = settings or {}
@@ -61,7 +62,7 @@ class LocalServer(ABC):
             if self.for_another_user:
                 self.folder.chmod(0o755)
             self._make()
-            self.port = free_ports(1)[0]
+            self.port = free_ports(1, within=self.ports)[0]
             self.start()
         except BaseException:
             self.__exit__(None, None, None)

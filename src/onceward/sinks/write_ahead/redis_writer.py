@@ -14,25 +14,29 @@ eviction) is lost here, too: the ledger has counted it.
 
 from __future__ import annotations
 
-import base64
-import datetime
-import json
 import logging
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from onceward.errors import ConfigurationError, DeliveryRefused
-from onceward.sinks.write_ahead.upserts import MOVE, PLACE_LENGTH, USERS_LENGTH, VERSION_LENGTH, Upsert
+from onceward.errors import ConfigurationError
+from onceward.sinks.write_ahead.row_values import text
+from onceward.sinks.write_ahead.upsert_writer import UpsertWriter
+from onceward.sinks.write_ahead.upserts import (
+    MOVE,
+    PLACE_LENGTH,
+    USERS_LENGTH,
+    VERSION_FIELD,
+    VERSION_LENGTH,
+    Upsert,
+    refused,
+)
 
 if TYPE_CHECKING:
     import redis
 
 log = logging.getLogger(__name__)
 
-VERSION_FIELD = "_version"
 TOMBSTONES = "onceward:deleted:"
 _TIMEOUT_SECONDS = 30.0
 
@@ -81,14 +85,15 @@ return {{'written', ''}}
 
 
 @dataclass
-class RedisWriter:
-    """Called with what is to be written, as often as it takes.
+class RedisWriter(UpsertWriter):
+    """Of one server, under one prefix.
 
     :param url: as ``redis.Redis.from_url`` takes it.
     :param prefix: of all keys.
     :param tombstone_s: how long the version of a deleted row is kept.
     """
 
+    reserved: ClassVar[frozenset[str]] = frozenset({VERSION_FIELD})
     url: str = field(repr=False)
     prefix: str
     tombstone_s: int
@@ -96,8 +101,6 @@ class RedisWriter:
     _script: str = field(default="", init=False, repr=False, compare=False)
 
     def __call__(self, upserts: Iterable[Upsert]) -> None:
-        """:raises DeliveryRefused: keys that cannot be written, ever; the others are written.
-        :raises Exception: the client's, when the server does not answer or refuses; some may be written."""
         upserts = list(upserts)
         if not upserts:
             return
@@ -115,7 +118,6 @@ class RedisWriter:
         self._must_be_written(upserts, answers)
 
     def close(self) -> None:
-        """Give back connections; the next call opens them again."""
         client, self._client, self._script = self._client, None, ""
         if client is not None:
             client.close()
@@ -128,11 +130,7 @@ class RedisWriter:
             key = self.prefix + upsert.key
             if word == "refused":
                 upsert._replace(key=key).replaces(more)  # raises
-            raise DeliveryRefused(
-                f"key {key!r} cannot be written: {_WHY.get(word, word).format(more)}",
-                next_step=MOVE,
-                details={"key": key},
-            )
+            raise refused(key, _WHY.get(word, word).format(more), MOVE)
 
     def _connected(self) -> redis.Redis:
         library = client_library()
@@ -167,34 +165,6 @@ def fields(row: Any) -> list[str | bytes]:
         if row is None
         else [part for name, value in row.items() if value is not None for part in (name, text(value))]
     )
-
-
-def text(value: Any) -> str | bytes:
-    """As the page says (docs/upsert.md)."""
-    if isinstance(value, (str, bytes)):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Decimal):
-        return format(value, "f")
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
-    if isinstance(value, (list, dict)):
-        return json.dumps(_within(value), ensure_ascii=False, separators=(",", ":"))
-    return str(value)
-
-
-def _within(value: Any) -> Any:
-    """Of what is nested, what JSON has; bytes as Spark's ``to_json`` has them, in Base64, and all else as its text.
-    JSON's numbers are read as doubles by many, in which a decimal is another one."""
-    if isinstance(value, dict):
-        return {name: _within(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_within(part) for part in value]
-    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    said = text(value)
-    return base64.b64encode(said).decode() if isinstance(said, bytes) else said
 
 
 def client_library() -> Any:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from pyspark.sql import DataFrame
 
@@ -14,22 +13,21 @@ from onceward.engine.policy import whole_number
 from onceward.engine.target import Write
 from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import Task
-from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions
+from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ledger.admission import Resume
 from onceward.ledger.chain import Ledger
 from onceward.sinks.write_ahead.chunks import Chunk
-from onceward.sinks.write_ahead.redis_writer import TOMBSTONES, VERSION_FIELD, RedisWriter, client_library
 from onceward.sinks.write_ahead.sink import WriteAheadSink
+from onceward.sinks.write_ahead.upsert_urls import writer_at
+from onceward.sinks.write_ahead.upsert_writer import UpsertWriter
 from onceward.sinks.write_ahead.upserts import CheckedRows, Upsert, UpsertColumns
-
-_OTHER_BYTES = {"charset", "decode_responses", "encoding", "encoding_errors", "errors"}
-"""Words in a URL, of the client library, by which it writes or reads other bytes."""
 
 WriteUpserts = Callable[[list[Upsert]], object]
 
 
 class UpsertSink(WriteAheadSink):
-    """Writes each row under its key, in Redis or by a function of yours, and never an older one over a newer one.
+    """Writes each row under its key, in Redis, in OpenSearch or by a function of yours, and never an older one over a
+    newer one.
 
     A :class:`onceward.WriteAheadSink`: rows are stored, the batch is decided, and then they are written, chunk by
     chunk. Nothing that is not decided is ever written. What is written again after a crash, or late by an older copy of
@@ -41,8 +39,11 @@ class UpsertSink(WriteAheadSink):
 
     :param key: the column, or columns, by which rows are the same: strings or whole numbers, not null.
     :param url: ``redis://user:password@host:port/database``, ``rediss://…`` for TLS: a server that is no cluster. Needs
-        ``onceward[redis]``. Each row is a hash ``<prefix><key>``, a field a column, and ``_version``.
+        ``onceward[redis]``. Each row is a hash ``<prefix><key>``, a field a column, and ``_version``. Or
+        ``https://user:password@host:port`` (``http://…``) of OpenSearch or Elasticsearch, which needs
+        ``onceward[opensearch]``: each row is a document whose ``_id`` is the key, with an external version.
     :param prefix: of the keys in Redis, such as ``"customer:"``.
+    :param index: in OpenSearch: its name, or that of an alias.
     :param write: instead of ``url``: called as ``deliver`` of a write-ahead sink, with a list of ``ow.Upsert``, one a
         key. It owes what Redis does here: it keeps the mark of each write, also of what is deleted, and writes what
         :meth:`ow.Upsert.replaces` says, both in one step.
@@ -50,11 +51,13 @@ class UpsertSink(WriteAheadSink):
         the larger one stays, whatever comes first. None: what is decided later is newer, as it is of equal ones.
     :param op_column: a column that says what a row is: ``c``, ``r``, ``u``, ``insert``, ``update``, ``upsert``; or
         ``d``, ``delete``. It is not written. None: nothing is deleted.
-    :param tombstone_s: how long the version of what is deleted is kept in Redis, in seconds. A write that comes later
-        than that from an older copy would be taken for a new row.
+    :param tombstone_s: how long the version of what is deleted is kept, in seconds. A write that comes later than that
+        from an older copy would be taken for a new row. In OpenSearch it becomes the index's ``gc_deletes``, where that
+        is less, and a restart of the server may forget versions sooner.
 
-    ``key``, ``version``, ``op_column`` and ``prefix`` are in the ledger with each batch: a batch that is decided is not
-    written by others. The other parameters, and what is raised, are those of :class:`onceward.WriteAheadSink`.
+    ``key``, ``version``, ``op_column``, ``prefix`` and ``index`` are in the ledger with each batch: a batch that is
+    decided is not written by others. The other parameters, and what is raised, are those of
+    :class:`onceward.WriteAheadSink`.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class UpsertSink(WriteAheadSink):
         store: str | os.PathLike[str],
         url: str | None = None,
         prefix: str | None = None,
+        index: str | None = None,
         write: WriteUpserts | None = None,
         version: str | None = None,
         op_column: str | None = None,
@@ -77,17 +81,24 @@ class UpsertSink(WriteAheadSink):
         commit_timeout_s: float = 60.0,
     ) -> None:
         whole_number("tombstone_s", tombstone_s, 1)
-        columns = UpsertColumns(pipeline_id, _names(key), version, op_column)
         if (url is None) == (write is None):
             raise ContradictoryOptions("an upsert sink writes to one place", next_step="pass either url= or write=")
         if write is None:
-            write = _redis_writer(url, prefix, tombstone_s)
+            write = writer_at(
+                url, prefix=prefix, index=index, tombstone_s=tombstone_s, by_column=version is not None,
+                deletes=op_column is not None,
+            )  # fmt: skip
         elif prefix is not None:
             raise ContradictoryOptions("prefix= is for keys in Redis", next_step="leave it out, or pass url=")
+        elif index is not None:
+            raise ContradictoryOptions("index= is for OpenSearch", next_step="leave it out, or pass url=")
         if not callable(write):
             raise ConfigurationError(
                 f"write={write!r} cannot be called", next_step="pass a function that takes a list of ow.Upsert"
             )
+        columns = UpsertColumns(pipeline_id, _names(key), version, op_column)
+        if isinstance(write, UpsertWriter):
+            columns = replace(columns, reserved=write.reserved, key_bytes=write.key_bytes)
         super().__init__(
             deliver=_UpsertChunk(columns, write),
             pipeline_id=pipeline_id,
@@ -100,8 +111,8 @@ class UpsertSink(WriteAheadSink):
             commit_timeout_s=commit_timeout_s,
         )
         self.columns = columns
-        self._prefix = prefix
-        self.writes_to = (url, prefix) if url is not None else write
+        self._prefix, self._index = prefix, index
+        self.writes_to = (url, prefix or index) if url is not None else write
 
     def begin(self, task: Task) -> TaskWriter:
         """In a task: what can never be written is refused before the decision."""
@@ -109,17 +120,12 @@ class UpsertSink(WriteAheadSink):
 
     def _what_rows_become(self) -> dict[str, Any]:
         columns = self.columns
-        return {
-            "key": list(columns.key), "version": columns.version, "op_column": columns.op, "prefix": self._prefix,
-        }  # fmt: skip
+        place = {"prefix": self._prefix} if self._index is None else {"index": self._index}
+        return {"key": list(columns.key), "version": columns.version, "op_column": columns.op, **place}
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         write = super()._checked(frame, where)
         self.columns.check(frame.schema)
-        if VERSION_FIELD in frame.columns:
-            raise BadColumn(
-                f"the frame has a column {VERSION_FIELD!r}, which is the sink's own", next_step="give it another name"
-            )
         return write
 
     def __getstate__(self) -> dict[str, Any]:
@@ -137,35 +143,8 @@ class _UpsertChunk:
         return self.write(self.columns.upserts(chunk))
 
     def close(self) -> None:
-        if isinstance(self.write, RedisWriter):
+        if isinstance(self.write, UpsertWriter):
             self.write.close()
-
-
-def _redis_writer(url: Any, prefix: Any, tombstone_s: int) -> RedisWriter:
-    """No error repeats the URL: it may hold a password."""
-    if not isinstance(url, str) or not url.startswith(("redis://", "rediss://", "unix://")):
-        raise ConfigurationError(
-            "UpsertSink(url=…) is no address of a Redis server",
-            next_step="pass redis://user:password@host:port/database, or write= for another target",
-        )
-    if not isinstance(prefix, str) or not prefix or prefix.startswith(TOMBSTONES):
-        raise ConfigurationError(
-            f"prefix={prefix!r} does not set this sink's keys apart",
-            next_step='pass what all of them begin with, such as prefix="customer:"',
-        )
-    try:
-        client_library().Redis.from_url(url)
-    except ValueError:
-        raise ConfigurationError(
-            "UpsertSink(url=…) cannot be read as an address", next_step="write special characters as %25 and the like"
-        ) from None
-    if words := sorted(_OTHER_BYTES & set(parse_qs(urlsplit(url).query, keep_blank_values=True))):
-        raise ConfigurationError(
-            f"UpsertSink(url=…) has {', '.join(words)} in it: keys, values and versions would be others than the sink "
-            "has said",
-            next_step="leave that out of the URL: texts are written in UTF-8",
-        )
-    return RedisWriter(url, prefix, tombstone_s)
 
 
 def _names(key: str | Sequence[str]) -> tuple[str, ...]:

@@ -48,6 +48,9 @@ PLACE_LENGTH = USERS_LENGTH + 1 + 12
 """Of this part and the batch's sequence."""
 VERSION_LENGTH = PLACE_LENGTH + 1 + 12
 
+VERSION_FIELD = "_version"
+"""Where Redis keeps the mark; and what OpenSearch calls its version."""
+
 _MARK = re.compile(rf"(?P<version>[0-9.]{{{VERSION_LENGTH}}}) (?P<attempt>\S+) (?P<counted_by>.+)", re.DOTALL)
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 
@@ -93,25 +96,28 @@ class Upsert(NamedTuple):
             return version < self.version
         place, ours = version[:PLACE_LENGTH], self.version[:PLACE_LENGTH]
         if place > ours:
-            raise self._refused(f"it has a newer version ({version}) than the ledger can have given out", _RESTORE)
+            raise self._refused(f"it has a newer version ({version}) than the ledger can have given out", RESTORE)
         if place == ours and attempt != self.attempt:
             raise self._refused(
                 f"another batch ({attempt}) has written it at this one's place in the ledger ({self.attempt})",
-                _RESTORE,
+                RESTORE,
             )
         return version <= self.version
 
     def _refused(self, why: str, next_step: str) -> DeliveryRefused:
-        return DeliveryRefused(
-            f"key {self.key!r} cannot be written: {why}", next_step=next_step, details={"key": self.key}
-        )
+        return refused(self.key, why, next_step)
+
+
+def refused(key: str, why: str, next_step: str) -> DeliveryRefused:
+    """The row of ``key`` can never be written as it is."""
+    return DeliveryRefused(f"key {key!r} cannot be written: {why}", next_step=next_step, details={"key": key})
 
 
 MOVE = (
     "delete what is stored under such keys, and start the query again: it begins with this chunk; or begin anew under "
-    "another pipeline_id, in a place of its own (in Redis: prefix=)"
+    "another pipeline_id, in a place of its own (in Redis: prefix=; in OpenSearch: index=)"
 )
-_RESTORE = f"restore the ledger, if it was lost, replaced, or restored from an older copy; or {MOVE}"
+RESTORE = f"restore the ledger, if it was lost, replaced, or restored from an older copy; or {MOVE}"
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,10 @@ class UpsertColumns:
     key: tuple[str, ...]
     version: str | None
     op: str | None
+    reserved: frozenset[str] = frozenset({VERSION_FIELD})
+    """What no column may be called."""
+    key_bytes: int | None = None
+    """As many as the target takes, and then none that is empty. None: any."""
 
     def check(self, schema: StructType) -> None:
         """:raises BadColumn: a frame with ``schema`` has not got them, in types that can be used."""
@@ -131,6 +141,11 @@ class UpsertColumns:
             self._must_be(schema, "version", self.version, (*_INTEGERS, TimestampType))
         if self.op is not None:
             self._must_be(schema, "op_column", self.op, (StringType,))
+        if own := sorted(self.reserved & set(schema.names)):
+            raise BadColumn(
+                f"the frame has a column {own[0]!r}, which is the sink's own, or the server's",
+                next_step="give it another name",
+            )
 
     def _must_be(self, schema: StructType, setting: str, name: str, kinds: tuple[type[DataType], ...]) -> None:
         found = next((field for field in schema.fields if field.name == name), None)
@@ -151,6 +166,8 @@ class UpsertColumns:
         for name in self.key:
             if rows.column(name).null_count:
                 raise _row_refused(f"a row has no value in column {name!r}, which is part of its key")
+        if self.key_bytes is not None:
+            self._must_fit(rows, self.key_bytes)
         if self.version is not None:
             counted = _counted(rows.column(self.version))
             if counted.null_count or pc.any(pc.less(counted, 0)).as_py():
@@ -163,6 +180,12 @@ class UpsertColumns:
                 )
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
             _must_come_out(name, column)
+
+    def _must_fit(self, rows: pa.RecordBatch, key_bytes: int) -> None:
+        for values in zip(*(_must_come_out(name, rows.column(name)) for name in self.key), strict=True):
+            key = self.key_of(values)
+            if not 0 < len(key.encode()) <= key_bytes:
+                raise _row_refused(f"a row has a key of 0, or more than {key_bytes}, bytes: {key[:100]!r}")
 
     def upserts(self, chunk: Chunk) -> list[Upsert]:
         """Of each key in ``chunk`` the last write, in the order of the rows."""
@@ -219,10 +242,10 @@ def _values(column: pa.Array) -> list[Any]:
     return found
 
 
-def _must_come_out(name: str, column: pa.Array) -> None:
+def _must_come_out(name: str, column: pa.Array) -> list[Any]:
     """By doing it: 0.3 µs a value, in a task."""
     try:
-        _values(column)
+        return _values(column)
     except (ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError) as error:
         raise RowRefused(
             f"a row has a value in column {name!r} that Python cannot hold: {type(error).__name__}: {error}",

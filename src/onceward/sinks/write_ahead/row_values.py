@@ -1,0 +1,43 @@
+"""How a value of a row is written, as text or as JSON: what docs/upsert.md has in its table. Values only."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import math
+from decimal import Decimal
+from typing import Any
+
+
+def text(value: Any) -> str | bytes:
+    """By itself: a field of a hash in Redis."""
+    if isinstance(value, (str, bytes)):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, (list, dict)):
+        return as_json(value)
+    return str(value)
+
+
+def as_json(value: Any) -> str:
+    """On one line, without spaces."""
+    return json.dumps(_within(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _within(value: Any) -> Any:
+    """Of what is nested, what JSON has; bytes as Spark's ``to_json`` has them, in Base64, and all else as its text.
+    JSON's numbers are read as doubles by many, in which a decimal is another one."""
+    if isinstance(value, dict):
+        return {name: _within(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_within(part) for part in value]
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    said = text(value)
+    return base64.b64encode(said).decode() if isinstance(said, bytes) else said

@@ -1,0 +1,432 @@
+"""The contract over an upsert sink that writes to a real OpenSearch; and what versions and deletes mean there."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import urllib3
+from pyspark.sql.types import StringType, StructField, StructType
+from upsert_kits import TasksOfUpsertsHere, UpsertKit
+
+import onceward as ow
+from onceward.engine import task_job
+from onceward.errors import BadColumn, ConfigurationError, DeliveryRefused, Fenced, RowRefused, Unfinished
+from onceward.ledger.chain import Ledger
+from onceward.sinks.write_ahead import opensearch_writer
+from onceward.testing import LocalOpenSearch
+from onceward.testing.sink_contract import Died, Process, TwoPhaseContract
+from tasks_here import ArrowFrame, TasksHere
+
+
+class OpenSearchKit(UpsertKit):
+    """Documents in an index of their own, which is gone afterwards: a node has room for a thousand."""
+
+    def __init__(self, spark: Any, server: LocalOpenSearch, folder: Path, ledger: Ledger, **settings: Any) -> None:
+        name = f"contract-{uuid.uuid4().hex[:10]}"
+        self.url = server.url
+        self.index = name
+        super().__init__(spark, name, folder, ledger, **{"url": server.url, "index": name, **settings})
+
+    def asked(self, method: str, path: str, body: Any = None) -> Any:
+        return urllib3.request(method, f"{self.url}/{path}", json=body, retries=False, timeout=60).json()
+
+    def make(self, **settings: Any) -> None:
+        """The index, instead of the server, or of the sink."""
+        assert self.asked("PUT", self.index, settings)["acknowledged"]
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        self.asked("POST", f"{self.index}/_refresh?ignore_unavailable=true")
+        found = self.asked("GET", f"{self.index}/_search?ignore_unavailable=true&size=10000")
+        return {hit["_id"]: hit["_source"] for hit in found["hits"]["hits"]}
+
+    def close(self) -> None:
+        super().close()
+        self.asked("DELETE", f"{self.index}?ignore_unavailable=true")
+
+
+class OpenSearchKitHere(TasksOfUpsertsHere, OpenSearchKit):
+    """Tasks run here."""
+
+
+@pytest.mark.once_more
+class TestOnSpark(TwoPhaseContract):
+    @pytest.fixture
+    def kit(self, spark: Any, opensearch: LocalOpenSearch, tmp_path: Path) -> OpenSearchKit:
+        kit = OpenSearchKit(spark, opensearch, tmp_path, ow.FolderLedger(tmp_path / "ledger"))
+        kit.make()  # which takes seconds on a machine that has much to do
+        return kit
+
+
+@pytest.mark.once_more
+class TestInThisProcess(TwoPhaseContract):
+    @pytest.fixture
+    def kit(self, opensearch: LocalOpenSearch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenSearchKit:
+        monkeypatch.setattr(task_job, "run", TasksHere().run)
+        kit = OpenSearchKitHere(None, opensearch, tmp_path, ow.FolderLedger(tmp_path / "ledger"))
+        kit.make()
+        return kit
+
+
+@pytest.fixture
+def here(opensearch: LocalOpenSearch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenSearchKitHere]:
+    monkeypatch.setattr(task_job, "run", TasksHere().run)
+    kit = OpenSearchKitHere(None, opensearch, tmp_path, ow.FolderLedger(tmp_path / "ledger"), commit_timeout_s=30.0)
+    yield kit
+    kit.close()
+
+
+# what a row becomes
+
+
+def test_of_a_key_that_comes_twice_in_a_chunk_the_last_row_stays(here: OpenSearchKitHere):
+    here.settings["chunk_rows"] = 10
+    process = here.write(id=["a", "b", "a"], value=["1", "2", "3"])
+    assert here.rows() == {"a": {"id": "a", "value": "3"}, "b": {"id": "b", "value": "2"}}
+    here.write(process, id=["b", "b"], value=["4", None])
+    assert here.rows()["b"] == {"id": "b"}, "a row is replaced whole, and null is no field"
+
+
+def test_values_are_written_as_json(here: OpenSearchKitHere):
+    columns = {
+        "id": pa.array([7], pa.int64()),
+        "on": [True],
+        "half": [0.5],
+        "far": [float("inf")],
+        "price": pa.array(["1.50"]).cast(pa.decimal128(10, 2)),
+        "raw": [b"\xff\x00"],
+        "day": pa.array([0], pa.int32()).cast(pa.date32()),
+        "at": pa.array([1_500_000], pa.timestamp("us", "UTC")),
+        "parts": pa.array([[{"x": 1, "y": None}]], pa.list_(pa.struct([("x", pa.int32()), ("y", pa.int32())]))),
+        "map": pa.array([[("é\n", [1])]], pa.map_(pa.string(), pa.list_(pa.int32()))),
+        "big": pa.array([2**63 - 1], pa.int64()),
+        "nothing": pa.array([None], pa.string()),
+    }
+    here.write_frame(None, ArrowFrame(pa.table(columns), tasks=1))
+    assert here.rows() == {
+        "7": {
+            "id": 7, "on": True, "half": 0.5, "far": "inf", "price": "1.50", "raw": "/wA=", "day": "1970-01-01",
+            "at": "1970-01-01T00:00:01.500000+00:00", "parts": [{"x": 1, "y": None}], "map": {"é\n": [1]},
+            "big": 2**63 - 1,
+        }
+    }  # fmt: skip
+
+
+def test_a_chunk_is_sent_in_requests_that_a_server_takes(here: OpenSearchKitHere, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(opensearch_writer, "_REQUEST_BYTES", 200)
+    here.settings["chunk_rows"] = 100
+    here.write(id=[str(number) for number in range(20)], value=["é" * number * 10 for number in range(20)])
+    assert here.values() == {str(number): "é" * number * 10 for number in range(20)}
+
+
+# versions
+
+
+def standing_still(here: OpenSearchKitHere, meanwhile: Any, **late: Any) -> None:
+    """An older copy stops within its delivery, its heir writes that chunk, and ``meanwhile`` more; then it goes on."""
+    old = Process(here).open()
+    deliver = old.target.deliver  # type: ignore[attr-defined]
+
+    def after_its_heir(chunk: ow.Chunk) -> object:
+        meanwhile(Process(here).open())
+        return deliver(chunk)
+
+    old.target.deliver = after_its_heir  # type: ignore[attr-defined]
+    with pytest.raises(Fenced):
+        here.write(old, **late)
+
+
+@pytest.mark.fault("upsert-late-write")
+@pytest.mark.parametrize("version", [None, "version"])
+def test_a_late_write_of_an_older_copy_changes_nothing(here: OpenSearchKitHere, version: str | None):
+    here.settings["version"] = version
+    standing_still(
+        here,
+        lambda heir: here.write(heir, id=["a", "b"], value=["new", "new"], version=[8, 8]),
+        id=["a", "b", "c"], value=["old", "old", "old"], version=[7, 7, 7],
+    )  # fmt: skip
+    assert here.values() == {"a": "new", "b": "new", "c": "old"}
+
+
+@pytest.mark.fault("upsert-late-write")
+@pytest.mark.parametrize("version", [None, "version"])
+def test_a_late_write_of_an_older_copy_does_not_bring_back_what_is_deleted(
+    here: OpenSearchKitHere, version: str | None
+):
+    here.settings |= {"op_column": "op", "version": version}
+    standing_still(
+        here,
+        lambda heir: here.write(heir, id=["a"], value=[None], op=["d"], version=[8]),
+        id=["a"], value=["old"], op=["c"], version=[7],
+    )  # fmt: skip
+    assert here.rows() == {}
+
+
+def test_where_the_users_versions_are_equal_the_last_to_come_stays(here: OpenSearchKitHere):
+    """As the page says: also one of an older copy."""
+    here.settings["version"] = "version"
+    standing_still(
+        here,
+        lambda heir: here.write(heir, id=["a"], value=["new"], version=[7]),
+        id=["a"], value=["old"], version=[7],
+    )  # fmt: skip
+    assert here.values() == {"a": "old"}
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_what_is_written_again_after_a_death_changes_nothing(here: OpenSearchKitHere, moment: str):
+    process = Process(here).open()
+    deliver = process.target.deliver  # type: ignore[attr-defined]
+
+    def dying(chunk: ow.Chunk) -> None:
+        if chunk.number == 1:
+            if moment == "after":
+                deliver(chunk)
+            raise Died
+        deliver(chunk)
+
+    process.target.deliver = dying  # type: ignore[attr-defined]
+    with pytest.raises(Died):  # a key in two chunks, and twice in one
+        here.write(process, id=["a", "b", "a", "a", "b"], value=["1", "2", "3", "4", "5"])
+    Process(here).open()
+    assert here.values() == {"a": "4", "b": "5"}
+
+
+def test_what_a_later_chunk_of_the_batch_has_written_stands(here: OpenSearchKitHere):
+    """The ledger counts one chunk less than there were (it was restored from a moment before)."""
+    process = Process(here).open()
+    deliver = process.target.deliver  # type: ignore[attr-defined]
+    chunks: list[ow.Chunk] = []
+
+    def keeping(chunk: ow.Chunk) -> object:
+        chunks.append(chunk)
+        return deliver(chunk)
+
+    process.target.deliver = keeping  # type: ignore[attr-defined]
+    here.write(process, id=["a", "b", "a", "c"], value=["1", "2", "3", "4"])
+    for chunk in chunks:
+        deliver(chunk)
+    assert here.values() == {"a": "3", "b": "2", "c": "4"}
+
+
+def test_a_column_can_be_the_version(here: OpenSearchKitHere):
+    here.settings["version"] = "version"
+    big = 2**63 - 1
+    process = here.write(id=["a", "a", "b"], value=["new", "old", "1"], version=[big, big - 1, 9])
+    here.write(process, id=["a", "b"], value=["older", "2"], version=[7, 10])
+    assert here.values() == {"a": "new", "b": "2"}
+    here.write(process, id=["a"], value=["same version, later"], version=[big])
+    assert here.values()["a"] == "same version, later"
+
+
+def test_a_column_of_timestamps_counts_microseconds(here: OpenSearchKitHere):
+    here.settings["version"] = "version"
+    at = pa.array([1_500_000], pa.timestamp("us", "UTC"))
+    here.write_frame(None, ArrowFrame(pa.table({"id": ["a"], "value": ["1"], "version": at}), tasks=1))
+    assert here.asked("GET", f"{here.index}/_doc/a")["_version"] == 1_500_000
+
+
+@pytest.mark.fault("upsert-ledger-lost")
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_ledger_that_begins_anew_is_noticed_where_its_numbers_are_the_smaller_ones(
+    here: OpenSearchKitHere, tmp_path: Path, deleted: bool
+):
+    """Every write would be taken for a late one, and would be counted as delivered."""
+    here.settings["op_column"] = "op"
+    process = here.write(id=["a"], value=["1"], op=["c"])
+    here.write(process, id=["a"], value=["2"], op=["d" if deleted else "c"])
+    here.with_another_ledger(tmp_path)
+    with pytest.raises(DeliveryRefused, match=r"key 'a' .* newer version than the ledger can have given out"):
+        here.write(id=["a"], value=["3"], op=["c"])
+    assert here.values() == ({} if deleted else {"a": "2"})
+
+
+def test_a_document_of_somebody_else_is_replaced(here: OpenSearchKitHere):
+    """Also by the first row of the first batch: its version is larger than any that a server counts by itself."""
+    for number in range(3):
+        here.asked("PUT", f"{here.index}/_doc/a", {"value": f"theirs {number}"})
+    here.write(id=["a"], value=["ours"])
+    assert here.values() == {"a": "ours"}
+
+
+# deletes
+
+
+def gc_deletes(here: OpenSearchKitHere) -> str | None:
+    said: dict[str, str] = here.asked("GET", f"{here.index}/_settings?flat_settings=true")[here.index]["settings"]
+    return said.get("index.gc_deletes")
+
+
+def test_a_delete_leaves_nothing_and_its_version_is_kept(here: OpenSearchKitHere):
+    here.settings |= {"op_column": "op", "version": "version"}
+    process = here.write(id=["a", "b"], value=["1", "1"], op=["c", "insert"], version=[1, 1])
+    here.write(process, id=["a"], value=[None], op=["d"], version=[5])
+    assert list(here.rows()) == ["b"]
+    here.write(process, id=["a"], value=["late"], op=["u"], version=[4])
+    assert list(here.rows()) == ["b"]
+    here.write(process, id=["a"], value=["again"], op=["c"], version=[6])
+    assert here.rows()["a"] == {"id": "a", "value": "again", "version": 6}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(None, "100s"), ("60s", "100s"), ("-1", "100s"), ("99999ms", "100s"), ("1d", "1d")]
+)
+def test_the_index_keeps_versions_of_deletes_for_as_long_as_is_asked(
+    here: OpenSearchKitHere, before: str | None, after: str
+):
+    if before is not None:
+        here.make(settings={"index.gc_deletes": before})
+    here.settings |= {"op_column": "op", "tombstone_s": 100}
+    here.write(id=["a"], value=[None], op=["d"])
+    assert gc_deletes(here) == after
+
+
+def test_without_deletes_the_index_is_left_alone(here: OpenSearchKitHere):
+    here.write(id=["a"], value=["1"])
+    assert gc_deletes(here) is None
+
+
+def test_after_its_time_a_deletes_version_is_forgotten(here: OpenSearchKitHere):
+    """As the page says: what is later than that is taken for new."""
+    here.make(settings={"index.gc_deletes": "1s"})
+    here.settings |= {"op_column": "op", "version": "version", "tombstone_s": 1}
+    process = here.write(id=["a"], value=[None], op=["d"], version=[5])
+    ends = time.monotonic() + 60
+    while not here.rows() and time.monotonic() < ends:
+        time.sleep(0.5)
+        here.write(process, id=["a"], value=["late"], op=["u"], version=[4])  # a refresh comes between, in rows()
+    assert list(here.rows()) == ["a"]
+
+
+# what cannot be written
+
+
+@pytest.mark.fault("upsert-row-unfit")
+def test_a_mapping_conflict_names_the_key_and_the_other_rows_are_written(here: OpenSearchKitHere):
+    here.make(mappings={"properties": {"value": {"type": "integer"}}})
+    here.settings["chunk_rows"] = 10
+    with pytest.raises(DeliveryRefused, match=r"chunk 0 of 1 .*key 'b' .*\[value\].*and 1 more .*'d'") as caught:
+        here.write(id=["a", "b", "c", "d"], value=["1", "not a number", "3", "nor this"])
+    assert caught.value.details["keys"] == ["b", "d"]
+    assert here.values() == {"a": "1", "c": "3"}
+    with pytest.raises(DeliveryRefused, match="key 'b'"):  # nothing is skipped at the next start
+        Process(here).open()
+    here.asked(
+        "PUT", f"{here.index}/_mapping", {"properties": {"value": {"type": "integer", "ignore_malformed": True}}}
+    )
+    Process(here).open()
+    assert here.values()["b"] == "not a number"
+
+
+@pytest.mark.fault("upsert-row-unfit")
+@pytest.mark.parametrize("key", ["", "x" * 513, "é" * 257])
+def test_a_key_that_can_be_no_id_is_refused_before_the_decision(here: OpenSearchKitHere, key: str):
+    with pytest.raises(RowRefused, match="a key of 0, or more than 512, bytes"):
+        here.write(id=[key], value=["1"])
+    assert here.new_target().peek() is None
+
+
+def test_keys_of_any_text_are_told_apart(here: OpenSearchKitHere):
+    keys = ["é" * 256, "a b/c?d#e%", '"\\\n', "_all", "*", ".."]
+    here.write(id=keys, value=keys)
+    assert here.values() == {key: key for key in keys}
+
+
+def test_columns_that_a_document_cannot_have_are_named(here: OpenSearchKitHere):
+    sink = ow.UpsertSink(**here.settings)
+    for name in ("_id", "_source", "_version"):
+        with pytest.raises(BadColumn, match=name):
+            sink.columns.check(StructType([StructField("id", StringType()), StructField(name, StringType())]))
+
+
+def test_what_the_server_refuses_as_a_whole_is_named(here: OpenSearchKitHere):
+    here.make()
+    here.asked("PUT", f"{here.index}-2", {"aliases": {f"{here.index}-both": {}}})
+    here.asked("POST", "_aliases", {"actions": [{"add": {"index": here.index, "alias": f"{here.index}-both"}}]})
+    here.settings["index"] = f"{here.index}-both"
+    with pytest.raises(DeliveryRefused, match=r"key 'a'.*no write index"):
+        here.write(id=["a"], value=["1"])
+    here.asked("DELETE", f"{here.index}-2")
+    Process(here).open()
+    assert here.values() == {"a": "1"}
+
+
+def test_what_a_server_blocks_for_a_time_is_waited_for(here: OpenSearchKitHere):
+    """As it does when its disk is full."""
+    process = here.write(id=["a"], value=["1"])
+    block = {"index.blocks.read_only_allow_delete": True}
+    here.asked("PUT", f"{here.index}/_settings", block)
+    unblocking = threading.Timer(1.0, here.asked, ("PUT", f"{here.index}/_settings", dict.fromkeys(block)))
+    unblocking.start()
+    here.write(process, id=["a"], value=["2"])
+    unblocking.join()
+    assert here.values() == {"a": "2"}
+
+
+# the server
+
+
+@pytest.mark.fault("upsert-server-down")
+def test_a_server_that_is_killed_in_mid_delivery_is_waited_for_and_has_it_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Also the versions of what was deleted, as long as they are in its log."""
+    monkeypatch.setattr(task_job, "run", TasksHere().run)
+    with LocalOpenSearch() as server:
+        settings: dict[str, Any] = {"commit_timeout_s": 1.0, "op_column": "op", "version": "version"}
+        kit = OpenSearchKitHere(None, server, tmp_path, ow.FolderLedger(tmp_path / "ledger"), **settings)
+        process = kit.write(id=["a", "z"], value=["1", None], op=["c", "d"], version=[1, 9])
+        deliver = process.target.deliver  # type: ignore[attr-defined]
+
+        def and_killed(chunk: ow.Chunk) -> object:
+            if chunk.number == 1 and server.pid:
+                server.kill()
+            return deliver(chunk)
+
+        process.target.deliver = and_killed  # type: ignore[attr-defined]
+        with pytest.raises(Unfinished, match="chunk 1 of 2"):
+            kit.write(process, id=["b", "c", "a"], value=["2", "2", "2"], op=["c"] * 3, version=[2] * 3)
+        server.start()
+        process = Process(kit).open()
+        assert kit.values() == {"a": "2", "b": "2", "c": "2"}
+        kit.write(process, id=["z"], value=["late"], op=["u"], version=[8])
+        assert "z" not in kit.values()
+        kit.asked("POST", f"{kit.index}/_flush")
+        server.stop()
+        server.start()
+        kit.write(process, id=["z"], value=["late"], op=["u"], version=[8])
+        assert kit.values()["z"] == "late", "as the page says: of a delete that is in no log any more nobody knows"
+        kit.close()
+
+
+def test_what_was_closed_is_opened_again(here: OpenSearchKitHere):
+    sink = ow.UpsertSink(**here.settings)
+    here._new_sink = lambda: sink
+    process = here.write(id=["a"], value=["1"])
+    process.target.close()
+    assert sink.deliver.write._pool is None  # type: ignore[attr-defined]
+    here.write(id=["a"], value=["2"])
+    assert here.values() == {"a": "2"}
+
+
+# settings
+
+
+@pytest.mark.parametrize("change", [{"index": "elsewhere"}, {"url": "redis://here/0", "index": None, "prefix": "p:"}])
+def test_what_is_decided_is_not_written_into_another_place(here: OpenSearchKitHere, change: dict[str, Any]):
+    process = Process(here).open()
+    process.stage(here.of(id=["a"], value=["1"]))
+    process.attempt.commit()
+    then = here.settings
+    here.settings = {**then, **change}
+    with pytest.raises(ConfigurationError, match=r"decided and not delivered.*index="):
+        Process(here).open()
+    here.settings = then
+    Process(here).open()
+    assert here.values() == {"a": "1"}

@@ -1,0 +1,219 @@
+"""What an upsert sink is told of OpenSearch, and what it makes of a version and of an answer. Nothing is connected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import onceward as ow
+from onceward.errors import ConfigurationError, DeliveryRefused
+from onceward.sinks.write_ahead.opensearch_writer import (
+    ROW_BITS,
+    SEQUENCE_BITS,
+    NotTaken,
+    OpenSearchWriter,
+    number_of,
+    seconds_of,
+)
+
+
+def upsert(key: str = "k", users: int = 0, sequence: int = 8, row: int = 1, deleted: bool = False) -> ow.Upsert:
+    version = f"{users:019d}.{sequence:012d}.{row:012d}"
+    return ow.Upsert(key, version, "a", "p", None if deleted else {"id": key})
+
+
+# versions
+
+
+def test_a_version_is_the_batch_and_then_the_row_in_it():
+    rows = [(0, 0), (0, 1), (0, 2**ROW_BITS - 1), (1, 0), (2**SEQUENCE_BITS - 2, 2**ROW_BITS - 1)]
+    numbers = [number_of(upsert(users=5, sequence=sequence, row=row), by_column=False) for sequence, row in rows]
+    assert numbers == sorted(set(numbers))
+    assert (numbers[0], numbers[-1]) == (2**ROW_BITS, 2**63 - 1)
+
+
+@pytest.mark.parametrize(("sequence", "row"), [(2**SEQUENCE_BITS - 1, 0), (0, 2**ROW_BITS)])
+def test_a_place_in_the_ledger_that_does_not_fit_is_refused_by_name(sequence: int, row: int):
+    with pytest.raises(DeliveryRefused, match=f"'k' .*batch {sequence} .*row {row} "):
+        number_of(upsert(sequence=sequence, row=row), by_column=False)
+    assert number_of(upsert(users=7, sequence=sequence, row=row), by_column=True) == 7
+
+
+@pytest.mark.parametrize("users", [0, 2**63 - 1])
+def test_the_users_version_is_taken_as_it_is(users: int):
+    assert number_of(upsert(users=users), by_column=True) == users
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [("60s", 60), ("7d", 604_800), ("1500ms", 1.5), ("2m", 120), ("1h", 3_600), ("-1", 0), ("0", 0), ("", 0)],
+)
+def test_a_setting_in_any_unit_is_understood(said: str, seconds: float):
+    assert seconds_of(said) == seconds
+
+
+# answers
+
+
+class Answering:
+    """In the place of the client's pool: gives these answers, one after the other, and keeps what was asked."""
+
+    def __init__(self, *answers: tuple[int, Any]) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, str, bytes | None, dict[str, str]]] = []
+
+    def urlopen(self, method: str, path: str, body: bytes | None, headers: dict[str, str], **_: Any) -> Any:
+        self.asked.append((method, path, body, headers))
+        status, said = self.answers.pop(0)
+        return SimpleNamespace(status=status, data=said if isinstance(said, bytes) else json.dumps(said).encode())
+
+
+def writer(*answers: tuple[int, Any], url: str = "http://here:9200", by_column: bool = False, **more: Any) -> Any:
+    made = OpenSearchWriter(url, "people", by_column, more.get("tombstone_s"))
+    made._pool = Answering(*answers)  # type: ignore[assignment]
+    return made
+
+
+def items(*said: tuple[int, str | None]) -> tuple[int, Any]:
+    found = [
+        {"status": status} | ({} if kind is None else {"error": {"type": kind, "reason": "why"}})
+        for status, kind in said
+    ]
+    return 200, {"errors": True, "items": [{"index": item} for item in found]}
+
+
+def test_each_row_is_a_line_that_says_its_version_and_one_that_says_what_it_is():
+    made = writer(items((201, None), (404, None)), url="https://a%40b:c%3Ad@here/behind/", by_column=True)
+    made([upsert("é", users=7), upsert("b", users=2**63 - 1, deleted=True)])
+    [(method, path, body, headers)] = made._pool.asked
+    assert (method, path.partition("?")[0]) == ("POST", "/behind/people/_bulk")
+    assert headers == {"authorization": "Basic YUBiOmM6ZA==", "Content-Type": "application/x-ndjson"}
+    assert [json.loads(line) for line in body.splitlines()] == [
+        {"index": {"_id": "é", "version": 7, "version_type": "external_gte"}},
+        {"id": "é"},
+        {"delete": {"_id": "b", "version": 2**63 - 1, "version_type": "external_gte"}},
+    ]
+    assert body.endswith(b"\n")
+
+
+def test_nothing_is_asked_for_no_rows():
+    made = writer()
+    made([])
+    assert made._pool.asked == []
+
+
+@pytest.mark.parametrize(
+    ("item", "error"),
+    [
+        ((429, "opensearch_rejected_execution_exception"), NotTaken),
+        ((503, "unavailable_shards_exception"), NotTaken),
+        ((500, "anything"), NotTaken),
+        ((403, "cluster_block_exception"), NotTaken),
+        ((400, "mapper_parsing_exception"), DeliveryRefused),
+        ((403, "security_exception"), DeliveryRefused),
+        ((404, "index_not_found_exception"), DeliveryRefused),
+        ((404, None), DeliveryRefused),  # what is written cannot be missing
+        ((409, "anything"), DeliveryRefused),
+        ((409, "version_conflict_engine_exception"), DeliveryRefused),  # and does not say which version there is
+        ((302, None), DeliveryRefused),
+    ],
+)
+def test_no_row_that_is_not_written_is_counted_as_delivered(item: tuple[int, str | None], error: type[Exception]):
+    with pytest.raises(error):
+        writer(items((200, None), item))([upsert("a"), upsert("b")])
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ((200, {"items": [{"index": {"status": 200}}]}), NotTaken),
+        ((200, {"items": []}), NotTaken),
+        ((200, {}), NotTaken),
+        ((200, b"<html>"), NotTaken),
+        ((502, b"<html>"), NotTaken),
+        ((429, {"error": {"type": "circuit_breaking_exception"}}), NotTaken),
+        ((401, b"Unauthorized"), DeliveryRefused),
+        ((413, b""), DeliveryRefused),
+        ((301, b""), DeliveryRefused),
+        (
+            (400, {"error": {"type": "action_request_validation_exception"}}),
+            DeliveryRefused,
+        ),
+    ],
+)
+def test_an_answer_that_is_not_about_every_row_is_none(answer: tuple[int, Any], error: type[Exception]):
+    with pytest.raises(error):
+        writer(answer)([upsert("a"), upsert("b")])
+
+
+@pytest.mark.parametrize(
+    ("by_column", "stored", "news"),
+    [(True, 2**62, True), (False, 9 << ROW_BITS | 2, True), (False, 10 << ROW_BITS, False)],
+)
+def test_a_newer_row_is_news_where_the_ledger_can_have_given_it_out(by_column: bool, stored: int, news: bool):
+    reason = f"[current version [1] is higher than the one provided [0]]: version conflict, current version [{stored}] "
+    reason += "is higher than the one provided [1]"
+    said = {"status": 409, "error": {"type": "version_conflict_engine_exception", "reason": reason}}
+    made = writer((200, {"items": [{"index": said}]}), by_column=by_column)
+    if news:
+        made([upsert()])
+    else:
+        with pytest.raises(DeliveryRefused, match="newer version"):
+            made([upsert()])
+
+
+def test_a_refused_row_is_told_before_one_that_may_be_taken_later():
+    with pytest.raises(DeliveryRefused, match="'b'"):
+        writer(items((429, "busy"), (400, "mapper_parsing_exception")))([upsert("a"), upsert("b")])
+
+
+# settings
+
+
+def sink(tmp_path: Path, **settings: Any) -> ow.UpsertSink:
+    given = {"url": "http://u:secret@here:9200", "index": "people", "key": "id", "pipeline_id": "p", **settings}
+    return ow.UpsertSink(**given, ledger=ow.FolderLedger(tmp_path / "l"), store=tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"index": None}, "index=None"),
+        ({"index": ""}, "index=''"),
+        ({"index": "People"}, "index='People'"),
+        ({"index": "_people"}, "index="),
+        ({"index": "a,b"}, "index="),
+        ({"index": "a*"}, "index="),
+        ({"index": ".."}, "index="),
+        ({"index": "x" * 256}, "index="),
+        ({"prefix": "people:"}, "prefix= .*OpenSearch"),
+        ({"url": "redis://here/0"}, "index= .*Redis"),
+        ({"url": "redis://here/0", "prefix": "p:"}, "index= .*Redis"),
+        ({"url": None, "write": print}, "index="),
+        ({"url": "http://"}, "url="),
+        ({"url": "http://here:port"}, "url="),
+        ({"url": "http://here:9200?pretty"}, "url="),
+        ({"url": "http://u:se#cret@here"}, "url="),
+        ({"url": "opensearch://here"}, "url="),
+    ],
+)
+def test_wrong_settings_are_named_and_no_password(tmp_path: Path, wrong: dict[str, Any], named: str):
+    with pytest.raises(ConfigurationError, match=named) as caught:
+        sink(tmp_path, **wrong)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_password_is_told_to_nobody(tmp_path: Path):
+    made = sink(tmp_path)
+    assert "secret" not in f"{made!r} {made.deliver!r} {made.__getstate__()}"
+
+
+def test_two_that_are_built_alike_are_one(tmp_path: Path):
+    first = sink(tmp_path)
+    assert first._built_with == sink(tmp_path)._built_with
+    for other in ({"index": "others"}, {"key": "value"}, {"version": "value"}, {"op_column": "value"}):
+        assert first._built_with != sink(tmp_path, **other)._built_with
