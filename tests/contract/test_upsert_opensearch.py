@@ -24,6 +24,8 @@ from onceward.testing import LocalOpenSearch
 from onceward.testing.sink_contract import Died, Process, TwoPhaseContract
 from tasks_here import ArrowFrame, TasksHere
 
+pytestmark = pytest.mark.once_more  # another server beside Redis, and a download of its own
+
 
 class OpenSearchKit(UpsertKit):
     """Documents in an index of their own, which is gone afterwards: a node has room for a thousand."""
