@@ -353,11 +353,10 @@ def test_dropping_goes_on_when_somebody_else_commits(
     staged = list(table.staged("contract@").values())
     its_files, theirs = table._files_of, iceberg.frame(["theirs"])
 
-    def busy(snapshot: Any) -> list[str]:
+    def busy(dropped: Any, base: Any) -> Any:
         if keeps_on or iceberg.visible() == Counter():
             theirs.writeTo(iceberg.table).append()
-        found: list[str] = its_files(snapshot)
-        return found
+        return its_files(dropped, base)
 
     monkeypatch.setattr(table, "_files_of", busy)
     if keeps_on:
@@ -367,6 +366,26 @@ def test_dropping_goes_on_when_somebody_else_commits(
         table.drop(staged)
     assert table.gone(staged) == ([] if keeps_on else staged)
     assert len(list(data_files(iceberg))) == (2 + 5 if keeps_on else 1)
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_what_is_dropped_takes_no_file_that_was_published(iceberg: IcebergKit, version: str):
+    """Nothing but the files tells of it, once the snapshot has expired that published them."""
+    iceberg.lake.sql(f"DROP TABLE {iceberg.table}")
+    settings = f"'write.wap.enabled'='true', 'format-version'='{version}'"
+    iceberg.lake.sql(f"CREATE TABLE {iceberg.table} (value string) USING iceberg TBLPROPERTIES ({settings})")
+    process = decided(iceberg, FIRST)
+    iceberg.frame(["theirs"]).writeTo(iceberg.table).append()
+    table = process.target._table._table
+    staged = list(table.staged("contract@").values())
+    process.finish()
+    published = history(table)[-1]
+    Process(iceberg).open().commit(SECOND)
+    table._table.expireSnapshots().expireSnapshotId(published).commit()
+    assert list(table.staged("contract@").values()) == staged
+    Process(iceberg).open().commit(["more"])
+    assert table.gone(staged) == staged
+    assert iceberg.visible() == Counter([*FIRST, *SECOND, "theirs", "more"])
 
 
 def test_files_stay_where_nobody_may_delete_any(iceberg: IcebergKit):

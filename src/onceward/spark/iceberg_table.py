@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -200,7 +200,7 @@ class IcebergTable:
             dropped = [base.snapshot(one) for one in snapshots if one in staged]
             if not dropped:
                 return
-            files = [] if self._is_to_keep_files() else [file for one in dropped for file in self._files_of(one)]
+            files = [] if self._is_to_keep_files() else self._files_of(dropped, base)
             try:
                 # Refused if the table is another one by now: whatever is dropped, nobody has published meanwhile.
                 operations.commit(base, self._iceberg.TableMetadata.buildFrom(base).removeSnapshots(dropped).build())
@@ -214,12 +214,35 @@ class IcebergTable:
     def _is_to_keep_files(self) -> bool:
         return str(self._table.properties().get("gc.enabled")).lower() == "false"
 
-    def _files_of(self, snapshot: Any) -> list[str]:
-        """Those that came with it, and no other snapshot has."""
-        io, name = self._table.io(), snapshot.snapshotId()
-        manifests = [str(one.path()) for one in snapshot.allManifests(io) if one.snapshotId() == name]
-        data = [str(one.location()) for one in snapshot.addedDataFiles(io)]
-        return [*data, *manifests, str(snapshot.manifestListLocation())]
+    def _files_of(self, dropped: Sequence[Any], base: Any) -> Any:
+        """Those that came with ``dropped``, and no other snapshot has.
+
+        Iceberg publishes by a snapshot of its own if somebody else has committed in between. When that one has expired
+        before what it was made of, nothing tells of it but the table's files.
+        """
+        io, iceberg, files = self._table.io(), self._iceberg, self._jvm.java.util.HashSet()
+        names = {int(one.snapshotId()) for one in dropped}
+        for one in dropped:
+            files.add(one.manifestListLocation())
+            for file in one.addedDataFiles(io):
+                files.add(file.location())
+            for manifest in one.dataManifests(io):
+                if manifest.snapshotId() in names:
+                    files.add(manifest.path())
+        first = min(int(one.sequenceNumber()) for one in dropped)  # what is older names none of these files
+        read = set[str]()
+        for other in base.snapshots():
+            if int(other.sequenceNumber()) < first or int(other.snapshotId()) in names:
+                continue
+            for manifest in other.dataManifests(io):
+                path = str(manifest.path())
+                if int(manifest.sequenceNumber()) >= first and path not in read:
+                    read.add(path)
+                    with closing(iceberg.ManifestFiles.readPaths(manifest, io)) as named:
+                        theirs = iceberg.relocated.com.google.common.collect.Sets.newHashSet(named)
+                    theirs.add(path)
+                    files.removeAll(theirs)
+        return files
 
 
 @contextmanager
