@@ -36,7 +36,7 @@ def written(kit: HereKit, batches: int) -> Path:
 
 
 def checked(root: Path, *, what_is_left: bool = False, pipeline_id: str = "contract") -> Findings:
-    return check_files(FilesQuestion(root=str(root), pipeline_id=pipeline_id, what_is_left=what_is_left))
+    return check_files(FilesQuestion(root=root, pipeline_id=pipeline_id, what_is_left=what_is_left))
 
 
 def names(findings: Findings) -> list[str]:

@@ -35,7 +35,7 @@ class FilesQuestion:
     :param since: the batch to begin with; None: the ledger's first.
     """
 
-    root: str
+    root: str | Path
     pipeline_id: str
     ledger: Path | None = None
     expect_caught_up: bool = False
@@ -48,10 +48,11 @@ def check_files(question: FilesQuestion) -> Findings:
     """The answer. :raises CannotTell: there is none, because something that is not the pipeline's is missing."""
     began = time.monotonic()
     findings = Findings(what_is_left=question.what_is_left)
-    ledger = question.ledger or _beside(question.root)
+    root = str(question.root)
+    ledger = question.ledger or _beside(root)
     told = entries(ledger, question.pipeline_id)
     has_lists = any(batch.files and batch.files.layout == "manifest" for batch in told.values())
-    place = place_at(question.root, has_lists=has_lists)
+    place = place_at(root, has_lists=has_lists)
     seen = place.seen()
     told_later = entries(ledger, question.pipeline_id)
 
