@@ -1,7 +1,8 @@
 """Rows into Parquet files: ``FileSink`` beside Spark's own file sink. Called by :mod:`__main__`.
 
 One streaming query a turn, of a few batches of all rows, in one Spark; a fresh folder each time. Spark's own sink is
-exactly once as well, for whoever reads by Spark: its log beside the files says which of them count. What is timed is
+exactly once as well, for whoever reads by Spark: its log beside the files says which of them count. Its writer in
+``foreachBatch``, which promises nothing, shows what handing a batch over costs by itself. What is timed is
 each batch's ``addBatch``, as Spark reports it, the first one by itself: it begins the query. Every output is counted
 and summed afterwards, by pyarrow.
 """
@@ -26,9 +27,9 @@ from benchmarks.orders import Orders, in_turns, java, orders
 from onceward.errors import ResourceError
 from onceward.sinks.files.settings import Layout
 
-SOURCE, SPARK = "the rows alone", "Spark's file sink"
+SOURCE, SPARK, HANDED_OVER = "the rows alone", "Spark's file sink", "Spark's writer in foreachBatch"
 LAYOUTS: dict[str, Layout] = {f"onceward, {layout}": layout for layout in ("batches", "flat", "manifest")}
-CONTENDERS = (SOURCE, SPARK, *LAYOUTS)
+CONTENDERS = (SOURCE, SPARK, HANDED_OVER, *LAYOUTS)
 BATCHES = 5
 
 
@@ -104,6 +105,8 @@ class _Bench:
             return writer.format("noop")
         if contender == SPARK:
             return writer.format("parquet").option("path", str(out))
+        if contender == HANDED_OVER:
+            return writer.foreachBatch(lambda frame, batch_id: frame.write.mode("append").parquet(str(out)))
         return writer.foreachBatch(ow.FileSink(path=out, pipeline_id="bench", layout=LAYOUTS[contender]))
 
     def _audit(self, contender: str, out: Path) -> None:
