@@ -16,7 +16,8 @@ def sql_at(url: str, statement: str, *parameters: Any, lock_seconds: int = 600) 
     :param lock_seconds: how long it waits for a table that others use.
     """
     with _connected(url) as connection, connection.cursor() as cursor:
-        cursor.execute("SET autocommit = 1, lock_wait_timeout = %s", (lock_seconds,))
+        limits = "lock_wait_timeout = %s, innodb_lock_wait_timeout = %s"
+        cursor.execute(f"SET autocommit = 1, {limits}", (lock_seconds, lock_seconds))
         cursor.execute(statement, parameters or None)
         return list(cursor.fetchall())
 

@@ -15,6 +15,7 @@ def client(server: LocalS3, secret: str) -> fs.S3FileSystem:
     )
 
 
+@pytest.mark.slow  # its parts take half a minute to find each other again
 def test_it_recovers_from_a_crash_and_is_gone_with_the_block():
     with LocalS3() as server:
         bucket = server.url.removeprefix("s3a://")

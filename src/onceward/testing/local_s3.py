@@ -143,7 +143,8 @@ class LocalS3(LocalServer):
             **self._settings,
         }
         return GuardedServer(
-            [_program(), "server", *(f"-{name}={value}" for name, value in settings.items())],
+            # By itself it would log into files in the system's temporary folder.
+            [_program(), "-logtostderr=true", "server", *(f"-{name}={value}" for name, value in settings.items())],
             log=log,
             removed_with_us=self.folder,
             cwd=self.folder,
