@@ -162,6 +162,8 @@ class Publisher:
             else:  # a task that was given up may still write there, under other names than those that are there now
                 ready = at = self._place(attempt, sequence).files
             found = self._found(ready, jobs)
+            if at:  # Spark has made the attempt's folder, and nobody has synced its name
+                self.files.sync_names({manifest.DATA, HIDDEN})
             return Committable(attempt, self.files.root, self._settings.layout, to, found, at)
 
     def _found(self, ready: str, jobs: Sequence[Written]) -> dict[str, int]:
