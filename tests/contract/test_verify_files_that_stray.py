@@ -149,6 +149,14 @@ class TestByLists:
     def of(root: Path, number: int) -> Path:
         return root / "_symlink_format_manifest" / f"contract@{number:010}"
 
+    def test_a_name_with_other_ends_of_lines_is_one_name(self, root: Path):
+        path = Path(self.of(root, 1).read_text().splitlines()[0].removeprefix("file://"))
+        odd = path.with_name("a\u0085b\u2028c.parquet")
+        path.rename(odd)
+        for place in (self.of(root, 1), *entries(root)):
+            place.write_text(place.read_text().replace(path.name, odd.name))
+        assert checked(root).verdict == "exactly_once"
+
     def test_a_list_that_is_gone(self, root: Path):
         self.of(root, 1).unlink()
         assert set(names(checked(root))) == {"lost-write"}

@@ -171,7 +171,8 @@ class Listed(Place):
         return _S3.sub("", uri) if _S3.match(uri) else str(Path(_LOCAL.sub("/", uri)).resolve())
 
     def seen(self) -> Seen:
-        lines = (line for text in self._lists() for line in text.splitlines() if line)
+        # Not by splitlines(): the name of a partition's folder may have other ends of lines in it (U+0085, U+2028).
+        lines = (line for text in self._lists() for line in text.split("\n") if line)
         named = Counter(self._below_us(self._path(line)) for line in lines)
         there = {self._below_us(info.path): info for info in self._below(_DATA, recursive=True)}
         elsewhere = [name for name in named if name not in there]

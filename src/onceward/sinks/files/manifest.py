@@ -54,6 +54,7 @@ def publish(files: Files, batch: Committable) -> bool | list[str]:
         return lost
     was_there = files.text(batch.to) is not None
     _write(files, batch, batch.files)
+    files.remove(f"{PREPARED}/{batch.folder}")
     return not was_there
 
 
@@ -75,7 +76,6 @@ def _write(files: Files, batch: Committable, names: Mapping[str, int]) -> None:
             next_step="move it away, and start again: the batch is published first of all",
         )
     files.sync_names({"", MANIFESTS})
-    files.remove(f"{PREPARED}/{batch.folder}")
 
 
 def _listing(files: Files, batch: Committable, names: Mapping[str, int]) -> str:
@@ -97,5 +97,6 @@ def drop(files: Files, attempt: str) -> None:
 
 def _listed(files: Files, manifest: str) -> set[str]:
     """The attempts whose files a list names."""
-    lines = (files.text(manifest) or "").splitlines()
+    # Not by splitlines(): the name of a partition's folder may have other ends of lines in it (U+0085, U+2028).
+    lines = (files.text(manifest) or "").split("\n")
     return {line.partition(f"/{ATTEMPT}=")[2].partition("/")[0] for line in lines}
