@@ -17,8 +17,9 @@ import pytest
 import onceward as ow
 from onceward.sinks.files.target import FileTarget
 from onceward.spark import file_writer
+from onceward.spark.file_system import Files
 from onceward.spark.file_writer import FileFormat, Written
-from onceward.testing.sink_contract import TwoPhaseKit
+from onceward.testing.sink_contract import Died, TwoPhaseKit
 from tasks_here import ArrowFrame
 
 
@@ -74,6 +75,18 @@ class FileKit(TwoPhaseKit):
         files = self.published()
         tables = [dataset.dataset(file, format=self.format).to_table(columns=["value"]) for file in files]
         return Counter(value for table in tables for value in table.column("value").to_pylist())
+
+
+def dying_before_the_note_goes(patch: pytest.MonkeyPatch, files: type[Files]) -> None:
+    """Of layout "manifest": behind the list that makes a batch visible."""
+    remove = files.remove
+
+    def dying(self: Files, path: str) -> None:
+        if path.startswith("_onceward/prepared"):
+            raise Died
+        remove(self, path)
+
+    patch.setattr(files, "remove", dying)
 
 
 class Publishing:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.dataset as dataset
 import pytest
-from file_kits import FileKit
+from file_kits import FileKit, dying_before_the_note_goes
 from pyarrow import fs
 
 import onceward as ow
@@ -76,15 +76,8 @@ def kit(spark: Any, s3: LocalS3, tmp_path: Path) -> S3Kit:
 def test_a_death_behind_the_list_leaves_nothing_hidden(kit: S3Kit, monkeypatch: pytest.MonkeyPatch):
     """The list is there, its note as well: the next start takes the note away, and drops nothing that is published."""
 
-    remove = S3Files.remove
-
-    def dying(files: S3Files, path: str) -> None:
-        if path.startswith("_onceward/prepared"):
-            raise Died
-        remove(files, path)
-
     with monkeypatch.context() as patch:
-        patch.setattr(S3Files, "remove", dying)
+        dying_before_the_note_goes(patch, S3Files)
         with pytest.raises(Died):
             run_batch(kit, 0, FIRST)
     assert kit.values() == Counter(FIRST)

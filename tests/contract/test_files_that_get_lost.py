@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from file_kits import FileKit, HereKit
+from file_kits import FileKit, HereKit, dying_before_the_note_goes
 
 import onceward as ow
 from fault_table import fired
@@ -470,15 +470,8 @@ class TestLists:
         run_batch(kit, 0, FIRST)
         ledger = kit.folder / "out" / "_onceward" / "ledger"
         shutil.copytree(ledger, kit.folder / "copy")
-        remove = LocalFiles.remove
-
-        def dying(files: LocalFiles, path: str) -> None:
-            if path.startswith("_onceward/prepared"):
-                raise Died
-            remove(files, path)
-
         with monkeypatch.context() as patch:
-            patch.setattr(LocalFiles, "remove", dying)
+            dying_before_the_note_goes(patch, LocalFiles)
             with pytest.raises(Died):
                 run_batch(kit, 1, SECOND)
         assert kit.visible() == Counter(FIRST + SECOND)
@@ -492,15 +485,8 @@ class TestLists:
         self, kit: HereKit, monkeypatch: pytest.MonkeyPatch
     ):
         """And ``resume="keep"`` writes no other one."""
-        remove = LocalFiles.remove
-
-        def dying(files: LocalFiles, path: str) -> None:
-            if path.startswith("_onceward/prepared"):
-                raise Died
-            remove(files, path)
-
         with monkeypatch.context() as patch:
-            patch.setattr(LocalFiles, "remove", dying)
+            dying_before_the_note_goes(patch, LocalFiles)
             with pytest.raises(Died):
                 run_batch(kit, 0, FIRST)
         place = kit.folder / "out" / MANIFESTS / "contract@0000000000"

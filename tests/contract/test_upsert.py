@@ -181,19 +181,7 @@ def test_a_late_write_of_an_older_copy_does_not_bring_back_what_is_deleted(here:
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_what_is_written_again_after_a_death_changes_nothing(here: RedisKitHere, moment: str):
-    process = Process(here).open()
-    deliver = process.target.deliver  # type: ignore[attr-defined]
-
-    def dying(chunk: ow.Chunk) -> None:
-        if chunk.number == 1:
-            if moment == "after":
-                deliver(chunk)
-            raise Died
-        deliver(chunk)
-
-    process.target.deliver = dying  # type: ignore[attr-defined]
-    with pytest.raises(Died):  # a key in two chunks, and twice in one
-        here.write(process, id=["a", "b", "a", "a", "b"], value=["1", "2", "3", "4", "5"])
+    here.die_around_the_second_chunk(moment)
     Process(here).open()
     assert {key: row["value"] for key, row in here.rows().items()} == {"a": "4", "b": "5"}
 

@@ -21,7 +21,7 @@ from onceward.errors import BadColumn, ConfigurationError, DeliveryRefused, Fenc
 from onceward.ledger.chain import Ledger
 from onceward.sinks.write_ahead import opensearch_writer
 from onceward.testing import LocalOpenSearch
-from onceward.testing.sink_contract import Died, Process, TwoPhaseContract
+from onceward.testing.sink_contract import Process, TwoPhaseContract
 from tasks_here import ArrowFrame, TasksHere
 
 pytestmark = pytest.mark.once_more  # another server beside Redis, and a download of its own
@@ -183,19 +183,7 @@ def test_where_the_users_versions_are_equal_the_last_to_come_stays(here: OpenSea
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_what_is_written_again_after_a_death_changes_nothing(here: OpenSearchKitHere, moment: str):
-    process = Process(here).open()
-    deliver = process.target.deliver  # type: ignore[attr-defined]
-
-    def dying(chunk: ow.Chunk) -> None:
-        if chunk.number == 1:
-            if moment == "after":
-                deliver(chunk)
-            raise Died
-        deliver(chunk)
-
-    process.target.deliver = dying  # type: ignore[attr-defined]
-    with pytest.raises(Died):  # a key in two chunks, and twice in one
-        here.write(process, id=["a", "b", "a", "a", "b"], value=["1", "2", "3", "4", "5"])
+    here.die_around_the_second_chunk(moment)
     Process(here).open()
     assert here.values() == {"a": "4", "b": "5"}
 

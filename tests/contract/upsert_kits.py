@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import onceward as ow
 from onceward.ledger.chain import Ledger
-from onceward.testing.sink_contract import Process, TwoPhaseKit
+from onceward.testing.sink_contract import Died, Process, TwoPhaseKit
 from tasks_here import ArrowFrame
 
 
@@ -69,6 +70,22 @@ class TasksOfUpsertsHere(UpsertKit):
         process.attempt.commit()
         process.newest = process.attempt.record
         return process.finish()
+
+    def die_around_the_second_chunk(self, moment: str) -> None:
+        """Of a batch with a key in two chunks, and twice in one: ``"before"`` it is written, or ``"after"``."""
+        process = Process(self).open()
+        deliver = process.target.deliver  # type: ignore[attr-defined]
+
+        def dying(chunk: ow.Chunk) -> None:
+            if chunk.number == 1:
+                if moment == "after":
+                    deliver(chunk)
+                raise Died
+            deliver(chunk)
+
+        process.target.deliver = dying  # type: ignore[attr-defined]
+        with pytest.raises(Died):
+            self.write(process, id=["a", "b", "a", "a", "b"], value=["1", "2", "3", "4", "5"])
 
     def with_another_ledger(self, folder: Path) -> None:
         """Which begins anew, and its versions with it. The store is another one, too, and has nothing of the first."""

@@ -21,6 +21,15 @@ from onceward.testing.sink_contract import batch
 from tasks_here import ArrowFrame
 
 
+def three_batches(place: Place) -> Place:
+    """In the table ``t``: one by tasks, one by the driver, one empty."""
+    place.sql("CREATE TABLE {s}.t (value bigint)")
+    for small, frames in ((False, ([1, 2, 3], [4])), (True, ([5, 5],)), (True, ([],))):
+        place.small = small
+        place.write("t", *(pa.table({"value": pa.array(values, pa.int64())}) for values in frames))
+    return place
+
+
 class Place:
     """A schema of the test's own."""
 

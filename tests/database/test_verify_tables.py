@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from database_place import Place
+from database_place import Place, three_batches
 
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
@@ -48,13 +48,7 @@ def anomalies(answer: dict[str, Any]) -> set[str]:
 
 @pytest.fixture
 def three(place: Place) -> Place:
-    """Three batches in a table, one of them by the driver, one empty."""
-    place.sql("CREATE TABLE {s}.t (value bigint)")
-    place.write("t", rows(1, 2, 3), rows(4))
-    place.small = True
-    place.write("t", rows(5, 5))
-    place.write("t", rows())
-    return place
+    return three_batches(place)
 
 
 def test_a_pipeline_that_is_well(three: Place):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from database_place import Place
+from database_place import Place, three_batches
 
 from mysql_client import transaction_at
 from onceward.engine.micro_batch import MicroBatches
@@ -60,13 +60,7 @@ def not_covered(answer: dict[str, Any]) -> str:
 
 @pytest.fixture
 def three(my_place: Place) -> Place:
-    """Three batches in a table, one of them by the driver, one empty."""
-    my_place.sql("CREATE TABLE {s}.t (value bigint)")
-    my_place.write("t", rows(1, 2, 3), rows(4))
-    my_place.small = True
-    my_place.write("t", rows(5, 5))
-    my_place.write("t", rows())
-    return my_place
+    return three_batches(my_place)
 
 
 def test_a_pipeline_that_is_well(three: Place):

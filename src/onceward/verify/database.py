@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from contextlib import AbstractContextManager
-from typing import ClassVar, NamedTuple
+from types import TracebackType
+from typing import Any, ClassVar, NamedTuple
 
 
 class Kept(NamedTuple):
@@ -35,6 +36,13 @@ class Database(AbstractContextManager["Database"], ABC):
 
     tells_writers: ClassVar[bool]
     """Does the server tell which transaction wrote a row?"""
+    _connection: Any
+    """Of the server's own client."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
 
     @abstractmethod
     def table(self, name: str) -> Found | None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import re
-from types import TracebackType
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -66,11 +65,6 @@ class MySQL(Database):
         for statement in _SNAPSHOT:
             self._carried_out(statement)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._connection.close()
 
     def table(self, name: str) -> Found | None:
         """:raises CannotTell: it is a view, or kept by an engine that has no snapshots."""

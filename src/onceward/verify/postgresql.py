@@ -10,7 +10,6 @@ frozen (PostgreSQL's manual, 5.6 *System Columns* and 24.1 *Routine Vacuuming*; 
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 from onceward.verify.database import Database, Found, Kept
@@ -50,11 +49,6 @@ class PostgreSQL(Database):
     def __enter__(self) -> PostgreSQL:
         self._connection.execute("SET row_security = off")  # a policy that would hide rows from us is an error then
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._connection.close()
 
     def table(self, name: str) -> Found | None:
         rows = self._asked(
