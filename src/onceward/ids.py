@@ -127,3 +127,8 @@ MARK_LENGTH = 8
 def mark_of(identity: str) -> str:
     """Of the chain with that identity, in names of what is prepared in it."""
     return hashlib.sha256(identity.encode()).hexdigest()[:MARK_LENGTH]
+
+
+def names_of_chain(pipeline: PipelineId, mark: str) -> str:
+    """How the names of all that is prepared in a chain begin. No pipeline's id has an ``@``."""
+    return f"{pipeline}@{mark}-"

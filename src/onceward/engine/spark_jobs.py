@@ -15,7 +15,7 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Prepared
 from onceward.engine.time_limit import TimeLimit
 from onceward.errors import ReportMismatch
-from onceward.ids import AttemptId, PipelineId
+from onceward.ids import AttemptId, PipelineId, names_of_chain
 from onceward.ledger.chain import Chain
 from onceward.ledger.record import LedgerRecord, Output, State
 from onceward.spark.computation import Computation
@@ -24,11 +24,6 @@ from onceward.spark.query import RunningBatch
 log = logging.getLogger(__name__)
 
 _FORMAT = 1
-
-
-def names_of_chain(pipeline: PipelineId, mark: str) -> str:
-    """How the names of all attempts of a chain begin."""
-    return f"{pipeline}@{mark}-"
 
 
 def name_of(pipeline: PipelineId, mark: str, attempt: AttemptId, branch: str) -> str:

@@ -12,10 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from onceward.verify.chain import Chain
 from onceward.verify.database import Found
 from onceward.verify.findings import Findings
-from onceward.verify.ledger import Batch
-
-HALF = 0xFFFF_FFFF
-"""Of a transaction's number, all that is noted with a row."""
+from onceward.verify.ledger import HALF, Batch
 
 _APPEND, _UPSERT = "append", "upsert"
 

@@ -16,7 +16,8 @@ from onceward.verify.findings import CannotTell, place
 _VERSION = 2
 _KAFKA, _TABLE, _FILES, _PREPARED = ("kafka", 1), ("table", 1), ("files", 1), ("prepared", 1)
 _TRANSACTION = re.compile(r"\.x([0-9]+)$")
-_HALF = 0xFFFF_FFFF
+HALF = 0xFFFF_FFFF
+"""Of a transaction's number, all that PostgreSQL notes with a row."""
 _BRANCH = "@"
 _COMMITTABLES = 1
 
@@ -187,7 +188,7 @@ def _prepared(output: Mapping[str, Any], finished: bool) -> TablePart:
             next_step="begin behind it, with --since",
         )
     numbers = [_TRANSACTION.search(str(name)) for name in data["committables"]]
-    told = tuple(int(number[1]) & _HALF for number in numbers if number)
+    told = tuple(int(number[1]) & HALF for number in numbers if number)
     transactions = told if len(told) == len(numbers) else None
     return TablePart(str(data["table"]), int(output["records"]), "append", transactions, published=finished)
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onceward.verify.by_totals import judge_by_totals
-from onceward.verify.by_transaction import HALF, JudgedByTransaction
+from onceward.verify.by_transaction import JudgedByTransaction
 from onceward.verify.chain import Chain, ledger_facts, one_chain
 from onceward.verify.database import Database, Found, Kept
 from onceward.verify.databases import opened
 from onceward.verify.findings import CannotTell, Findings, place
-from onceward.verify.ledger import Batch, batch_of
+from onceward.verify.ledger import HALF, Batch, batch_of
 from onceward.verify.since import Since, select
 
 

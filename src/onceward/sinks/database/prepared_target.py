@@ -25,7 +25,7 @@ from onceward.engine.target import Write, ids_of
 from onceward.engine.task_writer import OpenWriter
 from onceward.engine.two_phase import OpenTaskWriter, TwoPhaseAttempt, TwoPhaseTarget, drop
 from onceward.errors import OncewardError, SendFailed, TargetLost, TargetUnreachable
-from onceward.ids import AttemptId, mark_of
+from onceward.ids import AttemptId, mark_of, names_of_chain
 from onceward.ledger.record import LedgerRecord, State
 from onceward.sinks.database import transaction_names as names
 from onceward.sinks.database.prepared import PreparedTransactions
@@ -79,7 +79,7 @@ class PreparedTarget(TwoPhaseTarget):
 
     def is_of_this_chain(self, recovered: Any) -> bool:
         """Another one's holds its locks until somebody ends it."""
-        return str(recovered).startswith(f"{names.of_pipeline(self._policy.pipeline)}{self._mark}-")
+        return str(recovered).startswith(names_of_chain(self._policy.pipeline, self._mark))
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> PreparedAttempt:
         if newest is None or newest.state is State.FINISHED:

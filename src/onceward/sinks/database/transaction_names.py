@@ -11,7 +11,7 @@ is refused when the sink is built.
 from __future__ import annotations
 
 from onceward.engine.two_phase import Task
-from onceward.ids import AttemptId, PipelineId
+from onceward.ids import AttemptId, PipelineId, names_of_chain
 
 
 def of_pipeline(pipeline: PipelineId) -> str:
@@ -22,7 +22,7 @@ def of_pipeline(pipeline: PipelineId) -> str:
 def of_attempt(pipeline: PipelineId, mark: str, attempt: AttemptId) -> str:
     """How all names of an attempt at a batch begin."""
     owner, number = attempt
-    return f"{of_pipeline(pipeline)}{mark}-{owner}.{number}-"
+    return f"{names_of_chain(pipeline, mark)}{owner}.{number}-"
 
 
 def name_of(task: Task, mark: str) -> str:

@@ -9,10 +9,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from onceward.engine.spark_jobs import name_of, names_of_chain
+from onceward.engine.spark_jobs import name_of
 from onceward.engine.target import Witness
 from onceward.engine.two_phase import TwoPhaseTarget
-from onceward.ids import AttemptId, mark_of
+from onceward.ids import AttemptId, mark_of, names_of_chain
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.files.attempt import KIND, FileAttempt
 from onceward.sinks.files.publishing import Publisher

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from onceward.engine.spark_jobs import name_of, names_of_chain
+from onceward.engine.spark_jobs import name_of
 from onceward.engine.target import Witness
 from onceward.engine.two_phase import TwoPhaseTarget
 from onceward.errors import LedgerBehind
-from onceward.ids import AttemptId, mark_of
+from onceward.ids import AttemptId, mark_of, names_of_chain
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.lake.attempt import LakeAttempt
 from onceward.sinks.lake.settings import LakeSettings
