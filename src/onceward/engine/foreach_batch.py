@@ -18,7 +18,7 @@ from typing import ClassVar
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from onceward.engine import runs
+from onceward.engine import decoding, runs
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Target, Write
@@ -166,6 +166,14 @@ class ForeachBatchSink(ABC):
                 + (f", or use {self.place_word}=" if self.place_word else "; what goes where is for the rows to say"),
             )
 
+    def _dead_letters(self, frame: DataFrame) -> Write:
+        """Where records go that a format could not read: columns as in ``engine.decoding.DEAD_LETTER``."""
+        raise UnsupportedQuery(
+            f"the query sets records aside that it cannot read, and {type(self).__name__} has no place for them",
+            next_step='write to Kafka with ow.KafkaSink(…, dead_letter_topic="…"), or let such a sink decide in an '
+            'ow.FanOut; or use on_error="stop"',
+        )
+
     @abstractmethod
     def _new_target(self, policy: SinkPolicy) -> Target:
         """A fresh target for a new run of the query, which goes by ``policy``."""
@@ -202,10 +210,14 @@ class ForeachBatchSink(ABC):
 
     def _write(self, frame: DataFrame, batch_id: int, writes: Sequence[Write]) -> None:
         """Called when the block of a :class:`Batch` ends; a typed error is kept on its way through Spark."""
+        steps: tuple[decoding.DecodingStep, ...] = ()
         try:
             running = running_batch(frame, batch_id, self._policy.pipeline)
+            steps = decoding.steps_of(frame, running.run_id)
+            writes = [*writes, *self._set_aside(steps, frame)]
             self._process(frame, writes, running)
-        except OncewardError as error:
+        except OncewardError as failed:
+            error = decoding.explained(failed, steps, frame)
             self._gave_up(frame, batch_id, error, writes)
             # Spark prints what is raised here three times, with all that led to it. The error says it all in a
             # paragraph; what it came from is for whoever asks.
@@ -215,6 +227,13 @@ class ForeachBatchSink(ABC):
             self._gave_up(frame, batch_id, error, writes)
             raise
         runs.memory(runs.Place(running.run_id, self._where)).error = None  # what an earlier try met ended no query
+
+    def _set_aside(self, steps: Sequence[decoding.DecodingStep], frame: DataFrame) -> list[Write]:
+        """The frames of what the batch's formats cannot read, behind those that the user's function has."""
+        for step in steps:
+            step.before_batch()
+        asides = [step for step in steps if step.sets_aside]
+        return [self._dead_letters(decoding.dead_letters_of(frame, step)) for step in asides]
 
     def _gave_up(self, frame: DataFrame, batch_id: int, error: BaseException, writes: Sequence[Write] | None) -> None:
         """The batch is not written: remember why, for :func:`error_of`, and for the next batch, should there be one.
@@ -342,8 +361,9 @@ class ForeachBatchSink(ABC):
 
 
 def _fingerprints(writes: Sequence[Write]) -> list[tuple[str | None, int]]:
-    """Equal for two calls that hand over the same, however the frames were made."""
-    return [(write.where, fingerprint(write.frame)) for write in writes]
+    """Equal for two calls that hand over the same, however the frames were made; what the engine adds does not
+    count."""
+    return [(write.where, fingerprint(write.frame)) for write in writes if not write.set_aside]
 
 
 def error_of(query: StreamingQuery) -> OncewardError | None:
@@ -356,4 +376,5 @@ def error_of(query: StreamingQuery) -> OncewardError | None:
     remembered = runs.error_in(str(query.runId))
     if remembered is not None:
         return remembered if query.exception() is not None else None  # kept back by the function, so far
-    return source_refusal(query)
+    refused = source_refusal(query)
+    return None if refused is None else decoding.heard_of(refused)

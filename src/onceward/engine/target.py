@@ -26,10 +26,14 @@ from onceward.spark.query import RunningBatch
 
 
 class Write(NamedTuple):
-    """One frame of a batch and where it goes (a topic, say); None: where the target's settings or the rows say."""
+    """One frame of a batch and where it goes (a topic, say); None: where the target's settings or the rows say.
+
+    ``set_aside``: the engine's own, of dead letters (``engine.decoding``).
+    """
 
     frame: DataFrame
     where: str | None = None
+    set_aside: bool = False
 
 
 class Prepared(NamedTuple):

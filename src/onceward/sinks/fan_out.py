@@ -80,6 +80,12 @@ class FanOut(ForeachBatchSink):
             writes.append(checked if sink.is_atomic else Write(checked.frame, f"{BRANCH}{name}"))
         return writes
 
+    def _dead_letters(self, frame: DataFrame) -> Write:
+        # A place for them have those that decide by a commit of their own, if any.
+        if self._decides is None:
+            return super()._dead_letters(frame)
+        return self._sinks[self._decides]._dead_letters(frame)
+
     def new_target(self, policy: SinkPolicy | None = None) -> FanOutTarget:
         """What the engine drives, as a new process of the pipeline would make it; also for contract tests."""
         chosen = policy or self._policy

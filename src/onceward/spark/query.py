@@ -157,7 +157,7 @@ def note_of_failure(frame: DataFrame, batch_id: int, error: BaseException) -> No
     See :mod:`onceward.spark.handed_over`. Rows are lacking where the error says so, and where the call came in a
     thread: Spark may have counted the batch as done by then.
     """
-    execution = _query_of(frame)
+    execution = query_of(frame)
     if execution is None:
         return None
     running = frame.sparkSession.sparkContext.getLocalProperty(_BATCH_ID)
@@ -169,7 +169,7 @@ def note_of_failure(frame: DataFrame, batch_id: int, error: BaseException) -> No
 
 def notes_at(frame: DataFrame, pipeline: PipelineId) -> HandedOver:
     """The notes beside the checkpoint of the query that ``frame`` belongs to."""
-    return HandedOver(frame.sparkSession, str(_query_of(frame).resolvedCheckpointRoot()), pipeline)
+    return HandedOver(frame.sparkSession, str(query_of(frame).resolvedCheckpointRoot()), pipeline)
 
 
 def current_run_id(frame: DataFrame) -> str:
@@ -177,11 +177,11 @@ def current_run_id(frame: DataFrame) -> str:
 
     Not the job group of the query's thread, although Spark sets that to the run's id: a function may set another.
     """
-    execution = _query_of(frame)
+    execution = query_of(frame)
     return "" if execution is None else str(execution.runId().toString())
 
 
-def _query_of(frame: DataFrame) -> Any:
+def query_of(frame: DataFrame) -> Any:
     """The running query that ``frame`` belongs to, also for a thread that the query's function has started; or None."""
     session = frame.sparkSession
     if getattr(session, "_jsparkSession", None) is None:
@@ -215,7 +215,7 @@ def _active_query(session: SparkSession, query_id: str) -> Any:
 
 
 def _execution(frame: DataFrame, query_id: str) -> Any:
-    if not query_id and _query_of(frame) is not None:
+    if not query_id and query_of(frame) is not None:
         raise _called_in_another_thread()
     if not query_id:
         raise UnsupportedQuery(

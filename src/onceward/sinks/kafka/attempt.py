@@ -64,7 +64,7 @@ class KafkaAttempt(Attempt):
         ids = self._ids(running)
         topic = write.where or self._settings.topic
         with events.step(events.PLAN, **ids):
-            frame = prepare(write.frame, topic, lineage=self._settings.lineage)
+            frame, static = self._prepared(write.frame, topic)
 
         def should_stop() -> None:
             if (error := self._limit.passed() or self._kept.late(running)) is not None:
@@ -76,7 +76,7 @@ class KafkaAttempt(Attempt):
             if table is None:
                 return None
             producer_settings = self._kept.producer_settings(topic)
-            rows = HeldRows(topic, self._kept.counts(topic), producer_settings, first=running.batch.batch_id)
+            rows = HeldRows(static, self._kept.counts(static), producer_settings, first=running.batch.batch_id)
             for part in table.to_batches():
                 rows.add(part)
             producer = self._kept.chain.producer(producer_settings)
@@ -105,12 +105,12 @@ class KafkaAttempt(Attempt):
 
     def _plan(self, write: Write, sequencer: Sequencer) -> DataFrame:
         topic = write.where or self._settings.topic
-        prepared = prepare(write.frame, topic, lineage=self._settings.lineage)
+        prepared, static = self._prepared(write.frame, topic)
         spec = TaskSpec(
             client=self._settings.client,
             producer=self._kept.producer_settings(topic),
-            topic=topic,
-            topics={} if topic is None else {topic: self._kept.partition_count(topic)},
+            topic=static,
+            topics={} if static is None else {static: self._kept.partition_count(static)},
             ledger_topic=self._settings.ledger_topic,
             held_bytes=self._settings.held_bytes,
             ticket=self._open_epoch(sequencer),
@@ -120,6 +120,12 @@ class KafkaAttempt(Attempt):
         )
         # A task that cannot reach the sequencer has nobody else to tell; all else the sequencer hears of first.
         return task_job.planned(prepared, OpenKafkaWriter(spec), brought_back=(SequencerUnreachable,))
+
+    def _prepared(self, frame: DataFrame, topic: str | None) -> tuple[DataFrame, str | None]:
+        """The columns that are written, and the topic of all rows; None: the rows say."""
+        aside = self._kept.set_aside(topic)
+        prepared = prepare(frame, topic, lineage=self._settings.lineage, set_aside=aside)
+        return prepared, topic if aside is None else None
 
     def _open_epoch(self, sequencer: Sequencer) -> EpochTicket:
         limit_ms = min(self._settings.producer.delivery_timeout_ms, self._transaction.timeout_ms)

@@ -21,6 +21,9 @@ and gets none of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
@@ -34,6 +37,8 @@ from pyspark.sql.types import (
 )
 
 from onceward.errors import BadColumn
+from onceward.ids import PipelineId
+from onceward.sinks.kafka.dead_letters import HEADERS, LINEAGE, of_output, too_large, with_headers
 from onceward.sources import lineage as source
 
 TIMESTAMP_MS = "timestamp_ms"
@@ -49,35 +54,54 @@ _EXPRESSIONS = {
 }
 KNOWN = tuple(_EXPRESSIONS)
 
-_HEADERS = "array<struct<key: string, value: binary>>"
-_LINEAGE_HEADERS = {
-    "onceward.topic": f"CAST({source.TOPIC} AS BINARY)",
-    "onceward.partition": f"CAST(CAST({source.PARTITION} AS STRING) AS BINARY)",
-    "onceward.offset": f"CAST(CAST({source.OFFSET} AS STRING) AS BINARY)",
-}
+
+class SetAside(NamedTuple):
+    """For records that are too large: where they go, and what they are told by."""
+
+    topic: str
+    pipeline: PipelineId
+    limit_bytes: int
 
 
-def prepare(frame: DataFrame, topic: str | None, *, lineage: bool = False) -> DataFrame:
+def prepare(
+    frame: DataFrame, topic: str | None, *, lineage: bool = False, set_aside: SetAside | None = None
+) -> DataFrame:
     """``frame`` with the columns of the table above and no others, ``key`` and ``value`` as binary.
 
     :param topic: the sink's static topic; it wins over a ``topic`` column, as in Spark's own sink.
     :param lineage: the source columns become headers, behind those that a record has.
+    :param set_aside: for a static topic; the column ``topic`` then says where each record goes.
     :raises BadColumn: naming the column, what it is, and what it should be.
     """
     types = check(frame, topic, lineage=lineage)
     wanted = {name: _EXPRESSIONS[name] for name in KNOWN if name in types and (name != "topic" or topic is None)}
+    own_headers = "headers" if "headers" in types else f"CAST(NULL AS {HEADERS})"
+    if set_aside is not None and topic is not None:
+        own_headers = _aside(wanted, types, own_headers, topic, set_aside)
     if lineage:
-        wanted["headers"] = _with_lineage("headers" if "headers" in types else f"CAST(NULL AS {_HEADERS})")
+        wanted["headers"] = _with_lineage(own_headers)
     # As SQL text: column objects would cost a dozen calls into the JVM each, in every batch.
     return frame.selectExpr(*wanted.values())
+
+
+def _aside(wanted: dict[str, str], types: Mapping[str, DataType], own_headers: str, topic: str, aside: SetAside) -> str:
+    """Adds to ``wanted`` that records which ``topic`` would not take go elsewhere; returns SQL of the headers."""
+    large = too_large(aside.limit_bytes, has_key="key" in types, headers="headers" if "headers" in types else None)
+    told = with_headers(own_headers, of_output(aside.limit_bytes, topic, aside.pipeline))
+    headers = f"CASE WHEN {large} THEN {told} ELSE {own_headers} END"
+    wanted["topic"] = f"CASE WHEN {large} THEN '{aside.topic}' ELSE '{topic}' END AS topic"
+    wanted["headers"] = f"{headers} AS headers"
+    if "partition" in types:  # it is meant for the topic
+        wanted["partition"] = f"CASE WHEN {large} THEN CAST(NULL AS INT) ELSE partition END AS partition"
+    return headers
 
 
 def _with_lineage(own: str) -> str:
     """The headers ``own`` and those of the lineage. Behind them, because of several of one name Kafka's users take the
     last, and a record may bring its source's own."""
-    added = ", ".join(f"named_struct('key', '{name}', 'value', {value})" for name, value in _LINEAGE_HEADERS.items())
+    added = ", ".join(f"named_struct('key', '{name}', 'value', {value})" for name, value in LINEAGE.items())
     unknown = " OR ".join(f"{name} IS NULL" for name in source.COLUMNS)
-    both = f"concat(coalesce({own}, CAST(array() AS {_HEADERS})), array({added}))"
+    both = f"concat(coalesce({own}, CAST(array() AS {HEADERS})), array({added}))"
     return f"CASE WHEN {unknown} THEN {own} ELSE {both} END AS headers"
 
 
@@ -128,7 +152,7 @@ def _check_type(name: str, kind: DataType) -> None:
         "key": "binary or string",
         "topic": "string",
         "partition": "int",
-        "headers": _HEADERS,
+        "headers": HEADERS,
         "timestamp": "timestamp",
         source.TOPIC: "string",
         source.PARTITION: "int",

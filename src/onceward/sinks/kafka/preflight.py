@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def check_topic(client: KafkaClient, settings: KafkaSinkSettings, topic: str | None) -> None:
-    """``topic`` exists, or is created if it is the sink's own and the sink was told to. None: the rows will say.
+    """``topic`` exists, or is created if it is one of the sink's own and the sink was told to. None: the rows will say.
 
     :raises TopicMissing: naming the topic and both ways to get it.
     :raises BrokerUnreachable, AuthenticationFailed, AccessDenied: naming servers, mechanism or resource.
@@ -30,7 +30,8 @@ def check_topic(client: KafkaClient, settings: KafkaSinkSettings, topic: str | N
     try:
         client.topic_partitions([topic])
     except TopicMissing:
-        if settings.create_topic_partitions is None or topic != settings.topic:
+        own = (settings.topic, settings.dead_letter_topic)
+        if settings.create_topic_partitions is None or topic not in own:
             raise TopicMissing(
                 f"topic {topic!r} does not exist on {', '.join(settings.client.bootstrap_servers)}",
                 next_step="create it (kafka-topics --create), or build the sink with create_topic_partitions=N",

@@ -15,6 +15,7 @@ from onceward.errors import OncewardError, TransactionTimedOut, TransactionTimeo
 from onceward.ids import BatchId
 from onceward.ledger.kafka_chain import KafkaChain
 from onceward.sinks.kafka import preflight
+from onceward.sinks.kafka.columns import SetAside
 from onceward.sinks.kafka.group_offsets import GroupOffsets
 from onceward.sinks.kafka.rows import partition_counts
 from onceward.sinks.kafka.sequencer.book import EpochBook
@@ -27,6 +28,9 @@ from onceward.wire.options.settings import ProducerSettings
 from onceward.wire.transactions.transaction import LONGER_OR_SMALLER
 
 log = logging.getLogger(__name__)
+
+_KAFKAS_MESSAGE_BYTES = 1_048_588
+"""``max.message.bytes`` where nobody has set it."""
 
 
 class KafkaRun:
@@ -42,6 +46,7 @@ class KafkaRun:
         self.driver_turn = DriverTurn(settings.driver_records, settings.driver_bytes)
         self._sequencer: Sequencer | None = None
         self._fitting: dict[str | None, ProducerSettings] = {}
+        self._set_aside: SetAside | None = None
         self._overdue: BatchId | None = None  # the last batch that did not end within the transaction's time
 
     def sequencer(self, frame: DataFrame) -> Sequencer:
@@ -69,6 +74,19 @@ class KafkaRun:
         if topic not in self._fitting:
             self._fitting[topic] = preflight.fitting(self.client, self.settings, topic)
         return self._fitting[topic]
+
+    def set_aside(self, topic: str | None) -> SetAside | None:
+        """What becomes of records that ``topic`` would not take; None: they fail the batch.
+
+        :raises AccessDenied: its ``max.message.bytes`` may not be seen.
+        """
+        settings = self.settings
+        if settings.on_error != "dead_letter" or topic != settings.topic or settings.dead_letter_topic is None:
+            return None
+        if self._set_aside is None:
+            limit = int(self.client.topic_config(str(topic)).get("max.message.bytes") or _KAFKAS_MESSAGE_BYTES)
+            self._set_aside = SetAside(settings.dead_letter_topic, settings.policy.pipeline, limit)
+        return self._set_aside
 
     def late(self, running: RunningBatch) -> OncewardError | None:
         """The error of a transaction whose time is over: the coordinator aborts it, and tells whoever sends next; but

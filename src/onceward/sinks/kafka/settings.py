@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from onceward.engine.policy import SinkPolicy, one_of, whole_number
 from onceward.errors import ContradictoryOptions
 from onceward.ids import topic_name
 from onceward.wire.options.settings import ClientSettings, ProducerSettings
+
+OnError = Literal["stop", "dead_letter"]
 
 _LEAST_HELD_BYTES = 1 << 20
 _MOST_DRIVER_RECORDS = 1_000_000
@@ -33,6 +36,8 @@ class KafkaSinkSettings:
     sequencer_host: str | None
     sequencer_port: int
     lineage: bool = False
+    dead_letter_topic: str | None = None
+    on_error: OnError = "stop"
 
     def __post_init__(self) -> None:
         one_of("lineage", self.lineage, (True, False))
@@ -46,4 +51,31 @@ class KafkaSinkSettings:
         if self.topic is not None and topic_name(self.topic) == self.ledger_topic:
             raise ContradictoryOptions(
                 f"topic and ledger_topic are both {self.topic!r}", next_step="write records to a topic of their own"
+            )
+        one_of("on_error", self.on_error, get_args(OnError))
+        self._check_dead_letters()
+
+    def _check_dead_letters(self) -> None:
+        if self.dead_letter_topic is None:
+            if self.on_error == "dead_letter":
+                raise ContradictoryOptions(
+                    'on_error="dead_letter" and no dead_letter_topic', next_step="pass dead_letter_topic= as well"
+                )
+            return
+        if topic_name(self.dead_letter_topic) in (self.ledger_topic, self.topic):
+            raise ContradictoryOptions(
+                f"dead_letter_topic={self.dead_letter_topic!r} is the sink's own topic, or its ledger topic",
+                next_step="give dead letters a topic of their own",
+            )
+        if self.on_error == "dead_letter" and not self.policy.has_ledger:
+            raise ContradictoryOptions(
+                f'on_error="dead_letter" with delivery={self.policy.delivery!r}',
+                next_step='use delivery="exactly_once", or leave on_error= out',
+            )
+        if self.on_error == "dead_letter" and self.topic is None:
+            raise ContradictoryOptions(
+                'on_error="dead_letter" without topic=: what is too large depends on the topic, and the rows name '
+                "theirs",
+                next_step="pass topic=, or leave on_error= out (dead_letter_topic= by itself takes what a format "
+                "cannot read)",
             )

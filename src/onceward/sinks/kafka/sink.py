@@ -11,14 +11,14 @@ from pyspark.sql import DataFrame
 from onceward.engine.foreach_batch import ForeachBatchSink, must_be_a_frame
 from onceward.engine.policy import Delivery, SinkPolicy
 from onceward.engine.target import Target, Write
-from onceward.errors import ContradictoryOptions
+from onceward.errors import ContradictoryOptions, UnsupportedQuery
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.ids import topic_name
 from onceward.ledger.admission import Resume
 from onceward.ledger.kafka_topic import DEFAULT_TOPIC
-from onceward.sinks.kafka import columns
+from onceward.sinks.kafka import columns, dead_letters
 from onceward.sinks.kafka.plain import PlainBatches
-from onceward.sinks.kafka.settings import KafkaSinkSettings
+from onceward.sinks.kafka.settings import KafkaSinkSettings, OnError
 from onceward.sinks.kafka.target import KafkaTarget
 from onceward.spark.query import RunningBatch
 from onceward.wire.options.security import TokenProvider
@@ -75,6 +75,11 @@ class KafkaSink(ForeachBatchSink):
     :param lineage: each record names the source record that it was made of, in headers of its own (``onceward.topic``,
         ``onceward.partition``, ``onceward.offset``), so that ``onceward verify --conserves`` can account for the input.
         Frames must then have the columns that :func:`onceward.lineage` gives.
+    :param dead_letter_topic: where records go that a format of the query cannot read (``ow.avro.decode(…,
+        on_error="dead_letter")``), in the same transaction as the rest of the batch; see :mod:`.dead_letters` for
+        their headers. Created like ``topic`` when it is missing.
+    :param on_error: ``"stop"``: a record that is too large for ``topic`` fails the batch. ``"dead_letter"``: it goes to
+        ``dead_letter_topic``, if its size before compression is above ``max.message.bytes`` of ``topic``.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
     """
 
@@ -101,6 +106,8 @@ class KafkaSink(ForeachBatchSink):
         sequencer_host: str | None = None,
         sequencer_port: int = 0,
         lineage: bool = False,
+        dead_letter_topic: str | None = None,
+        on_error: OnError = "stop",
     ) -> None:
         name = checked_pipeline_id(pipeline_id)
         client, producer = settings_from_options(
@@ -123,6 +130,8 @@ class KafkaSink(ForeachBatchSink):
             sequencer_host=sequencer_host,
             sequencer_port=sequencer_port,
             lineage=lineage,
+            dead_letter_topic=dead_letter_topic,
+            on_error=on_error,
         )
         super().__init__(
             self.settings.policy,
@@ -137,9 +146,24 @@ class KafkaSink(ForeachBatchSink):
             raise ContradictoryOptions(
                 f"topic={topic!r} is the ledger topic", next_step="write records to a topic of their own"
             )
+        if where is not None and topic == self.settings.dead_letter_topic:
+            raise ContradictoryOptions(
+                f"topic={topic!r} is the dead-letter topic", next_step="write rows of your own to another topic"
+            )
         must_be_a_frame(frame, " with a column 'value'")
         columns.check(frame, topic, lineage=self.settings.lineage)
         return Write(frame, topic)
+
+    def _dead_letters(self, frame: DataFrame) -> Write:
+        settings = self.settings
+        if settings.dead_letter_topic is None:
+            raise UnsupportedQuery(
+                f"the query sets records aside that it cannot read, and KafkaSink({settings.policy.pipeline!r}) has no "
+                "topic for them",
+                next_step='pass dead_letter_topic="…" to KafkaSink, or on_error="stop" to decode(…)',
+            )
+        records = dead_letters.of_source(frame, settings.policy.pipeline, lineage=settings.lineage)
+        return Write(records, settings.dead_letter_topic, set_aside=True)
 
     def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:
         if self.settings.policy.has_ledger:

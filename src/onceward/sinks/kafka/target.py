@@ -29,7 +29,8 @@ class KafkaTarget(AtomicTarget):
 
     def open(self, running: RunningBatch) -> LedgerRecord | None:
         settings = self.run.settings
-        preflight.check_topic(self.run.client, settings, settings.topic)
+        for topic in (settings.topic, settings.dead_letter_topic):
+            preflight.check_topic(self.run.client, settings, topic)
         # The order matters: once the chain is taken no earlier owner can commit, so what is read then is final.
         # It is confirmed before the first commit; unless something is done on the strength of it before.
         newest = self.run.chain.take(confirm=self.is_relied_on)

@@ -1,0 +1,139 @@
+"""Steps of a plan that read a format, and what they cannot read: dead letters. Driver only.
+
+A format's function (:mod:`onceward.formats`) puts a :class:`DecodingStep` into the user's plan: the rows that it reads
+carry a name there, :attr:`DecodingStep.tag`, and only those that it can read go on. Whatever the user makes of them,
+windows and joins included, the engine finds the name in the plan of the running batch, takes the same rows a second
+time (:mod:`onceward.spark.below`), asks the step which of them it cannot read, and hands these to the sink as one more
+frame of the batch. So nobody can forget them, and they are committed together with the rest, or not at all.
+
+A step gives the same verdict of the same bytes each time it is asked, so that each record is in one of the two frames,
+and a source gives the same records of a batch each time it is read, or no batch could be repeated.
+
+Called by ``engine.foreach_batch`` at each batch; formats call :func:`register`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+
+from onceward.errors import Fenced, OncewardError, UnsupportedQuery
+from onceward.spark.below import rows_below, tags_in
+
+log = logging.getLogger(__name__)
+
+TAG = "onceward_decoded_"
+"""Begins every tag; in a plan the name of a subquery. After it come 32 hex digits."""
+
+DEAD_LETTER = (
+    "key",
+    "value",
+    "headers",
+    "source_topic",
+    "source_partition",
+    "source_offset",
+    "source_timestamp",
+    "error_class",
+    "error_message",
+)
+"""The columns of :meth:`DecodingStep.dead_letters`: ``key`` and ``value`` binary, as they came; ``headers`` as Kafka's
+source has them, or null; where the record stood (string, int, bigint, timestamp; null where the source has no such
+thing); the name of the error's class, and what it says."""
+
+_REMEMBERED = 1_000
+
+
+class DecodingStep(ABC):
+    """One call of a format's function."""
+
+    tag: str
+    """:data:`TAG` and 32 hex digits, new for each call."""
+
+    sets_aside: bool
+    """Are records that cannot be read dead letters? Else they fail the batch."""
+
+    def before_batch(self) -> None:  # noqa: B027
+        """At each batch's beginning, before anything is written; what it raises fails the batch."""
+
+    @abstractmethod
+    def dead_letters(self, rows: DataFrame) -> DataFrame:
+        """Those of the rows below the tag that the step cannot read, with the columns :data:`DEAD_LETTER`."""
+
+    def explain(self, error: OncewardError, rows: Callable[[], DataFrame] | None) -> OncewardError | None:
+        """A batch has failed: learn what the next start of the query has to know, and say it better, or None.
+
+        :param rows: gives the batch's rows below the tag; None where the batch is over.
+        """
+        return None
+
+
+_lock = threading.Lock()
+_registered: OrderedDict[str, DecodingStep] = OrderedDict()
+_in_run: OrderedDict[str, tuple[DecodingStep, ...]] = OrderedDict()
+
+
+def register(step: DecodingStep) -> None:
+    """From now on the engine knows ``step`` by its tag."""
+    with _lock:
+        _registered[step.tag] = step
+        while len(_registered) > _REMEMBERED:
+            _registered.popitem(last=False)
+
+
+def steps_of(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
+    """The steps in the plan of the query's run that ``frame`` is a batch of; looked up once a run.
+
+    :raises UnsupportedQuery: the plan has one that this process does not know, so that its records would be lost.
+    """
+    with _lock:
+        if (known := _in_run.get(run_id)) is not None:
+            return known
+    found = []
+    for tag in tags_in(frame, TAG):
+        step = _registered.get(tag)
+        if step is None:
+            raise UnsupportedQuery(
+                f"the query reads a format by a call that this process has forgotten after {_REMEMBERED} later ones "
+                f"({tag}), so that records that it could not read would be lost",
+                next_step="define the query anew, calling decode(…), and start it",
+            )
+        found.append(step)
+    with _lock:
+        _in_run[run_id] = tuple(found)
+        while len(_in_run) > _REMEMBERED:
+            _in_run.popitem(last=False)
+    return tuple(found)
+
+
+def dead_letters_of(frame: DataFrame, step: DecodingStep) -> DataFrame:
+    """The dead letters of the running batch that ``frame`` belongs to.
+
+    :raises UnsupportedQuery: the rows below the step cannot be had a second time.
+    """
+    return step.dead_letters(rows_below(frame, step.tag))
+
+
+def explained(error: OncewardError, steps: tuple[DecodingStep, ...], frame: DataFrame) -> OncewardError:
+    """``error``, or what one of the steps has to say about it. Of being fenced nobody has anything to say."""
+    if isinstance(error, Fenced):
+        return error
+    for step in steps:
+        better = step.explain(error, lambda tag=step.tag: rows_below(frame, tag))  # type: ignore[misc]
+        if better is not None:
+            return better
+    return error
+
+
+def heard_of(error: OncewardError) -> OncewardError:
+    """The same for an error that Spark met outside of a batch's function; every step is asked."""
+    with _lock:
+        steps = tuple(reversed(_registered.values()))
+    for step in steps:
+        if (better := step.explain(error, None)) is not None:
+            return better
+    return error
