@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 import tiers
 from lake_packages import LAKE_PACKAGES
 from onceward import spark_conf
-from onceward.testing import LocalKafka, LocalMySQL, LocalOpenSearch, LocalPostgres, LocalS3, s3a_jars
+from onceward.testing import LocalKafka, LocalMySQL, LocalOpenSearch, LocalPostgres, LocalRegistry, LocalS3, s3a_jars
 
 pytest_plugins = ["fault_table", "no_java"]
 
@@ -92,6 +92,13 @@ def mariadb() -> Iterator[LocalMySQL]:
 def opensearch() -> Iterator[LocalOpenSearch]:
     """One node; each test takes an index of its own."""
     with LocalOpenSearch() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[LocalRegistry]:
+    """A schema registry that forgets nothing; each test takes subjects, and names of records, of its own."""
+    with LocalRegistry(durable=True) as server:
         yield server
 
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import pytest
 
-from onceward.testing import LocalKafka, LocalOpenSearch
+from onceward.testing import LocalKafka, LocalOpenSearch, LocalRegistry
 
 TIERS = ("fast", "main", "ci", "chaos")
 TESTS = Path(__file__).resolve().parent
@@ -41,7 +41,7 @@ OWN_DRIVERS = ("chaos", "bench")
 SHARED_BROKER, SHARED_SPARK, SHARED_DATABASES = (
     "kafka",
     "spark",
-    ("postgres", "mysql", "newer_mysql", "mariadb", "opensearch"),
+    ("postgres", "mysql", "newer_mysql", "mariadb", "opensearch", "registry"),
 )
 """The fixtures of ``tests/conftest.py`` that each worker has once."""
 
@@ -64,7 +64,7 @@ class Facts:
     old_broker: bool = False
     """Needs a broker of another version than the shared one."""
     own_cluster: bool = False
-    """It, or a fixture of it, starts a cluster beside the shared one, or an OpenSearch: that, too, is a JVM."""
+    """It, or a fixture of it, starts a cluster beside the shared one, or another server that is a JVM."""
     slow: bool = False
     """Marked as one that takes minutes: the one thing that cannot be read off a test."""
     once_more: bool = False
@@ -199,6 +199,7 @@ def _says_so(code: CodeType, names: dict[str, Any]) -> bool:
     return (
         LocalKafka in values
         or LocalOpenSearch in values
+        or LocalRegistry in values
         or any(sign in text for text in texts for sign in _PROGRAM_TEXTS)
     )
 

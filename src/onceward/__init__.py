@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from onceward.engine.two_phase import CommitResult as CommitResult
     from onceward.engine.two_phase import Task as Task
     from onceward.errors import OncewardError as OncewardError
+    from onceward.formats.registry.client import SchemaRegistry as SchemaRegistry
     from onceward.ledger.folder import FolderLedger as FolderLedger
     from onceward.ledger.kafka_chain import KafkaLedger as KafkaLedger
     from onceward.ledger.table import DatabaseLedger as DatabaseLedger
@@ -60,6 +61,7 @@ _HOME = {
     "KafkaSink": "onceward.sinks.kafka.sink",
     "NoRestart": "onceward.operate.restart",
     "OncewardError": "onceward.errors",
+    "SchemaRegistry": "onceward.formats.registry.client",
     "Task": "onceward.engine.two_phase",
     "TaskWriter": "onceward.engine.task_writer",
     "TwoPhaseCommitSink": "onceward.sinks.two_phase",
@@ -91,6 +93,7 @@ __all__ = [
     "KafkaSink",
     "NoRestart",
     "OncewardError",
+    "SchemaRegistry",
     "Task",
     "TaskWriter",
     "TwoPhaseCommitSink",

@@ -15,7 +15,8 @@
     │   ├── BadColumn                 missing, or of the wrong type
     │   ├── InvalidTopicName
     │   ├── RecordTooLarge
-    │   └── RowRefused                the target refuses rows: a constraint, a value too long
+    │   ├── RowRefused                the target refuses rows: a constraint, a value too long
+    │   └── SchemaUnfit               a schema that cannot be used as it is, or that the registry refuses
     ├── ResourceError                 something outside is missing or refuses us
     │   ├── BrokerUnreachable
     │   ├── TopicMissing
@@ -28,6 +29,11 @@
     │   ├── LedgerUnreachable         the store that keeps the ledger does not answer, or cannot be written
     │   ├── StoreUnreachable          the folder that keeps rows until they are delivered cannot be written or read
     │   ├── SequencerUnreachable      executors cannot connect to the driver's sequencer
+    │   ├── RegistryUnreachable       the schema registry does not answer
+    │   ├── RegistryAnswerUnfit       the schema registry, or whoever is there, answers what makes no sense
+    │   ├── RegistryRefused           the schema registry does not let us in
+    │   ├── RegistryReplaced          the schema registry has another schema now under an id that was known
+    │   ├── SchemaUnknown             the schema registry knows no such id, subject or version
     │   └── SourceDataLost            records are gone from the source before they were read
     ├── AdmissionRefused              checkpoint and ledger tell different stories
     │   ├── LedgerBehind
@@ -163,6 +169,10 @@ class RowRefused(InputError):
     """The target refuses rows of the batch: a constraint, a value too long, several rows of one key."""
 
 
+class SchemaUnfit(InputError):
+    """A schema cannot be used as it is (its references go in circles, it is no Avro), or the registry refuses it."""
+
+
 class ResourceError(OncewardError):
     """Something outside is missing or refuses us."""
 
@@ -219,6 +229,31 @@ class SequencerUnreachable(ResourceError):
     """An executor cannot connect to the sequencer in the driver process."""
 
     recovery = Recovery.RUN_AGAIN
+
+
+class RegistryUnreachable(ResourceError):
+    """The schema registry does not answer in time, or says that it cannot now."""
+
+    recovery = Recovery.RESTART
+
+
+class RegistryAnswerUnfit(ResourceError):
+    """What comes from the schema registry's address is no answer of one: it is not believed, and not kept."""
+
+    recovery = Recovery.RESTART
+
+
+class RegistryRefused(ResourceError):
+    """The schema registry does not let us in, or is not the one that its certificate should name."""
+
+
+class RegistryReplaced(ResourceError):
+    """The schema registry has another schema now under an id that was known, or has lost it: what is written under
+    that id would be read as something else."""
+
+
+class SchemaUnknown(ResourceError):
+    """The schema registry knows no such id, subject, version or schema."""
 
 
 class SourceDataLost(ResourceError):

@@ -21,7 +21,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -77,14 +77,18 @@ def resolve(*coordinates: str, without: Sequence[str] = (), transitive: bool = T
     if not coordinates:
         return []
     question = Question(coordinates, tuple(without), transitive, os.environ.get(IVY_SETTINGS_VARIABLE))
-    answer_file = question.answer_file()
+    return kept_or_asked(question.answer_file(), coordinates, lambda: _ask_spark(question))
+
+
+def kept_or_asked(answer_file: Path, coordinates: Sequence[str], ask: Callable[[], list[Path]]) -> list[Path]:
+    """The answer that is kept in ``answer_file``, else what ``ask`` finds, which is kept. One asks at a time."""
     if (jars := remembered(answer_file)) is not None:
         return jars
     answer_file.parent.mkdir(parents=True, exist_ok=True)
     with _one_resolver_at_a_time(answer_file.parent):
         if (jars := remembered(answer_file)) is not None:
             return jars  # somebody resolved the same while we waited
-        jars = _ask_spark(question)
+        jars = ask()
         remember(answer_file, jars, coordinates=coordinates)
         return jars
 
@@ -138,7 +142,14 @@ def _one_resolver_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def _ask_spark(question: Question) -> list[Path]:
-    """Resolves in a JVM of its own whose chatter goes to a file, shown only when resolving fails."""
+    return answer_of(question.coordinates, lambda gateway: _resolve_in_jvm(gateway, question))
+
+
+def answer_of(coordinates: tuple[str, ...], ask: Callable[[Any], list[Path]]) -> list[Path]:
+    """What ``ask`` finds by a gateway to a JVM of its own, whose chatter goes to a file, shown only if that fails.
+
+    :raises ResourceError: it finds nothing, or fails.
+    """
     java_executable()  # a clear error now instead of a failed launch script later
     from py4j.protocol import Py4JError
 
@@ -146,11 +157,11 @@ def _ask_spark(question: Question) -> list[Path]:
         reason = "the answer names files that do not exist"
         with _spark_gateway(chatter) as gateway:
             try:
-                jars = _resolve_in_jvm(gateway, question)
+                jars = ask(gateway)
             except Py4JError as failure:
                 jars, reason = [], _java_message(failure)  # asked now: the text lives in the JVM that is about to end
         if not jars or not all(jar.is_file() for jar in jars):
-            raise _not_resolvable(question.coordinates, reason, chatter)
+            raise _not_resolvable(coordinates, reason, chatter)
         return jars
 
 
@@ -194,18 +205,24 @@ def _as_if_not_submitted() -> Iterator[None]:
             os.environ[SUBMITTED_VARIABLE] = port
 
 
+def ivy_settings(jvm: Any, path: str | None) -> Any:
+    """Spark's own settings of Ivy, or those in the file at ``path``."""
+    maven, errors, nothing = jvm.org.apache.spark.util.MavenUtils, jvm.java.lang.System.err, jvm.scala.Option.empty()
+    if path:
+        return maven.loadIvySettings(path, nothing, nothing, errors)
+    return maven.buildIvySettings(nothing, nothing, True, errors)
+
+
 def _resolve_in_jvm(gateway: Any, question: Question) -> list[Path]:
     """``org.apache.spark.util.MavenUtils``, which ``spark-submit --packages`` uses, called by its own name."""
     jvm = gateway.jvm
-    maven, errors, nothing = jvm.org.apache.spark.util.MavenUtils, jvm.java.lang.System.err, jvm.scala.Option.empty()
-    if question.ivy_settings:
-        settings = maven.loadIvySettings(question.ivy_settings, nothing, nothing, errors)
-    else:
-        settings = maven.buildIvySettings(nothing, nothing, True, errors)
+    maven, errors = jvm.org.apache.spark.util.MavenUtils, jvm.java.lang.System.err
+    settings = ivy_settings(jvm, question.ivy_settings)
     exclusions = getattr(jvm.scala.collection.immutable, "Nil$").__getattr__("MODULE$")
     for excluded in question.without:
         exclusions = exclusions.prepended(excluded)
     wanted = ",".join(question.coordinates)
+    nothing = jvm.scala.Option.empty()
     found = maven.resolveMavenCoordinates(wanted, settings, nothing, question.transitive, exclusions, False, errors)
     return [Path(found.apply(index)) for index in range(found.size())]
 

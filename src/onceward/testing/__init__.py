@@ -4,7 +4,7 @@
 as soon as Onceward is installed (:mod:`onceward.testing.pytest_plugin`). :class:`LocalPostgres` is a real PostgreSQL,
 :class:`LocalMySQL` a real MySQL or MariaDB,
 :class:`LocalRedis` a real Redis (fixture ``local_redis``), :class:`LocalOpenSearch` a real OpenSearch,
-:class:`LocalS3` a real S3 store.
+:class:`LocalS3` a real S3 store, :class:`LocalRegistry` a real schema registry.
 :mod:`onceward.testing.sink_contract` is the suite for a sink of your own. :func:`arm_from_environment` lets a test kill
 a job at an exact step (:mod:`onceward.testing.faults`); :class:`KafkaProxy` (``LocalKafka(proxied=True)``) loses,
 delays and holds single requests between clients and brokers. :func:`read_topic` and :func:`exactly_once` tell the
@@ -18,6 +18,7 @@ from onceward.testing.local_mysql import LocalMySQL
 from onceward.testing.local_opensearch import LocalOpenSearch
 from onceward.testing.local_postgres import LocalPostgres
 from onceward.testing.local_redis import LocalRedis
+from onceward.testing.local_registry import LocalRegistry
 from onceward.testing.local_s3 import LocalS3, s3a_jars
 from onceward.testing.proxy import KafkaProxy, ProxyFault
 from onceward.testing.topic_reader import ReadRecord, read_topic
@@ -31,6 +32,7 @@ __all__ = [
     "LocalOpenSearch",
     "LocalPostgres",
     "LocalRedis",
+    "LocalRegistry",
     "LocalS3",
     "ProxyFault",
     "ReadRecord",

@@ -82,7 +82,7 @@ class Security:
         """The same as arguments of kafka-python's connection manager; reads the certificate files."""
         options: dict[str, Any] = {"security_protocol": self.protocol}
         if self.uses_tls:
-            options["ssl_context"] = _tls_context(self)
+            options["ssl_context"] = tls_context(self)
         if self.uses_sasl:
             options["sasl_mechanism"] = self.mechanism
             options["sasl_plain_username"] = self.username
@@ -118,7 +118,7 @@ def security_from_options(options: Mapping[str, str], token_provider: TokenProvi
                 f"{given[0]} is set, but security.protocol is {protocol}",
                 next_step=f"set security.protocol to {wanted}, or remove {given[0]}",
             )
-    return Security(protocol=protocol, **_sasl(options, protocol, token_provider), **_tls(options))
+    return Security(protocol=protocol, **_sasl(options, protocol, token_provider), **tls_parts(options))
 
 
 def _sasl(options: Mapping[str, str], protocol: str, token_provider: TokenProvider | None) -> dict[str, Any]:
@@ -178,14 +178,15 @@ def _from_jaas(text: str, mechanism: str) -> tuple[str | None, str | None]:
     return pairs.get("username"), pairs.get("password")
 
 
-def _tls(options: Mapping[str, str]) -> dict[str, Any]:
+def tls_parts(options: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of :class:`Security` that ``ssl.`` options set, which a schema registry has by the same names."""
     for store in ("truststore", "keystore"):
         _refuse_java_store(options, store)
     algorithm = options.get("ssl.endpoint.identification.algorithm", "https").lower()
     if algorithm not in ("https", "", "none"):
         raise ConfigurationError(
             f"ssl.endpoint.identification.algorithm={algorithm!r} is not known",
-            next_step="use 'https' (the broker's host name is checked) or '' (it is not)",
+            next_step="use 'https' (the server's host name is checked) or '' (it is not)",
         )
     parts = {
         "ca_file": options.get("ssl.ca.location", options.get("ssl.truststore.location")),
@@ -219,7 +220,11 @@ def _refuse_java_store(options: Mapping[str, str], store: str) -> None:
     )
 
 
-def _tls_context(security: Security) -> ssl.SSLContext:
+def tls_context(security: Security) -> ssl.SSLContext:
+    """One that verifies the server, by these certificates or the system's; reads the files.
+
+    :raises ConfigurationError: they cannot be read.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies the certificate and the host name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = security.check_host_name

@@ -1,0 +1,166 @@
+"""What a registry says, as values: checked before anybody believes it. JSON values in, our values out, no I/O.
+
+Called by :mod:`client`, in the driver. The answers are those of Confluent's API (*Schema Registry API Reference*),
+which Apicurio, Karapace and Redpanda speak as well. Fields that are not named here are passed over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from onceward.formats.registry.json_limits import NotFit, parsed
+
+SchemaType = Literal["AVRO", "JSON", "PROTOBUF"]
+
+LARGEST_ID = 2**31 - 1
+"""Ids are Java's ``int``, four bytes in front of each record."""
+
+_TYPES: dict[object, SchemaType] = {"AVRO": "AVRO", "JSON": "JSON", "PROTOBUF": "PROTOBUF"}
+_MOST_REFERENCES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A schema that another one uses: the named type ``name``, as it is in version ``version`` of ``subject``."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema as the registry has it; never another one under the same id of the same registry."""
+
+    id: int
+    schema_type: SchemaType
+    text: str
+    references: tuple[Reference, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of type, text and references: 16 hex digits. Spaces, and the order of a JSON object's names, do not count."""
+        text = self.text
+        if self.schema_type != "PROTOBUF":
+            text = json.dumps(parsed(text), sort_keys=True, separators=(",", ":"))
+        references = sorted([r.name, r.subject, r.version] for r in self.references)
+        said = json.dumps([self.schema_type, text, references])
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A schema under the number that it has in a subject, from 1."""
+
+    subject: str
+    version: int
+    schema: RegisteredSchema
+
+    @property
+    def id(self) -> int:
+        """The schema's."""
+        return self.schema.id
+
+    @property
+    def text(self) -> str:
+        """The schema's."""
+        return self.schema.text
+
+
+def schema_in(answer: Any, schema_id: int, most_bytes: int) -> RegisteredSchema:
+    """Of ``GET /schemas/ids/{id}``. :raises NotFit: that is not one, or one with another id."""
+    said = _object(answer)
+    if said.get("id", schema_id) != schema_id:  # Confluent's newer lines repeat it
+        raise NotFit(f"the schema of another id, {said['id']!r:.40}")
+    return _schema(said, schema_id, most_bytes)
+
+
+def version_in(answer: Any, subject: str, version: int | None, most_bytes: int) -> Version:
+    """Of ``GET /subjects/{subject}/versions/{version}``.
+
+    :param version: None: the latest.
+    :raises NotFit: that is not one, or one of another subject or number.
+    """
+    said = _object(answer)
+    if said.get("subject") != subject:
+        raise NotFit(f"a schema of another subject, {said.get('subject')!r:.100}")
+    number = _whole(said, "version")
+    if version not in (None, number):
+        raise NotFit(f"version {number} where {version} was asked for")
+    return Version(subject, number, _schema(said, _whole(said, "id"), most_bytes))
+
+
+def id_in(answer: Any) -> int:
+    """Of a registration or a look-up. :raises NotFit: there is none."""
+    return _whole(_object(answer), "id")
+
+
+def numbers_in(answer: Any) -> list[int]:
+    """Of ``GET /subjects/{subject}/versions``, sorted. :raises NotFit: it is no list of different numbers from 1."""
+    if not isinstance(answer, list) or not all(type(number) is int and 0 < number <= LARGEST_ID for number in answer):
+        raise NotFit("no list of versions")
+    if len(set(answer)) < len(answer):
+        raise NotFit("a list with one version twice")
+    return sorted(answer)
+
+
+def names_in(answer: Any) -> list[str]:
+    """Of ``GET /subjects``, sorted. :raises NotFit: it is no list of texts."""
+    if not isinstance(answer, list) or not all(isinstance(name, str) and _is_text(name) for name in answer):
+        raise NotFit("no list of subjects")
+    return sorted(set(answer))
+
+
+def _schema(said: dict[str, Any], schema_id: int, most_bytes: int) -> RegisteredSchema:
+    text = said.get("schema")
+    if not isinstance(text, str) or not text or not _is_text(text):
+        raise NotFit("an answer without the text of a schema")
+    if (size := len(text.encode())) > most_bytes:
+        raise NotFit(f"a schema of {size:,} bytes, above the limit of {most_bytes:,}")
+    named = said.get("schemaType") or "AVRO"  # left out for Avro
+    kind = _TYPES.get(named) if isinstance(named, str) else None
+    if kind is None:
+        raise NotFit(f"a schema of type {named!r:.40}")
+    if kind != "PROTOBUF":
+        try:
+            parsed(text)
+        except NotFit as wrong:
+            raise NotFit(f"a schema whose text is {wrong}") from None
+    return RegisteredSchema(schema_id, kind, text, _references(said.get("references") or []))
+
+
+def _references(said: Any) -> tuple[Reference, ...]:
+    if not isinstance(said, list) or len(said) > _MOST_REFERENCES:
+        raise NotFit(f"references that are no list of at most {_MOST_REFERENCES}")
+    found = []
+    for one in map(_object, said):
+        name, subject = one.get("name"), one.get("subject")
+        if not (isinstance(name, str) and isinstance(subject, str) and _is_text(name + subject) and subject):
+            raise NotFit("a reference without a name or a subject")
+        found.append(Reference(name, subject, _whole(one, "version")))
+    return tuple(found)
+
+
+def _object(answer: Any) -> dict[str, Any]:
+    if not isinstance(answer, dict):
+        raise NotFit(f"no JSON object but {answer!r:.60}")
+    return answer
+
+
+def _whole(said: dict[str, Any], name: str) -> int:
+    number = said.get(name)
+    if type(number) is not int or not 0 < number <= LARGEST_ID:
+        raise NotFit(f"no {name} from 1 to {LARGEST_ID:,} but {number!r:.40}")
+    return number
+
+
+def _is_text(text: str) -> bool:
+    """JSON can say half of a pair of surrogates, which no file and no JVM takes as a text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

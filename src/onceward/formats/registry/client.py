@@ -1,0 +1,273 @@
+"""The schema registry, as a user names it. In the driver only: executors are told schemas, never the login."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import quote
+
+from onceward.errors import ConfigurationError, RegistryReplaced, SchemaUnknown
+from onceward.formats.registry.answers import (
+    LARGEST_ID,
+    RegisteredSchema,
+    SchemaType,
+    Version,
+    id_in,
+    names_in,
+    numbers_in,
+    schema_in,
+    version_in,
+)
+from onceward.formats.registry.conversation import Conversation, Patience, Unknown
+from onceward.formats.registry.http import client_library
+from onceward.formats.registry.references import self_contained
+from onceward.formats.registry.settings import settings_of
+
+T = TypeVar("T")
+
+_LISTING_BYTES = 8_388_608
+_ENVELOPE_BYTES = 65_536
+_SUBJECT_CHARACTERS = 1_000
+
+
+class SchemaRegistry:
+    """A registry with Confluent's API: Confluent's own, Apicurio (``…/apis/ccompat/v7``), Karapace, Redpanda.
+
+    ::
+
+        schemas = ow.SchemaRegistry(
+            "https://registry:8081", options={"basic.auth.user.info": "user:password", "ssl.ca.location": "ca.pem"}
+        )
+
+    Nothing is connected before the first question. All requests go to this address; redirects are not followed, and
+    proxies of the environment are not used. Methods may be called from many threads. Each asks until there is an answer
+    that makes sense, for ``timeout_s`` in all, and raises
+
+    * :class:`~onceward.errors.RegistryUnreachable`: there is none, or the registry says that it cannot now;
+    * :class:`~onceward.errors.RegistryAnswerUnfit`: what comes is no answer of a registry, or too large;
+    * :class:`~onceward.errors.RegistryRefused`: the login, or the server's certificate, is not accepted;
+    * :class:`~onceward.errors.SchemaUnknown`: it says that it knows no such thing.
+
+    :param url: ``http://…`` or ``https://…`` with the whole path, and without a login.
+    :param options: by Confluent's names, each also with ``schema.registry.`` before it: ``basic.auth.user.info``,
+        ``bearer.auth.token``, and ``ssl.…`` as of a Kafka client (``ssl.ca.location``, ``ssl.certificate.location``,
+        ``ssl.key.location``, ``ssl.key.password`` …). Unknown ones are refused.
+    :param timeout_s: for a question, with all its tries and the pauses between them.
+    :param request_timeout_s: for one try of it.
+    :param max_schema_bytes: the largest schema that is taken.
+    :raises ConfigurationError: the address or an option is wrong, or there is no HTTP client installed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        options: Mapping[str, str] | None = None,
+        timeout_s: float = 60.0,
+        request_timeout_s: float = 20.0,
+        max_schema_bytes: int = 1_048_576,
+    ) -> None:
+        settings = settings_of(url, options)
+        limits = {
+            "timeout_s": timeout_s, "request_timeout_s": request_timeout_s, "max_schema_bytes": max_schema_bytes,
+        }  # fmt: skip
+        for name, value in limits.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+                raise ConfigurationError(f"{name}={value!r} is no limit", next_step=f"pass a number above 0 as {name}=")
+        client_library()
+        self.url = str(settings.address)
+        """The registry's address, as it is asked."""
+        self._who = settings.who
+        self._most_bytes = int(max_schema_bytes)
+        self._conversation = Conversation(settings, Patience(timeout_s, request_timeout_s))
+        self._lock = threading.Lock()
+        self._known: dict[int, RegisteredSchema] = {}
+        self._texts: dict[int, str] = {}
+
+    # schemas by their ids
+
+    def schema(self, schema_id: int) -> RegisteredSchema:
+        """The schema of ``schema_id``, which never changes: asked for once.
+
+        :raises SchemaUnknown: there is none. That is not remembered: it may be registered later.
+        :raises RegistryReplaced: two answers differ.
+        """
+        _must_be_id(schema_id)
+        with self._lock:
+            known = self._known.get(schema_id)
+        return known if known is not None else self._remembered(self._asked_for(schema_id))
+
+    def resolved_text(self, schema_id: int) -> str:
+        """One self-contained Avro schema as JSON text: named types of other subjects are defined where they are first
+        used. Without references it is the registered text itself.
+
+        :raises SchemaUnfit: it is no Avro schema, or its references go in circles, are too many, too deep or too large.
+        """
+        with self._lock:
+            known = self._texts.get(schema_id)
+        if known is not None:
+            return known
+        text = self_contained(self.schema(schema_id), self.version)
+        with self._lock:
+            return self._texts.setdefault(schema_id, text)
+
+    def still_the_same(self, known: Iterable[int] | Mapping[int, str]) -> None:
+        """The witness: asks for these ids again, and compares. An in-memory registry that was started again counts
+        from 1, so that records which were written before would be read by other schemas.
+
+        :param known: ids; of those that were never asked for there is nothing to compare with, and they are remembered
+            now. Or ids with the ``fingerprint`` that each schema had, in an earlier process, say.
+        :raises RegistryReplaced: an id has another schema now, or is gone.
+        """
+        for schema_id in known:
+            _must_be_id(schema_id)
+            with self._lock:
+                before = self._known.get(schema_id)
+            wanted = known[schema_id] if isinstance(known, Mapping) else None
+            try:
+                now = self._asked_for(schema_id)
+            except SchemaUnknown:
+                had = wanted or (before.fingerprint if before is not None else None)
+                if had is None:
+                    raise
+                raise self._replaced(schema_id, had, None) from None
+            if wanted is not None and wanted != now.fingerprint:
+                raise self._replaced(schema_id, wanted, now.fingerprint)
+            self._remembered(now)
+
+    refresh = still_the_same
+
+    # subjects
+
+    def subjects(self) -> list[str]:
+        """All that there are, sorted."""
+        return self._ask("GET", "/subjects", names_in, "subjects", most_bytes=_LISTING_BYTES)
+
+    def versions(self, subject: str) -> list[Version]:
+        """All versions of ``subject``, the oldest first; one request for each of them."""
+        numbers = self._ask(
+            "GET", f"/subjects/{_in_path(subject)}/versions", numbers_in, f"subject {subject!r}",
+            most_bytes=_LISTING_BYTES,
+        )  # fmt: skip
+        return [self.version(subject, number) for number in numbers]
+
+    def latest(self, subject: str) -> Version:
+        """The newest version of ``subject`` at this moment."""
+        return self._version(subject, None)
+
+    def version(self, subject: str, number: int) -> Version:
+        """Version ``number`` of ``subject``, from 1."""
+        _must_be_id(number, "version")
+        return self._version(subject, number)
+
+    def lookup(
+        self, subject: str, schema_text: str, *, schema_type: SchemaType = "AVRO", normalize: bool = True
+    ) -> int:
+        """The id that ``schema_text`` has under ``subject``.
+
+        :param normalize: other spellings of the same schema are the same.
+        :raises SchemaUnknown: it is not registered there. :raises SchemaUnfit: it is no schema.
+        """
+        return self._given("/subjects/{}", subject, schema_text, schema_type, normalize)
+
+    def register(
+        self, subject: str, schema_text: str, *, schema_type: SchemaType = "AVRO", normalize: bool = True
+    ) -> int:
+        """Register ``schema_text`` under ``subject``, and return its id. Done twice it is done once: the same schema
+        has the same id, so a registration whose answer was lost is asked for again.
+
+        :raises SchemaUnfit: it is no schema, or not compatible with the subject's older ones.
+        """
+        return self._given("/subjects/{}/versions", subject, schema_text, schema_type, normalize)
+
+    # below
+
+    def _version(self, subject: str, number: int | None) -> Version:
+        asked = "latest" if number is None else str(number)
+        what = f"subject {subject!r}" if number is None else f"version {number} of subject {subject!r}"
+        found = self._ask(
+            "GET", f"/subjects/{_in_path(subject)}/versions/{asked}",
+            lambda answer: version_in(answer, subject, number, self._most_bytes), what,
+            most_bytes=self._answer_bytes,
+        )  # fmt: skip
+        return Version(found.subject, found.version, self._remembered(found.schema))
+
+    def _given(self, path: str, subject: str, text: str, schema_type: SchemaType, normalize: bool) -> int:
+        body = {"schema": text} | ({} if schema_type == "AVRO" else {"schemaType": schema_type})
+        where = path.format(_in_path(subject)) + ("?normalize=true" if normalize else "")
+        return self._ask(
+            "POST", where, id_in, f"schema like that under {subject!r}", most_bytes=self._answer_bytes, body=body
+        )
+
+    def _asked_for(self, schema_id: int) -> RegisteredSchema:
+        return self._ask(
+            "GET", f"/schemas/ids/{schema_id}", lambda answer: schema_in(answer, schema_id, self._most_bytes),
+            f"schema id {schema_id}", most_bytes=self._answer_bytes, details={"id": schema_id},
+        )  # fmt: skip
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        read: Callable[[Any], T],
+        what: str,
+        *,
+        most_bytes: int,
+        body: dict[str, Any] | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> T:
+        try:
+            return self._conversation.ask(method, path, read, most_bytes=most_bytes, body=body)
+        except Unknown as none:
+            raise SchemaUnknown(
+                f"the schema registry at {self.url} knows no {what}: {none}",
+                next_step="register it there, or check that url= leads to the registry whose ids the topic has",
+                details={"url": self.url, "path": path, **(details or {})},
+            ) from None
+
+    @property
+    def _answer_bytes(self) -> int:
+        """Of an answer with one schema: as JSON says it, a quote has two bytes."""
+        return 2 * self._most_bytes + _ENVELOPE_BYTES
+
+    def _remembered(self, now: RegisteredSchema) -> RegisteredSchema:
+        with self._lock:
+            before = self._known.setdefault(now.id, now)
+        if before != now and before.fingerprint != now.fingerprint:
+            raise self._replaced(now.id, before.fingerprint, now.fingerprint)
+        return before
+
+    def _replaced(self, schema_id: int, before: str, now: str | None) -> RegistryReplaced:
+        has = f"has another schema now ({now})" if now else "is not known there any more"
+        return RegistryReplaced(
+            f"the schema registry at {self.url} is not the one that it was: id {schema_id}, whose schema was {before}, "
+            f"{has}",
+            next_step="give it its schemas back under their ids (from a backup, in import mode), or begin with another "
+            "topic: records under that id would be read as something else",
+            details={"url": self.url, "id": schema_id, "before": before, "now": now},
+        )
+
+    def __repr__(self) -> str:
+        return f"SchemaRegistry({self.url!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a SchemaRegistry stays in the driver: it has the login; executors are told schemas instead")
+
+
+def _must_be_id(number: Any, what: str = "id") -> None:
+    if type(number) is not int or not 0 < number <= LARGEST_ID:
+        raise SchemaUnknown(
+            f"{number!r} is no {what} of a schema registry",
+            next_step=f"ids and versions are whole numbers from 1 to {LARGEST_ID:,}",
+            details={what: number if type(number) is int else str(number)},
+        )
+
+
+def _in_path(subject: Any) -> str:
+    """``.`` and ``..`` would be taken for steps in the path."""
+    if not isinstance(subject, str) or subject in ("", ".", "..") or len(subject) > _SUBJECT_CHARACTERS:
+        raise ConfigurationError(
+            f"{subject!r:.200} is no subject", next_step="pass its name, such as orders-value for the topic orders"
+        )
+    return quote(subject, safe="")

@@ -1,0 +1,221 @@
+"""A question to the registry, asked until there is an answer that makes sense or the time is up. Called by
+:mod:`client`, in the driver; many threads may ask at once.
+
+What may pass is asked again with growing pauses: no answer, 5xx, 408, 429 (and as late as ``Retry-After`` says), and
+whatever makes no sense, as the page of a proxy whose registry is just being started. *No* is an answer: a registry that
+knows no such thing says so with an error code of its own (Confluent, *Schema Registry API Reference*, "Errors").
+A 404 without one comes from somebody else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from onceward.errors import RegistryAnswerUnfit, RegistryRefused, RegistryUnreachable, SchemaUnfit
+from onceward.formats.registry.http import Answer, NoAnswer, NotTrusted, asked
+from onceward.formats.registry.json_limits import NotFit, parsed
+from onceward.formats.registry.settings import Settings
+from onceward.wire.options.security import tls_context
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+UNKNOWN = frozenset({40401, 40402, 40403})
+"""No such subject, version, schema."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_LATER = frozenset({408, 429})  # and all from 500 on
+_NOT_TAKEN = frozenset({409, 422})  # incompatible with an older version; no schema
+_SAID_CHARACTERS = 300
+_CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+
+
+class Unknown(Exception):
+    """The registry's own *there is no such thing*, in its words."""
+
+
+class _Later(Exception):
+    """Not now.
+
+    :param after_s: how long the server wants to be left alone.
+    """
+
+    def __init__(self, reason: str, *, nonsense: bool = False, after_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.nonsense = nonsense
+        self.after_s = after_s
+
+
+@dataclass(frozen=True)
+class Patience:
+    """:param timeout_s: for a question, all its tries and pauses. :param request_timeout_s: for one try of it."""
+
+    timeout_s: float
+    request_timeout_s: float
+
+
+class Conversation:
+    """With one registry."""
+
+    def __init__(self, settings: Settings, patience: Patience) -> None:
+        self.settings = settings
+        self._patience = patience
+        self._tls = tls_context(settings.tls) if settings.tls is not None else None
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        read: Callable[[Any], T],
+        *,
+        most_bytes: int,
+        body: dict[str, Any] | None = None,
+    ) -> T:
+        """What ``read`` makes of the answer's JSON; it raises :class:`NotFit` where that makes no sense.
+
+        :raises Unknown: the registry knows no such thing.
+        :raises RegistryRefused: it does not let us in.
+        :raises SchemaUnfit: it does not take the schema.
+        :raises RegistryUnreachable: no answer in time. :raises RegistryAnswerUnfit: none that makes sense.
+        """
+        ends = time.monotonic() + self._patience.timeout_s
+        pause = _FIRST_PAUSE_S
+        while True:
+            left = ends - time.monotonic()
+            try:
+                return self._once(method, path, read, most_bytes, body, min(self._patience.request_timeout_s, left))
+            except _Later as later:
+                wait = max(pause * random.uniform(0.5, 1), later.after_s)  # noqa: S311 — so that many do not come at once
+                if time.monotonic() + wait >= ends:
+                    raise self._given_up(method, path, later) from None
+                log.info("%s %s is asked again in %.1f s: %s", method, path, wait, later.reason)
+            time.sleep(wait)
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    def _once(
+        self,
+        method: str,
+        path: str,
+        read: Callable[[Any], T],
+        most_bytes: int,
+        body: dict[str, Any] | None,
+        seconds: float,
+    ) -> T:
+        headers = {"Accept": f"{_CONTENT_TYPE}, application/json"}
+        if body is not None:
+            headers["Content-Type"] = _CONTENT_TYPE
+        if self.settings.login is not None:
+            headers["Authorization"] = self.settings.login.header
+        try:
+            answer = asked(
+                self.settings.address, self._tls, method, path, headers=headers, seconds=seconds, most_bytes=most_bytes,
+                body=None if body is None else json.dumps(body).encode(),
+            )  # fmt: skip
+            if answer.status == 200:
+                return read(parsed(answer.body))
+        except NoAnswer as none:
+            raise _Later(self._shown(str(none))) from None
+        except NotFit as wrong:
+            raise _Later(self._shown(str(wrong)), nonsense=True) from None
+        except NotTrusted as error:
+            raise self._not_trusted(str(error)) from None
+        raise self._outcome(method, path, answer)
+
+    def _outcome(self, method: str, path: str, answer: Answer) -> Exception:
+        """What an answer other than 200 means."""
+        status = answer.status
+        code, words = self._said(answer)
+        if status in (401, 403):
+            return self._not_let_in(method, path, f"{status} {words}".strip())
+        if status == 404 and code in UNKNOWN:
+            return Unknown(words)
+        if status in _NOT_TAKEN and method == "POST":
+            return SchemaUnfit(
+                f"the schema registry at {self.settings.address} does not take the schema ({path}): {code} {words}",
+                next_step="change the schema so that the subject's compatibility level allows it, or the level",
+                details={"url": str(self.settings.address), "path": path, "status": status, "error_code": code},
+            )
+        if status >= 500 or status in _LATER:
+            return _Later(f"{status} {words}".strip(), after_s=_seconds_in(answer.headers.get("Retry-After")))
+        if 300 <= status < 400:
+            return self._redirected(method, path, answer)
+        return _Later(f"{status} {words}".strip(), nonsense=True)
+
+    def _said(self, answer: Answer) -> tuple[int | None, str]:
+        """The error code and the words of an answer, without secrets: servers repeat what they were sent."""
+        code, words = None, answer.body.decode(errors="replace")
+        try:
+            said = parsed(answer.body)
+        except NotFit:
+            said = None
+        if isinstance(said, dict):
+            code = said["error_code"] if type(said.get("error_code")) is int else None
+            words = str(said.get("message") or words)
+        return code, self._shown(words)
+
+    def _shown(self, words: str) -> str:
+        """Without secrets, before it is cut short: half of a secret is one, too."""
+        for secret in self.settings.login.secrets if self.settings.login else ():
+            words = words.replace(secret, "***")
+        return " ".join(words.split())[:_SAID_CHARACTERS].rstrip(" .")
+
+    def _given_up(self, method: str, path: str, later: _Later) -> Exception:
+        address, seconds = self.settings.address, self._patience.timeout_s
+        details = {"url": str(address), "path": path, "timeout_s": seconds}
+        if later.nonsense:
+            return RegistryAnswerUnfit(
+                f"the schema registry at {address} does not answer {method} {path} as it should, for {seconds:g} s: "
+                f"{later.reason}",
+                next_step="check that url= leads to the registry's API with its whole path, and what stands between",
+                details=details,
+            )
+        return RegistryUnreachable(
+            f"the schema registry at {address} did not answer {method} {path} in {seconds:g} s: {later.reason}",
+            next_step="see that it runs and can be reached from the driver; url= and timeout_s= are SchemaRegistry's",
+            details=details,
+        )
+
+    def _redirected(self, method: str, path: str, answer: Answer) -> RegistryAnswerUnfit:
+        try:
+            to = urlsplit(answer.headers.get("Location", ""))
+            where = f"{to.scheme}://{to.hostname}" if to.hostname else "another path"
+        except ValueError:
+            where = "somewhere"
+        return RegistryAnswerUnfit(
+            f"the schema registry at {self.settings.address} sends {method} {path} on to {self._shown(where)} "
+            f"({answer.status}), where nobody goes: our login is for this address alone",
+            next_step="pass the address to which it leads as url=, if that is the registry",
+            details={"url": str(self.settings.address), "path": path, "status": answer.status},
+        )
+
+    def _not_let_in(self, method: str, path: str, words: str) -> RegistryRefused:
+        login = self.settings.login
+        with_what = f"the login of {login.option}" if login else "a request without a login"
+        return RegistryRefused(
+            f"the schema registry at {self.settings.address} refuses {with_what} for {method} {path}: {words}",
+            next_step=f"check {login.option}, and what it may do there"
+            if login
+            else "set basic.auth.user.info or bearer.auth.token in options=",
+            details={"url": str(self.settings.address), "path": path, "option": login.option if login else None},
+        )
+
+    def _not_trusted(self, reason: str) -> RegistryRefused:
+        return RegistryRefused(
+            f"the certificate of the schema registry at {self.settings.address} is not trusted: {self._shown(reason)}",
+            next_step="set ssl.ca.location to the CA that signed it, or correct the host name in url=",
+            details={"url": str(self.settings.address), "option": "ssl.ca.location"},
+        )
+
+
+def _seconds_in(retry_after: str | None) -> float:
+    """The number of it; a date, which it can be as well, counts for nothing."""
+    return float(retry_after) if retry_after is not None and retry_after.isascii() and retry_after.isdigit() else 0.0

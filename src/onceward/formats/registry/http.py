@@ -1,0 +1,194 @@
+"""One HTTP request to one address, within a time and a size. Called by :mod:`conversation`, in the driver.
+
+Nothing is followed, unpacked, kept open or taken from the environment: no redirect, no content encoding, no connection
+for later, no proxy. Each request has a connection of its own, which is cut when its time is up: a time limit of a
+socket is one for each piece, and a server that sends a byte a second keeps to that for hours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.client
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from onceward.errors import ConfigurationError
+from onceward.formats.registry.json_limits import NotFit
+from onceward.formats.registry.settings import Address
+
+if TYPE_CHECKING:
+    import urllib3
+
+_PIECE_BYTES = 65_536
+
+
+class NoAnswer(Exception):
+    """There is no whole answer, for the reason that it says."""
+
+
+class NotTrusted(Exception):
+    """The server's certificate is not one that we trust."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole one."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def asked(
+    address: Address,
+    tls: ssl.SSLContext | None,
+    method: str,
+    path: str,
+    *,
+    headers: Mapping[str, str],
+    body: bytes | None,
+    seconds: float,
+    most_bytes: int,
+) -> Answer:
+    """What the server says to it, in ``seconds`` in all (the system's look-up of the host's name aside).
+
+    :raises NoAnswer: it cannot be reached, or the answer does not come or is not whole.
+    :raises NotFit: more than ``most_bytes``, or an encoding nobody asked for.
+    :raises NotTrusted: see there.
+    """
+    library = client_library()
+    with _cut_after(seconds) as cut:
+        pool = _pool(address, tls, seconds, cut)
+        try:
+            answer = pool.urlopen(
+                method, address.path + path, body=body, headers={**headers, "Accept-Encoding": "identity"},
+                retries=False, redirect=False, preload_content=False, decode_content=False,
+            )  # fmt: skip
+            return _whole(answer, most_bytes)
+        except (library.exceptions.HTTPError, http.client.HTTPException, OSError) as error:
+            if cut.happened:
+                raise NoAnswer(f"no whole answer in {seconds:.3g} s") from None
+            if isinstance(error, library.exceptions.SSLError) and _is_distrust(error):
+                raise NotTrusted(str(error)) from None
+            raise NoAnswer(f"{type(error).__name__}: {error}") from None
+        finally:
+            pool.close()
+
+
+def _whole(answer: urllib3.BaseHTTPResponse, most_bytes: int) -> Answer:
+    try:
+        encoding = answer.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            # Unpacking it may take a thousand times its size, and whoever keeps to HTTP was told not to send it.
+            raise NotFit(f"an answer packed as {encoding[:40]}, which was not asked for")
+        body = bytearray()
+        while piece := answer.read(_PIECE_BYTES, decode_content=False):
+            body += piece
+            if len(body) > most_bytes:
+                raise NotFit(f"an answer of more than {most_bytes:,} bytes")
+        return Answer(answer.status, answer.headers, bytes(body))
+    finally:
+        answer.close()
+
+
+def _is_distrust(error: BaseException) -> bool:
+    reasons = [*error.args, error.__cause__, error.__context__]
+    return any(isinstance(reason, ssl.SSLCertVerificationError) for reason in reasons)
+
+
+def client_library() -> Any:
+    """:raises ConfigurationError: it is not installed."""
+    try:
+        import urllib3
+    except ImportError as error:
+        raise ConfigurationError(
+            f"a schema registry needs an HTTP client: {error}", next_step='pip install "onceward[avro]"'
+        ) from error
+    return urllib3
+
+
+def _pool(address: Address, tls: ssl.SSLContext | None, seconds: float, cut: _Cut) -> urllib3.HTTPConnectionPool:
+    library = client_library()
+    settings: dict[str, Any] = {"timeout": seconds, "maxsize": 1, "retries": False}
+    pool: urllib3.HTTPConnectionPool
+    if tls is None:
+        pool = library.HTTPConnectionPool(address.host, address.port, **settings)
+    else:
+        pool = library.HTTPSConnectionPool(address.host, address.port, ssl_context=tls, **settings)
+    pool.ConnectionCls = functools.partial(_connection_classes()[tls is not None], cut=cut)  # type: ignore[assignment] # it is only called
+    return pool
+
+
+@functools.cache
+def _connection_classes() -> tuple[type, type]:
+    """urllib3's two, which tell of their socket as soon as it is there: before TLS, which can be drawn out as well."""
+    library = client_library()
+
+    def kind(base: Any) -> type:
+        class Connection(base):  # type: ignore[misc] # a class that is only known at run time
+            def __init__(self, *arguments: Any, cut: _Cut, **more: Any) -> None:
+                super().__init__(*arguments, **more)
+                self._cut = cut
+
+            def _new_conn(self) -> socket.socket:
+                made: socket.socket = super()._new_conn()
+                self._cut.watch(made)
+                return made
+
+        return Connection
+
+    return kind(library.connection.HTTPConnection), kind(library.connection.HTTPSConnection)
+
+
+class _Cut:
+    """Ends the connection of a request whose time is up."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self.happened = False
+
+    def watch(self, made: socket.socket) -> None:
+        """A duplicate: TLS takes the socket itself away from whoever holds it."""
+        with self._lock:
+            self._close()
+            self._socket = made.dup()
+            if self.happened:
+                self._end()
+
+    def now(self) -> None:
+        with self._lock:
+            self.happened = True
+            self._end()
+
+    def forget(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _end(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # it is not connected any more
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _close(self) -> None:
+        made, self._socket = self._socket, None
+        if made is not None:
+            made.close()
+
+
+@contextlib.contextmanager
+def _cut_after(seconds: float) -> Iterator[_Cut]:
+    cut = _Cut()
+    timer = threading.Timer(seconds, cut.now)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield cut
+    finally:
+        timer.cancel()
+        cut.forget()

@@ -1,0 +1,204 @@
+"""One Avro schema out of several: named types that live in other subjects are put where they are first used.
+
+Called by :mod:`client`, in the driver. Which version of which subject a name means, the schema itself says (*Schema
+Registry Fundamentals*, "Schema references"); every one of them comes from the registry by ``version_of``, and an
+address in a schema is never gone to. Names and namespaces are Avro's (*Apache Avro 1.12 Specification*, "Names").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from onceward.errors import SchemaUnfit
+from onceward.formats.registry.answers import Reference, RegisteredSchema, Version
+from onceward.formats.registry.json_limits import DEEPEST, NotFit, parsed
+
+MOST_SCHEMAS = 200
+DEEPEST_REFERENCE = 20
+MOST_BYTES = 8_388_608
+"""Of all schemas together, and of the one that is made of them."""
+
+_NAMED = ("record", "error", "enum", "fixed")
+_PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+_COMPLEX = frozenset({"array", "map", "record", "error", "enum", "fixed"})
+
+
+def self_contained(schema: RegisteredSchema, version_of: Callable[[str, int], Version]) -> str:
+    """The text of ``schema``, which needs no other one; its own text as it is where it never did.
+
+    :raises SchemaUnfit: it is no Avro; its references go in circles, are too many or too deep, or give a name two
+        meanings.
+    """
+    if schema.schema_type != "AVRO":
+        raise SchemaUnfit(
+            f"schema {schema.id} is {schema.schema_type}, not AVRO",
+            next_step="read this topic by another format, or correct the schema's type in the registry",
+            details={"id": schema.id, "schema_type": schema.schema_type},
+        )
+    if not schema.references:
+        return schema.text
+    gathering = _Gathering(schema, version_of)
+    gathering.gather(schema, ())
+    text = json.dumps(_Inlining(schema.id, gathering.types).inlined(parsed(schema.text)), ensure_ascii=False)
+    if len(text.encode()) > MOST_BYTES:
+        raise _unfit(schema.id, f"is larger than {MOST_BYTES:,} bytes with what it refers to")
+    try:
+        parsed(text)
+    except NotFit as wrong:
+        raise _unfit(schema.id, f"becomes {wrong} with what it refers to") from None
+    return text
+
+
+class _Gathering:
+    """All named types that a schema can mean, from the schemas that it refers to, and those that these refer to."""
+
+    def __init__(self, schema: RegisteredSchema, version_of: Callable[[str, int], Version]) -> None:
+        self._id = schema.id
+        self._version_of = version_of
+        self._seen: set[tuple[str, int]] = set()
+        self._bytes = len(schema.text)
+        self.types: dict[str, dict[str, Any]] = {}
+
+    def gather(self, schema: RegisteredSchema, way: tuple[Reference, ...]) -> None:
+        """Depth first. ``way``: by which references we came here."""
+        if len(way) > DEEPEST_REFERENCE:
+            raise _unfit(self._id, f"has references deeper than {DEEPEST_REFERENCE} levels ({_spelled(way)})")
+        for reference in schema.references:
+            place = (reference.subject, reference.version)
+            if place in {(before.subject, before.version) for before in way}:
+                raise _unfit(self._id, f"has references that go in circles ({_spelled((*way, reference))})")
+            if place in self._seen:
+                continue
+            self._seen.add(place)
+            if len(self._seen) > MOST_SCHEMAS:
+                raise _unfit(self._id, f"refers to more than {MOST_SCHEMAS} schemas")
+            found = self._version_of(*place).schema
+            if found.schema_type != "AVRO":
+                raise _unfit(self._id, f"refers to {_spelled((reference,))}, which is {found.schema_type}")
+            self._bytes += len(found.text)
+            if self._bytes > MOST_BYTES:
+                raise _unfit(self._id, f"refers to more than {MOST_BYTES:,} bytes of schemas")
+            self.gather(found, (*way, reference))
+            for name, definition in _definitions(parsed(found.text), ""):
+                if self.types.setdefault(name, definition) != definition:
+                    raise _unfit(self._id, f"refers to two different types of the name {name}")
+
+
+class _Inlining:
+    """Writes one schema, with each foreign type defined where it is first met, as the specification wants it."""
+
+    def __init__(self, schema_id: int, types: dict[str, dict[str, Any]]) -> None:
+        self._id = schema_id
+        self._types = types
+        self._defined: set[str] = set()
+
+    def inlined(self, schema: Any) -> Any:
+        own = dict(_definitions(schema, ""))
+        if twice := sorted(set(own) & set(self._types)):
+            raise _unfit(self._id, f"defines {twice[0]} itself, and refers to it, too")
+        self._own = own
+        return self._written(schema, "", 0)
+
+    def _written(self, schema: Any, space: str, depth: int) -> Any:
+        if depth > DEEPEST:
+            raise _unfit(self._id, f"is nested deeper than {DEEPEST} levels with what it refers to")
+        if isinstance(schema, str):
+            return self._meant(schema, space, depth)
+        if isinstance(schema, list):
+            return [self._written(branch, space, depth + 1) for branch in schema]
+        if not isinstance(schema, dict):
+            return schema
+        kind = schema.get("type")
+        if kind in _NAMED and isinstance(kind, str):
+            return self._definition(schema, space, depth)
+        written = dict(schema)
+        for name in ("items", "values", "type"):
+            if name in written and not (name == "type" and kind in _COMPLEX):
+                written[name] = self._written(written[name], space, depth + 1)
+        return written
+
+    def _definition(self, schema: dict[str, Any], space: str, depth: int) -> Any:
+        name = _full_name(schema, space)
+        if name is None:
+            return schema
+        if name in self._types and name in self._defined:
+            return self._spelled(name, space)  # a type within a type, whose turn came before
+        self._defined.add(name)
+        inner = name.rpartition(".")[0]
+        written = dict(schema)
+        if isinstance(schema.get("fields"), list):
+            written["fields"] = [
+                {**field, "type": self._written(field.get("type"), inner, depth + 1)}
+                if isinstance(field, dict)
+                else field
+                for field in schema["fields"]
+            ]
+        return written
+
+    def _meant(self, name: str, space: str, depth: int) -> Any:
+        """What a name says in a namespace: itself, or the definition of a type that is met for the first time."""
+        if name in _PRIMITIVE:
+            return name
+        full = self._known(name, space)
+        if full is None or full not in self._types:
+            return name
+        if full in self._defined:
+            return self._spelled(full, space)
+        namespace, _, short = full.rpartition(".")
+        # By its own two names, whatever the namespace around it.
+        return self._definition({**self._types[full], "name": short, "namespace": namespace}, "", depth)
+
+    def _known(self, name: str, space: str) -> str | None:
+        """As Avro's parser looks for it: in the namespace around, and else without one."""
+        full = name if "." in name or not space else f"{space}.{name}"
+        return next((known for known in (full, name) if known in self._types or known in self._own), None)
+
+    def _spelled(self, full: str, space: str) -> str:
+        if "." not in full and space and (f"{space}.{full}" in self._types or f"{space}.{full}" in self._own):
+            raise _unfit(self._id, f"means both {full} and {space}.{full} by the name {full}")
+        return full
+
+
+def _definitions(schema: Any, space: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each named type in ``schema`` with its full name; of ones within others, those come first."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from _definitions(branch, space)
+    if not isinstance(schema, dict):
+        return
+    kind = schema.get("type")
+    if kind in _NAMED and isinstance(kind, str):
+        name = _full_name(schema, space)
+        if name is not None:
+            fields = schema.get("fields")
+            for field in fields if isinstance(fields, list) else []:
+                if isinstance(field, dict):
+                    yield from _definitions(field.get("type"), name.rpartition(".")[0])
+            yield name, schema
+        return
+    for part in ("items", "values", "type"):
+        yield from _definitions(schema.get(part), space)
+
+
+def _full_name(schema: dict[str, Any], space: str) -> str | None:
+    name, own = schema.get("name"), schema.get("namespace")
+    if not isinstance(name, str) or not name:
+        return None
+    if "." in name:
+        return name
+    space = own if isinstance(own, str) else space
+    return f"{space}.{name}" if space else name
+
+
+def _spelled(way: tuple[Reference, ...]) -> str:
+    return " → ".join(f"{reference.subject} version {reference.version}" for reference in way)
+
+
+def _unfit(schema_id: int, what: str) -> SchemaUnfit:
+    return SchemaUnfit(
+        f"schema {schema_id} {what}",
+        next_step="register it anew with references that can be followed, or as one schema without any",
+        details={"id": schema_id},
+    )
