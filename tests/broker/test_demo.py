@@ -51,6 +51,7 @@ def test_a_job_killed_again_and_again_writes_every_number_exactly_once(tmp_path:
     assert result["aborted_records_hidden"] > 0
     assert result["batches"] > 0
     assert result["group_lag"] == 0
+    assert result["poison"] == result["dead_letters"] > 100
     assert _left_over(tmp_path) == []
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
+import random
+import struct
 from pathlib import Path
+from typing import Any
 
+import fastavro
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +19,7 @@ from onceward import events
 from onceward.demo import job_news
 from onceward.demo.audit import CheckerFacts, OutputFacts
 from onceward.demo.checkpoint import QueryProgress, query_progress
+from onceward.demo.encodings import POISON, AsAvro, AsJson, poisoned
 from onceward.demo.kill_plan import kill_plan
 from onceward.demo.pace import Pace
 from onceward.demo.people import VALID_LENGTH, expected_numbers, people
@@ -32,9 +38,9 @@ def test_people_are_the_same_for_the_same_seed() -> None:
 def test_people_hold_every_kind_that_the_job_must_cope_with() -> None:
     everybody = list(people(20_000, seed=1))
     assert len(everybody) == 20_000
-    tombstones = [person for person in everybody if person.value is None]
+    tombstones = [person for person in everybody if person.document is None]
     repeats = [person for person in everybody if person.repeats_previous]
-    wrong = [person for person in everybody if person.value is not None and not person.valid]
+    wrong = [person for person in everybody if person.document is not None and not person.valid]
     assert tombstones
     assert repeats
     assert {len(person.number) for person in wrong if person.number is not None} >= {0, 15, 17, 19}
@@ -44,12 +50,13 @@ def test_people_hold_every_kind_that_the_job_must_cope_with() -> None:
 def test_a_repeated_registration_equals_the_record_before_it() -> None:
     everybody = list(people(20_000, seed=1))
     pairs = [(before, after) for before, after in itertools.pairwise(everybody) if after.repeats_previous]
-    assert all((before.key, before.value) == (after.key, after.value) for before, after in pairs)
+    assert all((before.key, before.document) == (after.key, after.document) for before, after in pairs)
 
 
 def test_the_model_is_what_the_values_say() -> None:
     everybody = list(people(5_000, seed=2))
-    documents = [json.loads(person.value) for person in everybody if person.value is not None]
+    values = [AsJson().value(person) for person in everybody]
+    documents = [json.loads(value) for value in values if value is not None]
     numbers = [document.get("identifyNumber") for document in documents]
     assert expected_numbers(everybody) == {number for number in numbers if number and len(number) == VALID_LENGTH}
 
@@ -57,6 +64,55 @@ def test_the_model_is_what_the_values_say() -> None:
 def test_only_repeated_registrations_share_a_number() -> None:
     everybody = [person for person in people(20_000, seed=1) if person.valid and not person.repeats_previous]
     assert len(expected_numbers(everybody)) == len(everybody)
+
+
+class Ids:
+    """A registry that counts."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def register(self, _subject: str, text: str) -> int:
+        self.texts.append(text)
+        return 100 + len(self.texts)
+
+
+def test_spoilt_people_are_no_avro_and_expected_nowhere() -> None:
+    everybody = poisoned(list(people(20_000, seed=1)), 10, random.Random(1).random)
+    spoilt = [person for person in everybody if person.poison]
+    assert 100 < len(spoilt) < 300
+    assert {person.poison for person in spoilt} == set(POISON)
+    assert all(person.document is not None and person.number is None for person in spoilt)
+    registry: Any = Ids()
+    encoding = AsAvro(registry, evolves_at=10_000)
+    sound = 0
+    for number, person in enumerate(everybody):
+        assert len(registry.texts) == 1 + (number > 10_000) or number == 10_000 or everybody[10_000].document is None
+        value = encoding.value(person)
+        if value is None:
+            assert person.document is None
+            continue
+        read = _read(value, registry.texts)
+        if person.poison:
+            assert read is None, person
+        else:
+            assert read is not None
+            assert (read["id"], read["identifyNumber"]) == (int(person.key), person.number)
+            sound += 1
+    assert sound > 19_000
+
+
+def _read(value: bytes, texts: list[str]) -> dict[str, Any] | None:
+    """By fastavro, if it is a whole record of one of the schemas."""
+    number = int.from_bytes(value[1:5], "big") - 101
+    if len(value) < 5 or value[0] != 0 or not 0 <= number < len(texts):
+        return None
+    body = io.BytesIO(value[5:])
+    try:
+        read: Any = fastavro.schemaless_reader(body, json.loads(texts[number]), None)
+    except (ValueError, EOFError, IndexError, StopIteration, struct.error):
+        return None
+    return None if body.read(1) else read
 
 
 @given(records=st.integers(1, 500_000), seconds=st.floats(1, 500), elapsed=st.floats(0, 2_000))
@@ -161,6 +217,22 @@ def test_the_checker_and_the_model_must_both_be_content() -> None:
     assert not judged(lost, answer("exactly_once")).kept
     assert not judged(kept, answer("inconclusive", not_covered=["the log directories"])).kept
     assert "log directories" in judged(kept, answer("inconclusive", not_covered=["the log directories"])).violations[0]
+
+
+def test_every_spoilt_record_is_a_dead_letter_and_no_other_is() -> None:
+    good = exactly_once(["a"], ["a"])
+    for seen, kept in (
+        (["1:x", "2:y"], True),
+        (["1:x"], False),
+        (["1:x", "2:y", "2:y"], False),
+        (["1:x", "2:z"], False),
+    ):
+        letters = exactly_once([b"1:x", b"2:y"], [one.encode() for one in seen])
+        result = judged(OutputFacts(good, 3, letters), answer("exactly_once"))
+        assert result.kept is kept
+        assert (result.poison, result.dead_letters) == (2, len(seen))
+    (violation,) = judged(OutputFacts(good, 3, exactly_once([], [])), answer("exactly_once")).violations
+    assert "INVALID" in violation
 
 
 def test_what_is_left_over_is_a_violation() -> None:

@@ -29,6 +29,10 @@ def demo(
         bool, typer.Option("--at-least-once", help="Use Spark's own Kafka sink instead, and see its duplicates.")
     ] = False,
     sink: Annotated[Sink, typer.Option(help="Where the job writes to.")] = Sink.kafka,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="JSON without a registry, as always with --at-least-once and other sinks."),
+    ] = False,
     nodes: Annotated[int, typer.Option(help="Brokers: 1, or 3 with every topic on three replicas.")] = 1,
     broker_version: Annotated[str, typer.Option(help="Kafka release; 4.3.1 and 3.9.1 are tested.")] = "4.3.1",
     master: Annotated[str, typer.Option(help="Spark master, such as local-cluster[2,1,1200].")] = "local[2]",
@@ -57,6 +61,7 @@ def demo(
         seed=seed,
         delivery="at_least_once" if at_least_once else "exactly_once",
         sink=sink.value,
+        plain=plain,
         nodes=nodes,
         broker_version=broker_version,
         master=master,
@@ -88,7 +93,7 @@ def _require_demo_extra(sink: Sink) -> None:
     from onceward.errors import ConfigurationError
 
     modules, extra = _CLIENTS.get(sink, ((), ""))
-    needed = ["confluent_kafka", "psutil", *modules]
+    needed = ["confluent_kafka", "psutil", "fastavro", "urllib3", *modules]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigurationError(

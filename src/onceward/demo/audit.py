@@ -20,10 +20,12 @@ _CHECKER_SECONDS = 300
 @dataclass(frozen=True)
 class OutputFacts:
     """The output: what a reader sees against the model; in a topic, how many records it is not shown: those of aborted
-    attempts (None: elsewhere there is no such thing); and what killed attempts have left behind, in words."""
+    attempts (None: elsewhere there is no such thing); the dead letters against what was spoilt (None: nothing was); and
+    what killed attempts have left behind, in words."""
 
     verdict: Verdict[str]
     aborted_records_hidden: int | None = None
+    dead_letters: Verdict[bytes] | None = None
     left_over: list[str] = field(default_factory=list)
 
 

@@ -1,7 +1,8 @@
 """The ETL of the demo: what a user would write. Nothing here knows that it will be killed.
 
-Read people, keep those whose number has 18 characters, collect each number once per tumbling window of event time, and
-write it when the window closes. Runs in the driver of the job's process (:mod:`onceward.demo.job`).
+Read people, as Avro by the schemas of a registry or as JSON, keep those whose number has 18 characters, collect each
+number once per tumbling window of event time, and write it when the window closes. Runs in the driver of the job's
+process (:mod:`onceward.demo.job`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import onceward as ow
 from onceward.demo.people import VALID_LENGTH
 from onceward.demo.settings import (
+    DEAD_LETTER_TOPIC,
     INPUT_TOPIC,
     OUTPUT_TABLE,
     OUTPUT_TOPIC,
@@ -26,15 +28,25 @@ from onceward.demo.settings import (
 _PERSON = "id BIGINT, name STRING, identifyNumber STRING"
 
 
+def people_of(records: DataFrame, settings: JobSettings) -> DataFrame:
+    """Kafka records → ``timestamp`` and ``person``, null for a tombstone. What is no Avro becomes dead letters."""
+    if settings.registry:
+        # By the schema that this job was written for; the registry has the others, which writers have used.
+        people = ow.avro.decode(
+            records, registry=ow.SchemaRegistry(settings.registry), reader_schema=1, on_error="dead_letter"
+        )
+        return people.select("timestamp", F.col("value").alias("person"))
+    return records.select("timestamp", F.from_json(F.col("value").cast("string"), _PERSON).alias("person"))
+
+
 def clean_people(people: DataFrame, window_seconds: int) -> DataFrame:
-    """Kafka records of people → one row per window and valid number: ``number``, ``id``, ``name``, ``window``."""
+    """People → one row per window and valid number: ``number``, ``id``, ``name``, ``window``."""
     number = F.col("person.identifyNumber")
     # Spark moves a filter that does not mention the event time below the watermark, and then a record that is filtered
     # out does not move time on: tombstones could not close a window. So the condition mentions it.
     valid = F.when(F.col("timestamp").isNotNull(), F.length(number) == VALID_LENGTH)
     return (
         people.withWatermark("timestamp", f"{WATERMARK_DELAY_SECONDS} seconds")
-        .select("timestamp", F.from_json(F.col("value").cast("string"), _PERSON).alias("person"))
         .where(valid)
         .groupBy(F.window("timestamp", f"{window_seconds} seconds"), number.alias("number"))
         .agg(F.max("person.id").alias("id"), F.max("person.name").alias("name"))
@@ -56,9 +68,10 @@ def as_columns(rows: DataFrame) -> DataFrame:
 
 def start_exactly_once(spark: SparkSession, settings: JobSettings) -> StreamingQuery:
     """The query with Onceward's source and sink."""
-    people = ow.kafka_source(
+    records = ow.kafka_source(
         spark, bootstrap_servers=settings.bootstrap_servers, topic=INPUT_TOPIC, starting="earliest"
     )
+    people = people_of(records, settings)
     shaped = as_records if settings.sink == "kafka" else as_columns
     return (
         shaped(clean_people(people, settings.window_seconds))
@@ -80,12 +93,13 @@ def _sink(settings: JobSettings) -> Callable[[DataFrame, int], None]:
         bootstrap_servers=settings.bootstrap_servers,
         topic=OUTPUT_TOPIC,
         pipeline_id=PIPELINE_ID,
+        dead_letter_topic=DEAD_LETTER_TOPIC if settings.registry else None,
     )
 
 
 def start_at_least_once(spark: SparkSession, settings: JobSettings) -> StreamingQuery:
     """The same query with Spark's own Kafka source and sink."""
-    people = (
+    records = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", settings.bootstrap_servers)
         .option("subscribe", INPUT_TOPIC)
@@ -93,7 +107,7 @@ def start_at_least_once(spark: SparkSession, settings: JobSettings) -> Streaming
         .load()
     )
     return (
-        as_records(clean_people(people, settings.window_seconds))
+        as_records(clean_people(people_of(records, settings), settings.window_seconds))
         .writeStream.queryName("people-etl")
         .option("checkpointLocation", settings.checkpoint)
         .trigger(processingTime="1 second")

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from onceward.demo.encodings import Encoding
 from onceward.demo.pace import Pace
 from onceward.demo.people import Person, expected_numbers
 from onceward.demo.settings import INPUT_TOPIC
@@ -26,14 +27,24 @@ _IN_FLIGHT_RECORDS = 50_000  # librdkafka holds 100,000 by default
 class InputStream:
     """The people, then one closing tombstone whose event time is late enough to end every window.
 
+    :param encoding: of their values.
     :param closing_delay_ms: how much later than the last person the closing tombstone is.
     """
 
-    def __init__(self, bootstrap_servers: str, everybody: list[Person], pace: Pace, closing_delay_ms: int) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        everybody: list[Person],
+        encoding: Encoding,
+        pace: Pace,
+        closing_delay_ms: int,
+    ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._producer: Producer  # lives and dies with the thread
         self._everybody = everybody
         self._expected = expected_numbers(everybody)
+        self._encoding = encoding
+        self._poison: list[bytes] = []
         self._pace = pace
         self._closing_delay_ms = closing_delay_ms
         self._stop = threading.Event()
@@ -74,6 +85,11 @@ class InputStream:
         """The model of the output."""
         return self._expected
 
+    @property
+    def poison(self) -> list[bytes]:
+        """Key and value of each spoilt record written so far, with a colon between them."""
+        return self._poison
+
     def _run(self) -> None:
         self._producer = _producer(self._bootstrap_servers)
         try:
@@ -97,7 +113,7 @@ class InputStream:
             self._close(timestamp_ms + self._closing_delay_ms)
 
     def _close(self, closing_ms: int) -> None:
-        self._send(Person(key=b"closing", value=None, number=None), closing_ms)
+        self._send(Person(key=b"closing", document=None, number=None), closing_ms)
         self._flush()
         self._sent += 1
         self._closing_ms = closing_ms
@@ -115,9 +131,10 @@ class InputStream:
     def _send(self, person: Person, timestamp_ms: int) -> None:
         if len(self._producer) >= _IN_FLIGHT_RECORDS:
             self._flush()
-        self._producer.produce(
-            INPUT_TOPIC, person.value, person.key, timestamp=timestamp_ms, on_delivery=self._delivered
-        )
+        value = self._encoding.value(person)
+        if person.poison and value is not None:
+            self._poison.append(person.key + b":" + value)
+        self._producer.produce(INPUT_TOPIC, value, person.key, timestamp=timestamp_ms, on_delivery=self._delivered)
 
     def _delivered(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:

@@ -16,7 +16,9 @@ from types import FrameType
 
 import pyspark
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
+import onceward as ow
 from onceward import events
 from onceward.demo import etl
 from onceward.demo.job_news import tell, tell_step
@@ -41,15 +43,21 @@ def main(settings: JobSettings) -> int:
     events.probe(tell_step)  # before the faults: the supervisor shall hear of a step before it kills us
     faults.arm_from_environment()
     start = etl.start_exactly_once if settings.delivery == "exactly_once" else etl.start_at_least_once
-    query = start(spark, settings)
-    tell("running")
-    while query.isActive and not stop.wait(0.2):
-        pass
-    failure = query.exception()
-    if failure is not None:
+    starts = 0
+
+    def started() -> StreamingQuery:
+        nonlocal starts
+        starts += 1
+        query = start(spark, settings)
+        tell("running" if starts == 1 else "started again")
+        return query
+
+    try:
+        # Not for failures: a schema that was registered while the query ran is known to its next start.
+        ow.supervise(started, ow.NoRestart(), stop=stop)
+    except Exception as failure:  # noqa: BLE001  whatever it is, the supervisor shows it
         tell("failed", error=str(failure)[:2_000])
         return 1
-    query.stop()
     spark.stop()
     return 0
 

@@ -147,6 +147,8 @@ class JobLives:
         if news.what == "running" and len(self._lives) == 1:
             self._screen.say("the query runs; people begin to come in")
             self._stream.start()
+        if news.what == "started again":
+            self._screen.say("a schema that the query did not know: it is asked for, and the query goes on with it")
         if news.is_step(events.REPLAY, "finished"):
             self._back(f"batch {news.batch_id} is in the ledger already: replayed for its state, nothing sent")
         elif news.is_step(events.COMMIT, "finished"):

@@ -18,7 +18,8 @@ _TOLD = frozenset({events.OPEN, events.REPLAY, events.SEND, events.LEASE, events
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """``what`` is ``running``, ``failed`` or ``step``; the rest is in ``details``."""
+    """``what`` is ``running``, ``started again`` (in the same process), ``failed`` or ``step``; the rest is in
+    ``details``."""
 
     what: str
     details: dict[str, Any] = field(default_factory=dict)

@@ -7,10 +7,10 @@ twice in the same instant, and now and then a person is deleted, which is a tomb
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 VALID_LENGTH = 18
 
@@ -23,12 +23,14 @@ _SPECIAL = [kind for kind, share in _SPECIAL_PER_THOUSAND.items() for _ in range
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """One record of the input topic. ``repeats_previous``: it must get the event time of the record before it."""
+    """One record of the input topic. ``document``: its fields, None for a tombstone. ``repeats_previous``: it must get
+    the event time of the record before it. ``poison``: what is wrong with its bytes, if they are spoilt."""
 
     key: bytes
-    value: bytes | None
+    document: dict[str, Any] | None
     number: str | None
     repeats_previous: bool = False
+    poison: str = ""
 
     @property
     def valid(self) -> bool:
@@ -43,8 +45,8 @@ def people(records: int, seed: int) -> Iterator[Person]:
     for identity in range(1, records + 1):
         draw = rng.randrange(1_000)
         kind = _SPECIAL[draw] if draw < len(_SPECIAL) else "usual"
-        if kind == "repeated" and previous is not None and previous.value is not None:
-            yield Person(previous.key, previous.value, previous.number, repeats_previous=True)
+        if kind == "repeated" and previous is not None and previous.document is not None:
+            yield Person(previous.key, previous.document, previous.number, repeats_previous=True)
             continue
         previous = (
             _tombstone(identity) if kind == "deleted" else _registration(identity, _number(kind, identity, rng), rng)
@@ -60,7 +62,7 @@ def expected_numbers(sent: Iterable[Person]) -> set[str]:
 def _registration(identity: int, number: str | None, rng: random.Random) -> Person:
     name = f"{rng.choice(_GIVEN)} {rng.choice(_FAMILY)}"
     document = {"id": identity, "name": name} | ({} if number is None else {"identifyNumber": number})
-    return Person(_key(identity), json.dumps(document, ensure_ascii=False).encode(), number)
+    return Person(_key(identity), document, number)
 
 
 def _tombstone(identity: int) -> Person:

@@ -18,7 +18,8 @@ from onceward.demo.settings import DemoSettings
 @dataclass(frozen=True)
 class DemoResult:
     """One run. ``batches`` is the number of batches finished, with Onceward's sink those in the ledger; ``group_lag``
-    None where no consumer group takes part. ``aborted_records_hidden``: None where the target has no such thing.
+    None where no consumer group takes part. ``poison``: spoilt records written, of which each must be one of the
+    ``dead_letters``. ``aborted_records_hidden``: None where the target has no such thing.
     ``violations`` in words, empty when the promise was kept."""
 
     sink: str
@@ -32,6 +33,8 @@ class DemoResult:
     lost: int
     duplicates: int
     unexpected: int
+    poison: int
+    dead_letters: int
     aborted_records_hidden: int | None
     left_over: int
     kills: int
@@ -61,6 +64,11 @@ def judge(
 ) -> DemoResult:
     """The result of a run with these facts. ``checked`` None: the sink keeps no ledger that could be checked."""
     violations = [] if output.verdict.holds else [str(output.verdict)]
+    letters = output.dead_letters
+    if letters is not None:
+        violations += [] if letters.holds else [f"dead letters: {letters}"]
+        if letters.expected == 0:
+            violations.append("INVALID: nothing was spoilt, so nothing shows where it goes; use more --records")
     violations += [f"left over: {what}" for what in output.left_over]
     if checked is not None:
         violations += checked.violations
@@ -80,6 +88,8 @@ def judge(
         lost=output.verdict.lost.total(),
         duplicates=output.verdict.duplicates.total(),
         unexpected=output.verdict.unexpected.total(),
+        poison=0 if letters is None else letters.expected,
+        dead_letters=0 if letters is None else letters.visible,
         aborted_records_hidden=output.aborted_records_hidden,
         left_over=len(output.left_over),
         kills=len(killed),
@@ -135,6 +145,11 @@ def _rows(result: DemoResult) -> list[tuple[str, int, str]]:
         ("kills", result.kills, "; ".join(dict.fromkeys(result.killed_at))),
         ("batches", result.batches, _BATCHES[result.delivery]),
     ]
+    if result.poison:
+        rows.append(("poison", result.poison, "records that are no Avro of a known schema"))
+        rows.append(
+            ("dead letters", result.dead_letters, "records in the dead-letter topic: must be as many, and are compared")
+        )
     if result.aborted_records_hidden is not None:
         hidden = "records of killed attempts that no such reader sees"
         rows.append(("aborted, hidden", result.aborted_records_hidden, hidden))

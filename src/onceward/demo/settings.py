@@ -13,6 +13,7 @@ SinkName = Literal["kafka", "postgres", "mysql", "files"]
 
 INPUT_TOPIC = "people"
 OUTPUT_TOPIC = "people-clean"
+DEAD_LETTER_TOPIC = "people-dead-letters"
 OUTPUT_TABLE = "people_clean"
 PIPELINE_ID = "people-etl"
 PARTITIONS = 4
@@ -23,15 +24,19 @@ WATERMARK_DELAY_SECONDS = 5
 class DemoSettings:
     """One run. Checked when built.
 
-    ``sink``: where the job writes to. ``produce_seconds``: over how long the input is spread; it takes longer when the
-    kills do. ``window_seconds``: the tumbling window of the ETL. ``kills``: so many at random moments, by ``seed``;
-    None: the planned few. ``limit_seconds``: after that long, and a tenth more for each such kill, the run has failed.
+    ``sink``: where the job writes to. ``plain``: JSON, no registry, and nothing spoilt; so are all runs that do not
+    write to Kafka with Onceward's sink. ``poison_per_thousand``: so many records are spoilt. ``produce_seconds``: over
+    how long the input is spread; it takes longer when the kills do. ``window_seconds``: the tumbling window of the ETL.
+    ``kills``: so many at random moments, by ``seed``; None: the planned few. ``limit_seconds``: after that long, and a
+    tenth more for each such kill, the run has failed.
     """
 
     records: int = 200_000
     seed: int = 1
     delivery: Delivery = "exactly_once"
     sink: SinkName = "kafka"
+    plain: bool = False
+    poison_per_thousand: int = 10
     nodes: int = 1
     broker_version: str = "4.3.1"
     master: str = "local[2]"
@@ -63,11 +68,16 @@ class DemoSettings:
         """Whether Onceward's sink is used, or Spark's own."""
         return self.delivery == "exactly_once"
 
+    @property
+    def avro(self) -> bool:
+        """Whether people come as Avro, with schemas in a registry, and some of them spoilt."""
+        return not self.plain and self.exactly_once and self.sink == "kafka"
+
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
     """What the job's process is told, as JSON on its command line. ``address``: of the output, where it is not the
-    cluster of the input."""
+    cluster of the input. ``registry``: of the schema registry; empty: people are JSON."""
 
     bootstrap_servers: str
     checkpoint: str
@@ -77,6 +87,7 @@ class JobSettings:
     window_seconds: int
     sink: SinkName = "kafka"
     address: str = ""
+    registry: str = ""
 
     def to_json(self) -> str:
         """One line of JSON."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from onceward.demo.audit import CheckerFacts, OutputFacts, ask
@@ -48,7 +49,7 @@ class DatabaseOutput(Output):
         connection = self._connected()
         return CountingTail(lambda: int(_asked(connection, f"SELECT count(*) FROM {OUTPUT_TABLE}")[0]))  # noqa: S608
 
-    def read(self, expected: set[str]) -> OutputFacts:
+    def read(self, expected: set[str], poison: Sequence[bytes]) -> OutputFacts:
         with self._connected() as connection:
             numbers = map(str, _asked(connection, f"SELECT number FROM {OUTPUT_TABLE}"))  # noqa: S608
             left = [f"staging table {name}" for name in _asked(connection, _STAGING)]

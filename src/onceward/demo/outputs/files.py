@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.dataset as dataset
@@ -34,7 +35,7 @@ class FilesOutput(Output):
     def tail(self) -> CountingTail:
         return CountingTail(lambda: int(self._seen().count_rows()))
 
-    def read(self, expected: set[str]) -> OutputFacts:
+    def read(self, expected: set[str], poison: Sequence[bytes]) -> OutputFacts:
         rows = self._seen()
         numbers = rows.to_table(columns=["number"]).column("number").to_pylist() if rows.files else []
         prepared = self._folder / "_onceward" / "prepared"

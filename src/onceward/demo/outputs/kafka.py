@@ -2,48 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from onceward.demo.audit import CheckerFacts, OutputFacts, ask
 from onceward.demo.outputs.kafka_tail import KafkaTail
 from onceward.demo.outputs.output import Output
-from onceward.demo.settings import OUTPUT_TOPIC, PARTITIONS, PIPELINE_ID
+from onceward.demo.settings import DEAD_LETTER_TOPIC, OUTPUT_TOPIC, PARTITIONS, PIPELINE_ID
 from onceward.testing.local_kafka import LocalKafka
 from onceward.testing.topic_reader import read_topic
-from onceward.testing.verdict import exactly_once
+from onceward.testing.verdict import Verdict, exactly_once
 
 _CREATE_SECONDS = 60
 
 
 class KafkaOutput(Output):
-    """See the module. The cluster is its caller's."""
+    """See the module. The cluster is its caller's. ``dead_letters``: there is a topic for them."""
 
     reader = "a read_committed reader"
 
-    def __init__(self, kafka: LocalKafka) -> None:
+    def __init__(self, kafka: LocalKafka, *, dead_letters: bool) -> None:
         self._kafka = kafka
+        self._topics = [OUTPUT_TOPIC, DEAD_LETTER_TOPIC] if dead_letters else [OUTPUT_TOPIC]
 
     def __exit__(self, *_: object) -> None:
         """The cluster lives on."""
 
     def make(self) -> None:
-        create_topic(self._kafka.bootstrap_servers, OUTPUT_TOPIC)
+        for topic in self._topics:
+            create_topic(self._kafka.bootstrap_servers, topic)
 
     def tail(self) -> KafkaTail:
         return KafkaTail(self._kafka.bootstrap_servers)
 
-    def read(self, expected: set[str]) -> OutputFacts:
+    def read(self, expected: set[str], poison: Sequence[bytes]) -> OutputFacts:
         """Read twice, committed and uncommitted."""
         committed = read_topic(self._kafka.bootstrap_servers, OUTPUT_TOPIC, "read_committed")
         uncommitted = read_topic(self._kafka.bootstrap_servers, OUTPUT_TOPIC, "read_uncommitted")
         verdict = exactly_once(expected, [(record.key or b"").decode() for record in committed])
-        return OutputFacts(verdict, aborted_records_hidden=len(uncommitted) - len(committed))
+        letters: Verdict[bytes] | None = None
+        if DEAD_LETTER_TOPIC in self._topics:
+            read = read_topic(self._kafka.bootstrap_servers, DEAD_LETTER_TOPIC, "read_committed")
+            letters = exactly_once(set(poison), [(record.key or b"") + b":" + (record.value or b"") for record in read])
+        return OutputFacts(verdict, len(uncommitted) - len(committed), letters)
 
     def ask_the_checker(self) -> CheckerFacts:
         """Is it exactly once, at the end of its source, and does every record on the brokers' disks say so?"""
         folders = [part for node in self._kafka.nodes for part in ("--log-dirs", str(node.data_folder))]
-        where = ["--bootstrap-servers", self._kafka.bootstrap_servers, "--topic", OUTPUT_TOPIC]
+        topics = [part for topic in self._topics for part in ("--topic", topic)]
+        where = ["--bootstrap-servers", self._kafka.bootstrap_servers, *topics]
         return ask("--pipeline-id", PIPELINE_ID, *where, "--expect-caught-up", *folders)
 
 

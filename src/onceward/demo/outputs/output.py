@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from onceward.demo.audit import CheckerFacts, OutputFacts
@@ -56,8 +56,11 @@ class Output(AbstractContextManager["Output"], ABC):
         """A new one."""
 
     @abstractmethod
-    def read(self, expected: set[str]) -> OutputFacts:
-        """All that a reader sees, beside ``expected``; read by a client that shares no code with the sink."""
+    def read(self, expected: set[str], poison: Sequence[bytes]) -> OutputFacts:
+        """All that a reader sees, beside ``expected``; read by a client that shares no code with the sink.
+
+        :param poison: records that had to become dead letters, each ``key:value``; all different.
+        """
 
     @abstractmethod
     def ask_the_checker(self) -> CheckerFacts:
