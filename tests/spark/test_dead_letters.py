@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Message
@@ -18,7 +19,14 @@ from streaming_pipeline import Pipeline
 import onceward
 from onceward.engine import decoding
 from onceward.engine.foreach_batch import ForeachBatchSink
-from onceward.errors import BadColumn, ContradictoryOptions, OncewardError, RecordTooLarge, UnsupportedQuery
+from onceward.errors import (
+    BadColumn,
+    BatchNotWritten,
+    ContradictoryOptions,
+    OncewardError,
+    RecordTooLarge,
+    UnsupportedQuery,
+)
 from verify_process import verify_at
 
 
@@ -176,6 +184,43 @@ def test_what_cannot_be_computed_a_second_time_is_refused(pipeline: Pipeline):
     assert isinstance(error, UnsupportedQuery)
     assert "DeduplicateWithinWatermark" in error.message
     assert pipeline.appended(dead) == pipeline.appended() == []
+
+
+def test_a_function_that_skips_a_batch_has_skipped_its_dead_letters(pipeline: Pipeline):
+    step, dead = Goods(), pipeline.topic(1)
+    sink = pipeline.sink(dead_letter_topic=dead)
+
+    def unless_empty(frame: DataFrame, batch_id: int) -> None:
+        if not frame.isEmpty():
+            sink(frame, batch_id)
+
+    def run(refused: bool = False, **options: str) -> OncewardError | None:
+        nonlocal sink
+        sink = pipeline.sink(dead_letter_topic=dead, **options)
+        run = pipeline.refused if refused else pipeline.run
+        return run(frame=step.read(pipeline.frame()).select("key", "value"), transform=lambda f: f, sink=unless_empty)
+
+    pipeline.feed([(b"a", b"good-1")])
+    run()
+    pipeline.feed([(b"b", b"bad-1")])
+    run()
+    assert pipeline.visible(dead) == []
+    pipeline.feed([(b"c", b"good-2"), (b"d", b"bad-2")])
+    assert isinstance(run(refused=True), BatchNotWritten)
+    assert pipeline.appended(dead) == []
+    run(resume="keep")
+    assert [m.value() for m in pipeline.visible(dead)] == [b"bad-2"]
+
+
+def test_files_and_dead_letters_by_one_decision(pipeline: Pipeline, tmp_path: Path):
+    step, dead = Goods(), pipeline.topic(1)
+    good, bad = fed(pipeline)
+    ledger = onceward.KafkaLedger(pipeline.bootstrap, topic=pipeline.ledger_topic)
+    archive = onceward.FileSink(path=str(tmp_path / "files"), pipeline_id=pipeline.name, ledger=ledger)
+    sink = onceward.FanOut({"kafka": pipeline.sink(dead_letter_topic=dead), "archive": archive})
+    pipeline.run(frame=step.read(pipeline.frame()).select("key", "value"), transform=lambda f: f, sink=sink)
+    assert (len(pipeline.visible()), len(pipeline.visible(dead))) == (good, bad)
+    assert pipeline.spark.read.parquet(str(tmp_path / "files")).count() == good
 
 
 @pytest.mark.parametrize("driver_records", [0, 10_000])

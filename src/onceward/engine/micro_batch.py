@@ -41,7 +41,15 @@ from onceward.errors import (
     TransactionTimedOut,
 )
 from onceward.ids import BatchId, SourceRange
-from onceward.ledger.admission import Admission, Skipped, admit, hopeless, refusal, second_call
+from onceward.ledger.admission import (
+    Admission,
+    Skipped,
+    admit,
+    hopeless,
+    refusal,
+    refuse_skipped_dead_letters,
+    second_call,
+)
 from onceward.ledger.record import FrameWritten, LedgerRecord, State
 from onceward.ledger.replayed import Replayed, batch_changed, compare, missing
 from onceward.spark.handed_over import HandedOver, Note, standing
@@ -77,6 +85,8 @@ class MicroBatches:
         if running.batch == self._finished:
             raise second_call(running.batch)
         outcome, notes = self._admit(running), self._notes
+        if outcome is Admission.AFTER_SKIPPED and self._policy.resume != "keep" and any(w.set_aside for w in writes):
+            refuse_skipped_dead_letters(running.batch, running.sources, self._newest)
         if running.history is not None:
             self._handed_over(running.history).give(running.batch.batch_id, running.run_id)
         if outcome is Admission.REPLAY:

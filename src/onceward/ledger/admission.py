@@ -238,6 +238,24 @@ def is_kafka_offset(offset: Any) -> bool:
     )
 
 
+def refuse_skipped_dead_letters(batch: BatchId, sources: tuple[SourceRange, ...], newest: LedgerRecord | None) -> None:
+    """A function may skip a batch that has no rows for it; what a format could not read in that batch it never saw.
+
+    :raises BatchNotWritten: batches before ``batch`` were not handed over, and had input.
+    """
+    if newest is not None and _begins_at_end(sources, newest, new_allowed=True):
+        return
+    last = "no batch before" if newest is None else f"{newest.batch} is the last that was"
+    raise BatchNotWritten(
+        f"{batch} was handed over, {last}: the foreachBatch function has skipped batches that had input, and what in "
+        "them could not be read would be missing from the dead letters",
+        next_step="hand over every batch, also one without rows (`if frame.isEmpty(): return` skips dead letters); "
+        'to go on without what may be missing, start once with resume="keep"; to have the skipped batches written, '
+        "begin anew with another pipeline_id and checkpoint",
+        details={ROWS_REFUSED: True, "batch_id": batch.batch_id},
+    )
+
+
 def refusal(
     outcome: Admission,
     batch: BatchId,
