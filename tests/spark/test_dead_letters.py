@@ -145,7 +145,9 @@ def test_a_small_batch_through_the_driver(pipeline: Pipeline):
     step, dead = Goods(), pipeline.topic(1)
     good, bad = fed(pipeline)
     pipeline.run(frame=step.read(pipeline.frame()), driver_records=10_000, dead_letter_topic=dead)
-    assert (len(pipeline.visible()), len(pipeline.visible(dead))) == (good, bad)
+    pipeline.feed([(b"last", b"bad")])  # a batch without a row of the query's own
+    pipeline.run(frame=step.read(pipeline.frame()), driver_records=10_000, dead_letter_topic=dead)
+    assert (len(pipeline.visible()), len(pipeline.visible(dead))) == (good, bad + 1)
 
 
 def test_a_sink_without_a_place_for_them_refuses(pipeline: Pipeline):

@@ -1,0 +1,56 @@
+"""Which formats a query has, and what they may say of an error."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from onceward.engine import decoding
+from onceward.errors import BrokerUnreachable, Fenced, OncewardError, UnsupportedQuery
+
+
+class Step(decoding.DecodingStep):
+    def __init__(self, says: OncewardError | None = None) -> None:
+        self.tag, self.sets_aside, self.says = decoding.TAG + uuid.uuid4().hex, True, says
+
+    def dead_letters(self, rows: Any) -> Any:
+        raise AssertionError("nobody asks")
+
+    def explain(self, error: OncewardError, rows: Any) -> OncewardError | None:
+        return self.says
+
+
+FRAME: Any = None
+
+
+def test_nobody_explains_fencing_away() -> None:
+    word = BrokerUnreachable("try again")
+    met: OncewardError
+    for met, told in ((Fenced("a newer copy"), Fenced), (UnsupportedQuery("no"), BrokerUnreachable)):
+        assert isinstance(decoding.explained(met, (Step(), Step(word)), FRAME), told)
+    met = UnsupportedQuery("no")
+    assert decoding.explained(met, (Step(),), FRAME) is met
+
+
+def test_a_step_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, unknown, run = Step(), Step(), uuid.uuid4().hex
+    decoding.register(known)
+    monkeypatch.setattr(decoding, "tags_in", lambda *_: [unknown.tag, known.tag])
+    with pytest.raises(UnsupportedQuery, match=unknown.tag):
+        decoding.steps_of(FRAME, run)
+    decoding.register(unknown)
+    assert decoding.steps_of(FRAME, run) == (unknown, known)
+    monkeypatch.setattr(decoding, "tags_in", lambda *_: [])
+    assert decoding.steps_of(FRAME, run) == (unknown, known), "looked up once a run"
+
+
+def test_steps_of_long_ago_are_forgotten_and_the_newer_ones_are_not() -> None:
+    old = Step()
+    decoding.register(old)
+    newer = [Step() for _ in range(decoding._REMEMBERED)]
+    for step in newer:
+        decoding.register(step)
+    assert old.tag not in decoding._registered
+    assert all(step.tag in decoding._registered for step in newer)
