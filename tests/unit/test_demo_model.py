@@ -141,7 +141,7 @@ def test_a_hundred_kills_do_not_outlast_the_input() -> None:
 @pytest.mark.parametrize(
     ("sink", "step"),
     [
-        ("kafka", "lease:finished"),
+        ("kafka", "lease[people-clean-]:finished"),
         ("postgres", "move:started"),
         ("mysql", "move:started"),
         ("files", "publish:started"),

@@ -14,6 +14,7 @@ import pytest
 
 from onceward import events
 from onceward.errors import ConfigurationError, Fenced, OncewardError
+from onceward.ids import TopicPartition
 from onceward.testing.faults import (
     FAULTS_VARIABLE,
     FIRED_VARIABLE,
@@ -56,6 +57,7 @@ def step(name: str) -> None:
         "commit:finished:3:kill",
         "lease:started:1:stop",
         "lease:finished:1>ledger:finished:1:kill",
+        "lease[people-]:finished:1>ledger:finished:1:kill",
         "send:failed:2:error=SendFailed",
         "send:started:2:error",
         "plan:started:5:delay=2.5",
@@ -80,6 +82,8 @@ def test_several_faults_are_separated_by_semicolons() -> None:
         ("commit:finished:kill", "commit:finished"),
         ("commit:finished:0:kill", "commit:finished:0"),
         ("commit:finished:x:kill", "commit:finished:x"),
+        ("lease[:finished:1:kill", "lease"),
+        ("lease[]:finished:1:kill", "lease"),
         ("endtxn:finished:1:kill", "endtxn"),
         ("commit:ended:1:kill", "ended"),
         ("commit:finished:1:explode", "explode"),
@@ -129,6 +133,18 @@ def test_the_links_of_a_chain_are_counted_one_after_the_other(arm: Arm) -> None:
     step(events.LEDGER)
     with pytest.raises(Fenced):
         step(events.LEDGER)
+
+
+def test_a_step_of_something_else_does_not_count(arm: Arm) -> None:
+    arm("lease[people-]:finished:2:error=Fenced")
+    partitions = [TopicPartition(topic, 0) for topic in ("people", "dead-people", "people", "peoples")]
+    for partition in partitions[:2]:
+        with events.step(events.LEASE, partition=partition):
+            pass
+    with events.step(events.LEASE, partition=partitions[3]):
+        pass
+    with pytest.raises(Fenced), events.step(events.LEASE, partition=partitions[2]):
+        pass
 
 
 def test_a_fault_that_fired_in_an_earlier_process_stays_quiet(arm: Arm, fired: Path) -> None:

@@ -33,7 +33,11 @@ def people_of(records: DataFrame, settings: JobSettings) -> DataFrame:
     if settings.registry:
         # By the schema that this job was written for; the registry has the others, which writers have used.
         people = ow.avro.decode(
-            records, registry=ow.SchemaRegistry(settings.registry), reader_schema=1, on_error="dead_letter"
+            records,
+            registry=ow.SchemaRegistry(settings.registry),
+            reader_schema=1,
+            on_error="dead_letter",
+            unknown_id_wait_s=1,  # there is one registry, and no copy of it that could be behind
         )
         return people.select("timestamp", F.col("value").alias("person"))
     return records.select("timestamp", F.from_json(F.col("value").cast("string"), _PERSON).alias("person"))

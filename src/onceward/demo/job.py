@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from pathlib import Path
 from types import FrameType
 
@@ -56,6 +57,7 @@ def main(settings: JobSettings) -> int:
         # Not for failures: a schema that was registered while the query ran is known to its next start.
         ow.supervise(started, ow.NoRestart(), stop=stop)
     except Exception as failure:  # noqa: BLE001  whatever it is, the supervisor shows it
+        traceback.print_exc()
         tell("failed", error=str(failure)[:2_000])
         return 1
     spark.stop()

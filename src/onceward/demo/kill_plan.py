@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from onceward.demo.settings import DemoSettings, SinkName
+from onceward.demo.settings import OUTPUT_TOPIC, DemoSettings, SinkName
 
 Trigger = Literal["fault_point", "after_the_start", "after_a_commit", "output_grows"]
 
@@ -86,11 +86,12 @@ _INTO_A_DATABASE = (
 )
 
 _AT_STEPS: dict[SinkName, tuple[Kill, ...]] = {
+    # Dead letters have leases in every batch, and rows of the output only those batches in which windows end.
     "kafka": (
         Kill(
             "inside the send phase",
             "fault_point",
-            fault="lease:finished:2:kill",
+            fault=f"lease[{OUTPUT_TOPIC}-]:finished:2:kill",
             meaning="the transaction is open: some of the batch is on the broker, some is not",
         ),
         # That batch is run again first, so the first commit of this life is of a batch with output.
@@ -103,7 +104,7 @@ _AT_STEPS: dict[SinkName, tuple[Kill, ...]] = {
         Kill(
             "after the ledger record, before EndTxn",
             "fault_point",
-            fault="lease:finished:1>ledger:finished:1:kill",
+            fault=f"lease[{OUTPUT_TOPIC}-]:finished:1>ledger:finished:1:kill",
             meaning="everything of the batch is on the broker, nothing is committed",
         ),
     ),

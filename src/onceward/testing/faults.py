@@ -6,13 +6,15 @@ the job decides by environment variables what happens, and where::
     ONCEWARD_FAULTS="commit:finished:3:kill"                 kill -9 after the 3rd commit, before Spark's commit log
     ONCEWARD_FAULTS="lease:finished:2:kill"                  … when the 2nd partition lease has been given back
     ONCEWARD_FAULTS="lease:finished:1>ledger:finished:1:kill"   … after the ledger record of the first batch with output
+    ONCEWARD_FAULTS="lease[orders-]:finished:1:kill"         … the first that is of a partition of that topic
     ONCEWARD_FAULTS="send:started:2:error=SendFailed;plan:started:5:delay=2.5"     two faults
     ONCEWARD_FAULTS_FIRED=/path/to/a/file                    where each fault is written down *before* it acts
 
 A fault is a chain of moments ``step:phase:occurrence`` joined by ``>`` (each is counted from the one before it on, in
 this process), and an action: ``kill`` (SIGKILL), ``stop`` (SIGSTOP), ``error`` or ``error=<name of an Onceward
-error>``, ``delay=<seconds>``. Steps and phases are those of :mod:`onceward.events`. The engine knows nothing of all
-this: it publishes its steps anyway.
+error>``, ``delay=<seconds>``. Of ``step[text]`` those events count that have an id, such as a partition, which begins
+with the text. Steps and phases are those of :mod:`onceward.events`. The engine knows nothing of all this: it publishes
+its steps anyway.
 
 A fault fires once, however often the job is started with the same file. A test that armed a fault must look whether it
 fired (:func:`fired_faults`): a fault that never happened proves nothing.
@@ -24,6 +26,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -47,6 +50,7 @@ on, into the very step that was to be held. (SIGKILL is seen by all threads at o
 
 ACTIONS = ("kill", "stop", "error", "delay")
 _PHASES = ("started", "finished", "failed")
+_NAMED = re.compile(r"(\w+)(?:\[([^\[\]]+)\])?")
 _SYNTAX = "write step:phase:occurrence:action, for example commit:finished:3:kill"
 
 
@@ -56,14 +60,22 @@ class InjectedFault(BatchFailed):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The ``occurrence``-th time (from 1) that ``step`` is in ``phase``."""
+    """The ``occurrence``-th time (from 1) that ``step`` is in ``phase``, with an id that begins with ``of``."""
 
     step: str
     phase: str
     occurrence: int
+    of: str = ""
 
     def __str__(self) -> str:
-        return f"{self.step}:{self.phase}:{self.occurrence}"
+        of = f"[{self.of}]" if self.of else ""
+        return f"{self.step}{of}:{self.phase}:{self.occurrence}"
+
+    def is_like(self, event: events.Event) -> bool:
+        """Is it one of the events that count?"""
+        if (event.step, event.phase) != (self.step, self.phase):
+            return False
+        return not self.of or any(str(value).startswith(self.of) for value in event.ids.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +173,7 @@ class _Countdown:
     def count(self, event: events.Event) -> bool:
         """True when ``event`` is the last moment of the chain."""
         moment = self._ahead[0]
-        if (event.step, event.phase) != (moment.step, moment.phase):
+        if not moment.is_like(event):
             return False
         self._seen += 1
         if self._seen < moment.occurrence:
@@ -220,14 +232,16 @@ def _parse_moment(part: str, fault: str) -> Moment:
     fields = part.split(":")
     if len(fields) != 3 or not fields[2].isdecimal() or int(fields[2]) < 1:
         raise ConfigurationError(f"{part!r} in fault {fault!r} cannot be read", next_step=_SYNTAX)
-    step, phase, occurrence = fields
+    named, phase, occurrence = fields
+    known = _NAMED.fullmatch(named)
+    step, of = known.groups("") if known is not None else (named, "")
     if step not in events.STEPS:
         raise ConfigurationError(
             f"fault {fault!r} names no step of the engine: {step!r}", next_step=f"use one of {', '.join(events.STEPS)}"
         )
     if phase not in _PHASES:
         raise ConfigurationError(f"{phase!r} in fault {fault!r} is no phase", next_step=f"use {', '.join(_PHASES)}")
-    return Moment(step, phase, int(occurrence))
+    return Moment(step, phase, int(occurrence), of)
 
 
 def _checked_argument(action: str, argument: str, fault: str) -> str:
