@@ -115,7 +115,7 @@ class _Inlining:
             return self._definition(schema, space, depth)
         written = dict(schema)
         for name in ("items", "values", "type"):
-            if name in written and not (name == "type" and kind in _COMPLEX):
+            if name in written and not (name == "type" and isinstance(kind, str) and kind in _COMPLEX):
                 written[name] = self._written(written[name], space, depth + 1)
         return written
 
