@@ -9,6 +9,7 @@ import logging
 import pickle
 import ssl
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -73,12 +74,15 @@ def test_a_registry_that_stays_down_is_unreachable_by_name():
 
 
 @pytest.mark.fault("registry-down")
-def test_a_registry_that_comes_while_it_is_waited_for_is_heard():
+def test_a_registry_that_comes_while_it_is_waited_for_is_heard(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
     port = free_ports(1)[0]
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(registry(f"http://127.0.0.1:{port}").schema, 7)
-        while not asked.running():
-            pass
+        ends = time.monotonic() + PATIENT_S
+        while "is asked again" not in caplog.text and time.monotonic() < ends:
+            time.sleep(0.01)
+        fired("is asked again" in caplog.text, "it was not down")
         with HostileServer([GOOD], port=port):
             assert asked.result(PATIENT_S).text == TEXT
 

@@ -22,7 +22,6 @@ MOST_BYTES = 8_388_608
 
 _NAMED = ("record", "error", "enum", "fixed")
 _PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
-_COMPLEX = frozenset({"array", "map", "record", "error", "enum", "fixed"})
 
 
 def self_contained(schema: RegisteredSchema, version_of: Callable[[str, int], Version]) -> str:
@@ -114,8 +113,13 @@ class _Inlining:
         if kind in _NAMED and isinstance(kind, str):
             return self._definition(schema, space, depth)
         written = dict(schema)
-        for name in ("items", "values", "type"):
-            if name in written and not (name == "type" and isinstance(kind, str) and kind in _COMPLEX):
+        if isinstance(kind, str) and kind not in ("array", "map"):
+            # {"type": "x.A"} is x.A to Avro's parser, and nothing else of the object counts. Behind "type" it takes no
+            # definition.
+            meant = self._meant(kind, space, depth)
+            return meant if isinstance(meant, dict) else {**schema, "type": meant}
+        for name in ("items", "values"):
+            if name in written:
                 written[name] = self._written(written[name], space, depth + 1)
         return written
 
