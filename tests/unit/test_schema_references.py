@@ -142,15 +142,23 @@ def test_one_name_has_one_meaning():
     assert "defines x.D itself" in refused(again, subjects)
 
 
-def test_a_name_without_a_namespace_is_not_taken_for_another():
+def test_a_name_without_a_namespace_is_one():
+    subjects = Subjects()
+    subjects.add("a", record("A", "int"))
+    subjects.add("b", record("B", "A"), "a")
+    main = subjects.add("m", record("x.M", "A", "B"), "a", "b")
+    made = json.loads(self_contained(main, subjects))["fields"]
+    assert made[0]["type"] == {**record("A", "int"), "namespace": ""}
+    assert made[1]["type"] == {**record("B", "A"), "namespace": ""}
+
+
+def test_a_name_that_may_be_one_of_two_is_refused():
     subjects = Subjects()
     subjects.add("a", record("A", "int"))
     subjects.add("xa", record("x.A", "long"))
-    subjects.add("b", record("B", "A"), "a")
-    main = subjects.add("m", record("x.M", "A", "B"), "a", "xa", "b")
-    made = json.loads(self_contained(main, subjects))["fields"]
-    assert made[0]["type"] == {**record("A", "long"), "namespace": "x"}
-    assert made[1]["type"]["fields"][0]["type"] == {**record("A", "int"), "namespace": ""}
+    said = refused(subjects.add("m", record("x.M", "A"), "a", "xa"), subjects)
+    assert "may mean x.A or A by the name A" in said
+    assert "y.M" in self_contained(subjects.add("n", record("y.M", "A", "x.A"), "a", "xa"), subjects)
 
 
 @pytest.mark.parametrize("kind", ["JSON", "PROTOBUF"])
