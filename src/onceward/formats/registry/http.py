@@ -202,4 +202,5 @@ def _cut_after(seconds: float) -> Iterator[_Cut]:
         yield cut
     finally:
         timer.cancel()
+        timer.join()
         cut.forget()
