@@ -51,6 +51,28 @@ def test_the_printed_lines_are_enough(secured: SecuredKafka, secured_pipeline: S
     assert printed(pipeline, "--ledger-exists") == [line for line in printed(pipeline) if "Create" not in line]
 
 
+@pytest.mark.fault("acl-denied")
+def test_a_pattern_finds_what_its_prefix_allows_and_nothing_else(
+    secured: SecuredKafka, secured_pipeline: SecuredPipeline
+) -> None:
+    """Brokers leave out what may not be described: neither Spark nor anybody else hears of it."""
+    pipeline = secured_pipeline
+    prefix, pattern = f"{pipeline.name}-mine", f"{pipeline.name}-.*"
+    pipeline.source = pipeline.topic(2, prefix=prefix)
+    pipeline.feed(RECORDS)
+    pipeline.feed([(b"of another", b"topic")], topic=pipeline.topic(1, prefix=f"{pipeline.name}-others"))
+    pipeline.fed.pop()
+    secured.grant(
+        acl for acl in pipeline.acls(source_topics=[], source_prefixes=[prefix]) if acl.need is not Need.OPTIONAL
+    )
+    pipeline.run(frame=pipeline.frame(topic_pattern=pattern))
+    pipeline.assert_exactly_once()
+    pipeline.feed(20)
+    group = {"topic_pattern": pattern, "starting": "group", "pipeline_id": pipeline.name, "otherwise": "error"}
+    pipeline.run(frame=pipeline.frame(**group), resume="ledger", checkpoint=pipeline.checkpoint.with_name("another"))
+    pipeline.assert_exactly_once()
+
+
 def assert_names(error: onceward.OncewardError, acl: Acl) -> None:
     """Resource and operation; ``Describe``, which ``acl`` would have included, is said to be included."""
     assert isinstance(error, AccessDenied | CommitInDoubt), error

@@ -47,6 +47,15 @@ def test_every_form_has_the_same_lines() -> None:
     assert {line["needed"] for line in lines} == {"always", "first start", "optional"}
 
 
+def test_topics_of_a_pattern_are_granted_by_how_they_begin() -> None:
+    names = ["--pipeline-id", "p", "--topic", "out", "--source-prefix", "orders-"]
+    lines = json.loads(said(*names, "--format", "json"))
+    (prefixed,) = [line for line in lines if line["pattern_type"] == "prefixed"]
+    assert (prefixed["operation"], prefixed["resource"]) == ("Read", "orders-")
+    assert "--topic orders- --resource-pattern-type prefixed" in said(*names)
+    assert [line["resource"] for line in lines if line["resource_type"] == "group"] == ["p"]
+
+
 def test_a_pipeline_without_kafka_sources_has_no_group_and_one_with_a_ledger_need_not_create_it() -> None:
     lines = minimal_acls(pipeline_id="p", topics=["out"], source_topics=[], ledger_topic="l", ledger_exists=True)
     assert not [line for line in lines if line.kind is Kind.GROUP or line.need is Need.FIRST_START]

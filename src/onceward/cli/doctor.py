@@ -15,6 +15,7 @@ from onceward.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from onceward.doctor.finding import Finding
+    from onceward.wire.acls import Acl
 
 _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 _LEDGER = "onceward-ledger"  # ledger.topic.DEFAULT_TOPIC, which would import a Kafka client for --help
@@ -35,6 +36,10 @@ def doctor(
     ] = None,
     topic: Annotated[list[str] | None, typer.Option(help="An output topic; may be repeated.")] = None,
     source_topic: Annotated[list[str] | None, typer.Option(help="A source topic; may be repeated.")] = None,
+    source_prefix: Annotated[
+        list[str] | None,
+        typer.Option(help="With --acls: how the source topics of a topic_pattern begin; may be repeated."),
+    ] = None,
     ledger_topic: Annotated[str, typer.Option(help="The ledger topic.")] = _LEDGER,
     acls: Annotated[bool, typer.Option("--acls", help="Print the least set of ACLs; connects to nothing.")] = False,
     pipeline_id: Annotated[str | None, typer.Option(help="With --acls: the pipeline.")] = None,
@@ -49,7 +54,8 @@ def doctor(
     """Check Java, Spark, brokers and topics, one line each (exit status 1 on a failure); or print ACLs with --acls."""
     topics, sources = topic or [], source_topic or []
     if acls:
-        _print_acls(pipeline_id, topics, sources, ledger_topic, ledger_exists, principal, acl_format, bootstrap_servers)
+        lines = _acls(pipeline_id, topics, sources, source_prefix or [], ledger_topic, ledger_exists)
+        _print_acls(lines, principal, acl_format, bootstrap_servers)
         return
     from onceward.doctor.checks import check_brokers, check_machine
 
@@ -69,17 +75,14 @@ def _shown(findings: list[Finding]) -> list[Finding]:
     return findings
 
 
-def _print_acls(
+def _acls(
     pipeline_id: str | None,
     topics: list[str],
     sources: list[str],
+    prefixes: list[str],
     ledger_topic: str,
     ledger_exists: bool,
-    principal: str,
-    acl_format: AclFormat,
-    bootstrap_servers: str | None,
-) -> None:
-    from onceward.doctor.acl_lines import as_commands, as_json, as_table
+) -> list[Acl]:
     from onceward.ids import pipeline_id as checked_pipeline_id
     from onceward.ids import topic_name
     from onceward.wire.acls import minimal_acls
@@ -89,13 +92,19 @@ def _print_acls(
             "--acls needs to know what the pipeline is called and where it writes",
             next_step="add --pipeline-id and --topic, and --source-topic for Kafka sources on the same cluster",
         )
-    lines = minimal_acls(
+    return minimal_acls(
         pipeline_id=checked_pipeline_id(pipeline_id),
         topics=[topic_name(name) for name in topics],
         source_topics=[topic_name(name) for name in sources],
+        source_prefixes=[topic_name(name) for name in prefixes],
         ledger_topic=topic_name(ledger_topic),
         ledger_exists=ledger_exists,
     )
+
+
+def _print_acls(lines: list[Acl], principal: str, acl_format: AclFormat, bootstrap_servers: str | None) -> None:
+    from onceward.doctor.acl_lines import as_commands, as_json, as_table
+
     if acl_format is AclFormat.JSON:
         typer.echo(as_json(lines, principal))
     elif acl_format is AclFormat.TABLE:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Protocol
 
 from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
+from kafka.protocol.metadata import MetadataRequest
 
 from onceward.wire.acls import Kind
 from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
@@ -28,6 +29,35 @@ class Caller(Protocol):
     def call(self, request: Any, node_id: int | str, timeout_ms: float | None = None) -> Any: ...
     def call_any(self, request: Any, timeout_ms: float | None = None) -> Any: ...
     def forget_leaders(self, topics: Iterable[str]) -> None: ...
+
+
+def topic_names(client: Caller) -> list[str]:
+    """The topics that this principal may describe, without Kafka's internal ones. See :meth:`KafkaClient.topic_names`.
+
+    A topic without a leader somewhere is listed all the same (``MetadataResponse``: errors stand with each topic).
+    """
+    request_timeout_ms = client.settings.request_timeout_ms
+    try:
+        answer = converse(
+            Api.METADATA,
+            "the list of topics",
+            lambda left_ms: client.call_any(
+                MetadataRequest(
+                    topics=None,  # all of them; an empty list means none
+                    allow_auto_topic_creation=False,
+                    include_cluster_authorized_operations=False,
+                    include_topic_authorized_operations=False,
+                    min_version=4,
+                    max_version=12,
+                ),
+                left_ms,
+            ),
+            lambda listed: [getattr(listed, "error_code", 0) or 0],
+            Deadline(request_timeout_ms),
+        )
+    except (Refused, Unanswered) as outcome:
+        raise_as_error(outcome)
+    return sorted(topic.name for topic in answer.topics if not topic.is_internal)
 
 
 def create_topic(client: Caller, name: str, partitions: int, replication: int, configs: Mapping[str, str]) -> bool:

@@ -256,6 +256,12 @@ class KafkaClient:
 
     # --- topics and settings -----------------------------------------------------------------------------------
 
+    def topic_names(self) -> list[str]:
+        """Every topic that may be described, but Kafka's own (``__consumer_offsets``). What may not is left out
+        silently, as brokers do (``MetadataRequest`` for all topics). :raises BrokerUnreachable: …"""
+        self.brokers()  # so that a cluster that never answered is named
+        return admin.topic_names(self)
+
     def create_topic(
         self, name: str, partitions: int, replication: int = -1, configs: Mapping[str, str] | None = None
     ) -> bool:
