@@ -41,8 +41,13 @@ def doctor(
         typer.Option(help="With --acls: how the source topics of a topic_pattern begin; may be repeated."),
     ] = None,
     ledger_topic: Annotated[str, typer.Option(help="The ledger topic.")] = _LEDGER,
+    consumers: Annotated[
+        bool, typer.Option("--consumers", help="Who reads --topic, and is it proved that not with read_committed?")
+    ] = False,
     acls: Annotated[bool, typer.Option("--acls", help="Print the least set of ACLs; connects to nothing.")] = False,
-    pipeline_id: Annotated[str | None, typer.Option(help="With --acls: the pipeline.")] = None,
+    pipeline_id: Annotated[
+        str | None, typer.Option(help="The pipeline: with --acls, or to look at its last batches.")
+    ] = None,
     principal: Annotated[str, typer.Option(help="With --acls: who runs the pipeline.")] = "User:etl",
     ledger_exists: Annotated[
         bool, typer.Option("--ledger-exists", help="With --acls: nobody has to create the ledger topic.")
@@ -51,21 +56,40 @@ def doctor(
         AclFormat, typer.Option("--format", help="With --acls: how to print.")
     ] = AclFormat.KAFKA_ACLS,
 ) -> None:
-    """Check Java, Spark, brokers and topics, one line each (exit status 1 on a failure); or print ACLs with --acls."""
+    """Check Java, Spark, brokers and topics, one line each (exit status 1 on a failure); or print ACLs with --acls; or
+    look for readers of uncommitted records with --consumers."""
     topics, sources = topic or [], source_topic or []
     if acls:
         lines = _acls(pipeline_id, topics, sources, source_prefix or [], ledger_topic, ledger_exists)
         _print_acls(lines, principal, acl_format, bootstrap_servers)
         return
+    if consumers:
+        _end(_shown(_consumers(bootstrap_servers, command_config, topics)))
+        return
     from onceward.doctor.checks import check_brokers, check_machine
 
     findings = _shown(check_machine())
     if bootstrap_servers is not None:
-        findings += _shown(check_brokers(bootstrap_servers, command_config, topics, sources, ledger_topic))
+        findings += _shown(check_brokers(bootstrap_servers, command_config, topics, sources, ledger_topic, pipeline_id))
     else:
         typer.echo("brokers are not looked at: name them with --bootstrap-servers", err=True)
+    _end(findings)
+
+
+def _end(findings: list[Finding]) -> None:
     if any(finding.status == "fail" for finding in findings):
         raise typer.Exit(1)
+
+
+def _consumers(bootstrap_servers: str | None, command_config: Path | None, topics: list[str]) -> list[Finding]:
+    from onceward.doctor.consumers import check_consumers
+
+    if bootstrap_servers is None or not topics:
+        raise ConfigurationError(
+            "--consumers needs to know where to look, and whose readers to look for",
+            next_step="add --bootstrap-servers and --topic",
+        )
+    return check_consumers(bootstrap_servers, command_config, topics)
 
 
 def _shown(findings: list[Finding]) -> list[Finding]:

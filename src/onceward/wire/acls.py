@@ -120,6 +120,8 @@ def denied(api: Api, code: int) -> tuple[Kind, str] | None:
         return kind, "Create"
     if api is Api.DESCRIBE_CONFIGS:
         return kind, "DescribeConfigs"
+    if api in (Api.LIST_GROUPS, Api.DESCRIBE_GROUPS):
+        return kind, "Describe"
     if kind is Kind.CLUSTER:
         return kind, "IdempotentWrite"
     if kind is Kind.TRANSACTIONAL_ID:

@@ -17,7 +17,8 @@ from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api
 from onceward.wire.options.settings import ClientSettings
 
-_RESOURCE_TYPES = {"topic": 2, "broker": 4}  # org.apache.kafka.common.config.ConfigResource.Type
+_RESOURCE_TYPES = {"topic": 2, "broker": 4, "group": 32}  # org.apache.kafka.common.config.ConfigResource.Type
+_KINDS = {"topic": Kind.TOPIC, "group": Kind.GROUP}
 _TOPIC_ALREADY_EXISTS = 36
 
 
@@ -90,7 +91,9 @@ def create_topic(client: Caller, name: str, partitions: int, replication: int, c
     return bool(answer.topics[0].error_code != _TOPIC_ALREADY_EXISTS)
 
 
-def describe_config(client: Caller, kind: Literal["topic", "broker"], name: str) -> dict[str, str | None]:
+def describe_config(
+    client: Caller, kind: Literal["topic", "broker", "group"], name: str, *, timeout_ms: int | None = None
+) -> dict[str, str | None]:
     """Every setting of one topic or broker. A broker's are asked of that broker, which alone knows its static ones."""
 
     def send(left_ms: float) -> Any:
@@ -106,8 +109,8 @@ def describe_config(client: Caller, kind: Literal["topic", "broker"], name: str)
             f"{kind} {name}",
             send,
             lambda described: [result.error_code for result in described.results],
-            Deadline(client.settings.request_timeout_ms),
-            resources={Kind.TOPIC: name} if kind == "topic" else {},
+            Deadline(timeout_ms or client.settings.request_timeout_ms),
+            resources={_KINDS[kind]: name} if kind in _KINDS else {},
         )
     except (Refused, Unanswered) as outcome:
         raise_as_error(outcome)

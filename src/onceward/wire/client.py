@@ -276,9 +276,10 @@ class KafkaClient:
         """Every setting of ``topic``, defaults included; secrets are None."""
         return admin.describe_config(self, "topic", topic)
 
-    def broker_config(self, node_id: int | None = None) -> dict[str, str | None]:
+    def broker_config(self, node_id: int | None = None, *, timeout_ms: int | None = None) -> dict[str, str | None]:
         """Every setting of a broker, of any one if none is named."""
-        return admin.describe_config(self, "broker", str(self.brokers()[0] if node_id is None else node_id))
+        node = self.brokers()[0] if node_id is None else node_id
+        return admin.describe_config(self, "broker", str(node), timeout_ms=timeout_ms)
 
     def close(self) -> None:
         """Close every connection. Outstanding requests fail with :class:`ConnectionLost`."""
