@@ -248,7 +248,7 @@ def verified(pipeline: Pipeline, *options: str) -> dict[str, Any]:
     return verify_at(pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, *options)
 
 
-@pytest.mark.fault("source-partitions-added")
+@pytest.mark.fault("source-partitions-added", "source-topics-appear")
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
 def test_what_comes_out_is_what_the_table_says(pipeline: Pipeline, topics: Topics, row: Row):
     resume = {}
