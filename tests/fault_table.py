@@ -61,6 +61,7 @@ FAULTS = {
     "epoch-rollover": "epoch rollover (32,767)",
     "producer-id-expired": "producer id expired",
     "transactional-id-expired": "transactional id expired",
+    "source-topics-appear": "topics that a pattern finds are created in mid-run",
     "source-partitions-added": "partitions added to the source",
     "sink-partitions-added": "partitions added to the output",
     "source-topic-recreated": "source topic deleted and created again",

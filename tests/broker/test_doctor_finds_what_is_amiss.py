@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from ledger_driver import Driver
 from onceward.cli import app
 from onceward.doctor.checks import Finding, check_brokers
+from onceward.ids import TopicPartition
+from onceward.ledger.kafka_topic import LedgerTopic
 from onceward.testing import LocalKafka
 from onceward.testing.free_ports import free_ports
+from onceward.wire.client import KafkaClient
+from onceward.wire.transactions.transaction import Transaction
+from wire_fixtures import settings
 
 
 def findings(servers: str, *, topics: list[str], ledger: str, config: Path | None = None) -> dict[str, Finding]:
@@ -31,6 +38,37 @@ def test_a_sound_cluster(any_kafka: LocalKafka, new_topic: Callable[..., str], t
     assert any(f"transaction version {version}" in finding.what for finding in found.values())
     assert found[f"source topic {output},"].what.endswith("3 partitions")
     assert "replication factor 1" in found[f"output topic {output}:"].what
+
+
+def test_the_slowest_of_the_last_batches_is_named(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time that is noted is that of the transaction, and aborted attempts do not count."""
+    target = driver.new()
+    target.open(driver.running(0))
+    for number, open_ms in enumerate((10, 500_000, 20)):
+        monkeypatch.setattr(Transaction, "open_for_ms", property(lambda _, ms=open_ms: float(ms)))
+        driver.commit(target, number)
+    monkeypatch.setattr(Transaction, "open_for_ms", property(lambda _: 800_000.0))
+    driver.stage(target, 3).abort()
+    every = check_brokers(driver.bootstrap, None, [], [], driver.ledger_topic, driver.name)
+    (found,) = [finding for finding in every if driver.name in finding.what]
+    assert found.status == "warn", found
+    assert "of its last 3 batches the slowest, batch 1, had its transaction open for 500000 ms" in found.what
+    assert "transaction.max.timeout.ms is 900000" in found.what
+
+
+def test_a_batch_notes_for_how_long_its_transaction_was_open(driver: Driver) -> None:
+    target = driver.new()
+    target.open(driver.running(0))
+    attempt = target.begin(None, driver.running(0))
+    target.run.chain.transaction.add_partitions([TopicPartition(driver.topic, 0)])
+    began = time.monotonic()
+    while time.monotonic() - began < 0.05:  # for a number above 0
+        pass
+    attempt.stage(driver.record(0, attempt.id), driver.running(0))
+    attempt.commit()
+    (record,) = LedgerTopic(KafkaClient(settings(driver.bootstrap)[0]), driver.ledger_topic, driver.name).recent()
+    assert record.open_ms >= 50
+    assert record == attempt.record, "it says nothing about which batch it was"
 
 
 def test_what_is_amiss_is_named_with_a_next_step(kafka: LocalKafka, new_topic: Callable[..., str]) -> None:

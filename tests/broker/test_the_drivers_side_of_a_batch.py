@@ -18,7 +18,8 @@ from onceward.errors import CommitInDoubt, Fenced
 from onceward.ids import AttemptId, ProducerIdentity
 from onceward.ledger.kafka_topic import LedgerTopic
 from onceward.ledger.record import LedgerRecord
-from onceward.sources.kafka import _looked_up
+from onceward.sources.kafka import _of_ledger
+from onceward.sources.topics_read import NamedTopics
 from onceward.testing.sink_contract import certain
 from onceward.wire.client import KafkaClient
 from onceward.wire.connections import ConnectionLost
@@ -186,7 +187,9 @@ def test_the_ledger_says_where_a_source_goes_on_not_the_consumer_group(driver: D
     driver.move_group(3)
     assert driver.group_offset() == 3
     client = KafkaClient(settings(driver.bootstrap)[0])
-    positions = _looked_up(client, [driver.source], "ledger", driver.name, "earliest", driver.ledger_topic)
+    positions = _of_ledger(
+        client, NamedTopics([driver.source]), driver.name, "earliest", driver.ledger_topic, None, False
+    )
     client.close()
     assert json.loads(positions) == {driver.source: {"0": 10}}
 

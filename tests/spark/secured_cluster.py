@@ -42,6 +42,7 @@ _OPERATIONS = {
     "Read": AclOperation.READ,
     "Write": AclOperation.WRITE,
     "Create": AclOperation.CREATE,
+    "Describe": AclOperation.DESCRIBE,
     "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
 }
 
@@ -138,7 +139,7 @@ class SecuredKafka:
         return AclBinding(
             _RESOURCES[acl.kind.value],
             acl.name,
-            ResourcePatternType.LITERAL,
+            ResourcePatternType[acl.pattern_type.upper()],
             PRINCIPAL,
             "*",
             _OPERATIONS[acl.operation],
@@ -175,9 +176,8 @@ class SecuredPipeline(Pipeline):
         return minimal_acls(
             pipeline_id=self.name,
             topics=[self.output],
-            source_topics=[self.source],
             ledger_topic=self.ledger_topic,
-            **more,
+            **{"source_topics": [self.source]} | more,
         )
 
     def needed(self) -> list[Acl]:
@@ -191,7 +191,9 @@ class SecuredPipeline(Pipeline):
             "starting": "earliest",
             "max_offsets_per_trigger": 40,
         } | options
-        return onceward.kafka_source(self.spark, topic=topic or self.source, spark_options=spark_options, **settings)
+        if "topic_pattern" not in settings:
+            settings["topic"] = topic or self.source
+        return onceward.kafka_source(self.spark, spark_options=spark_options, **settings)
 
     def sink(self, **options: Any) -> onceward.KafkaSink:
         login: dict[str, Any] = {"bootstrap_servers": self.secured.bootstrap(), "options": self.secured.options()}

@@ -89,9 +89,11 @@ class Pipeline:
         settings: dict[str, Any] = {"starting": "earliest", "max_offsets_per_trigger": 40} | options
         # Spark's reader asks ahead, also at the end; a batch that begins elsewhere has to wait for that answer first.
         settings["spark_options"] = {"kafka.fetch.max.wait.ms": 20} | settings.get("spark_options", {})
-        return onceward.kafka_source(
-            self.spark, bootstrap_servers=self.job_servers, topic=topic or self.source, **settings
-        )
+        if "topic_pattern" not in settings:
+            settings["topic"] = topic or self.source
+        elif topic is not None:
+            settings["topic"] = topic
+        return onceward.kafka_source(self.spark, bootstrap_servers=self.job_servers, **settings)
 
     def sink(self, **options: Any) -> onceward.KafkaSink:
         """A sink that writes to the output topic unless told otherwise."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -91,8 +92,9 @@ def test_a_batch_too_slow_for_its_transaction(
 
     error = pipeline.refused(slow, options={"transaction.timeout.ms": 4_000}, **tasks)
     assert type(error) is TransactionTimeoutTooShort
-    for word in ("transaction.timeout.ms=4000", "40 source records"):
+    for word in ("transaction.timeout.ms=4000", "transaction.max.timeout.ms=900000", "40 source records"):
         assert word in error.message
+    assert int(re.search(r"open for (\d+) ms", error.message)[1]) > 4_000
     assert "transaction.max.timeout.ms" in error.next_step
     failures = [type(e.error) for e in steps if (e.step, e.phase) == (events.SEND, "failed")]
     assert failures == [TransactionTimedOut, TransactionTimeoutTooShort]
@@ -110,7 +112,9 @@ def test_a_timeout_is_not_taken_for_a_takeover_when_attempts_have_run_out(
     at_step(events.CHECK, "started", until_aborted(pipeline))
     error = pipeline.refused(options={"transaction.timeout.ms": 4_000}, batch_attempts=1)
     assert type(error) is TransactionTimedOut
-    assert "transaction.timeout.ms" in error.message
+    for word in ("transaction.timeout.ms=4000", "transaction.max.timeout.ms=900000"):
+        assert word in error.message
+    assert int(re.search(r"open for (\d+) ms", error.message)[1]) > 0
     assert pipeline.visible() == []
     pipeline.run()
     pipeline.assert_exactly_once(ledger_records=1)

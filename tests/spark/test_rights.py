@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from secured_cluster import PRINCIPAL, SecuredKafka, SecuredPipeline
 from typer.testing import CliRunner
 
 import fault_table
 import onceward
 from onceward.cli import app
+from onceward.doctor.consumers import check_consumers
+from onceward.doctor.finding import Finding
 from onceward.errors import AccessDenied, CommitInDoubt
-from onceward.wire.acls import Acl, Need, minimal_acls
+from onceward.wire.acls import Acl, Kind, Need, minimal_acls
 
 RECORDS = 60  # two batches
 
@@ -49,6 +53,58 @@ def test_the_printed_lines_are_enough(secured: SecuredKafka, secured_pipeline: S
     pipeline.run()
     pipeline.assert_exactly_once()
     assert printed(pipeline, "--ledger-exists") == [line for line in printed(pipeline) if "Create" not in line]
+
+
+@pytest.mark.fault("acl-denied")
+def test_a_pattern_finds_what_its_prefix_allows_and_nothing_else(
+    secured: SecuredKafka, secured_pipeline: SecuredPipeline
+) -> None:
+    """Brokers leave out what may not be described: neither Spark nor anybody else hears of it."""
+    pipeline = secured_pipeline
+    prefix, pattern = f"{pipeline.name}-mine", f"{pipeline.name}-.*"
+    pipeline.source = pipeline.topic(2, prefix=prefix)
+    pipeline.feed(RECORDS)
+    pipeline.feed([(b"of another", b"topic")], topic=pipeline.topic(1, prefix=f"{pipeline.name}-others"))
+    pipeline.fed.pop()
+    secured.grant(
+        acl for acl in pipeline.acls(source_topics=[], source_prefixes=[prefix]) if acl.need is not Need.OPTIONAL
+    )
+    pipeline.run(frame=pipeline.frame(topic_pattern=pattern))
+    pipeline.assert_exactly_once()
+    pipeline.feed(20)
+    group = {"topic_pattern": pattern, "starting": "group", "pipeline_id": pipeline.name, "otherwise": "error"}
+    pipeline.run(frame=pipeline.frame(**group), resume="ledger", checkpoint=pipeline.checkpoint.with_name("another"))
+    pipeline.assert_exactly_once()
+
+
+@pytest.mark.fault("acl-denied")
+def test_the_doctor_warns_of_readers_that_it_may_not_look_at(
+    secured: SecuredKafka, secured_pipeline: SecuredPipeline, tmp_path: Path
+) -> None:
+    pipeline, group = secured_pipeline, f"readers-of-{secured_pipeline.output}"
+    pipeline.feed(10, topic=pipeline.output)
+    consumer = Consumer({"bootstrap.servers": pipeline.bootstrap, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(pipeline.output, 0, 5)], asynchronous=False)
+    consumer.close()
+    login = tmp_path / "client.properties"
+    login.write_text("".join(f"{name}={value}\n" for name, value in secured.options().items()))
+
+    def found() -> list[Finding]:
+        every = check_consumers(secured.bootstrap(), login, [pipeline.output])
+        assert "fail" not in {finding.status for finding in every}, every
+        return every
+
+    (hidden,) = [finding for finding in found() if finding.status == "warn"]
+    assert "brokers do not tell of others" in hidden.what
+    assert "Describe on the cluster" in hidden.next_step
+    describe = [(Kind.GROUP, group), (Kind.TOPIC, pipeline.output)]
+    secured.grant([Acl("Describe", kind, name, Need.ALWAYS, "") for kind, name in describe])
+    (unread,) = [finding for finding in found() if "Read on topic" in finding.what]
+    assert unread.status == "warn"
+    assert pipeline.output in unread.what
+    secured.grant([Acl("Read", Kind.TOPIC, pipeline.output, Need.ALWAYS, "")])
+    (told,) = [finding for finding in found() if group in finding.what]
+    assert "its isolation level cannot be told" in told.what
 
 
 def assert_names(error: onceward.OncewardError, acl: Acl) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import pytest
 from typer.testing import CliRunner
 
 from onceward.cli import app
+from onceward.doctor.slowest_batch import judged
 from onceward.errors import AccessDenied
+from onceward.ids import AttemptId, BatchId, PipelineId
+from onceward.ledger.record import LedgerRecord
 from onceward.wire.acls import Acl, Kind, Need, denied, minimal_acls
 from onceward.wire.conversation import Refused
 from onceward.wire.error_table import Api, rule_of
@@ -47,6 +51,15 @@ def test_every_form_has_the_same_lines() -> None:
     assert {line["needed"] for line in lines} == {"always", "first start", "optional"}
 
 
+def test_topics_of_a_pattern_are_granted_by_how_they_begin() -> None:
+    names = ["--pipeline-id", "p", "--topic", "out", "--source-prefix", "orders-"]
+    lines = json.loads(said(*names, "--format", "json"))
+    (prefixed,) = [line for line in lines if line["pattern_type"] == "prefixed"]
+    assert (prefixed["operation"], prefixed["resource"]) == ("Read", "orders-")
+    assert "--topic orders- --resource-pattern-type prefixed" in said(*names)
+    assert [line["resource"] for line in lines if line["resource_type"] == "group"] == ["p"]
+
+
 def test_a_pipeline_without_kafka_sources_has_no_group_and_one_with_a_ledger_need_not_create_it() -> None:
     lines = minimal_acls(pipeline_id="p", topics=["out"], source_topics=[], ledger_topic="l", ledger_exists=True)
     assert not [line for line in lines if line.kind is Kind.GROUP or line.need is Need.FIRST_START]
@@ -56,6 +69,35 @@ def test_acls_without_names_are_refused_with_what_to_add() -> None:
     result = CliRunner().invoke(app, ["doctor", "--acls", "--topic", "out"])
     assert result.exit_code == 64
     assert "--pipeline-id" in result.output
+
+
+def batch(number: int, open_ms: int | None) -> LedgerRecord:
+    done = BatchId("q", number)
+    return LedgerRecord(PipelineId("p"), number, done, (), AttemptId(1, number), {}, 0, open_ms=open_ms)
+
+
+@pytest.mark.parametrize(
+    ("recent", "timeout_ms", "status", "says"),
+    [
+        (
+            [batch(0, None), batch(1, 400), batch(2, 29_000)],
+            60_000,
+            "ok",
+            "batch 2, .* 29000 ms, 48% .* 31000 ms; .* 900000",
+        ),
+        ([batch(1, 30_000), batch(2, 10)], 60_000, "warn", "of its last 2 batches the slowest, batch 1,"),
+        ([batch(1, 30_000)], None, "ok", "30000 ms; the coordinator does not say"),
+        ([batch(1, None)], 60_000, "ok", "do not say how long"),
+        ([], 60_000, "ok", "no batch in ledger topic l yet"),
+    ],
+)
+def test_the_slowest_batch_is_compared_with_the_timeout(
+    recent: list[LedgerRecord], timeout_ms: int | None, status: str, says: str
+) -> None:
+    found = judged("p", recent, timeout_ms, 900_000, "l")
+    assert found.status == status
+    assert re.search(says, found.what), found.what
+    assert ("max_offsets_per_trigger" in found.next_step) == (status == "warn")
 
 
 def test_arguments_name_pattern_and_resource() -> None:

@@ -110,6 +110,28 @@ def test_a_topic_that_was_created_again_is_refused_at_the_start_and_in_mid_run()
         KafkaWitness(lambda source: client).begin(batch(1, HERE, start=10, end=20), newest)
 
 
+def test_a_topic_that_appears_in_mid_run_is_known_before_it_is_read():
+    """Replaced while it was read, it would be in the ledger as the second topic, with offsets of the first."""
+    client: Any = Client()
+    witness = KafkaWitness(lambda source: client)
+    witness.begin(batch(0, HERE, start=0, end=10), None)
+    more = SourceRange(at(10), at(10) | {"new": {"0": 5}})
+    found = RunningBatch(BatchId("q", 1), "r", "", (more,), HOME, False, None)
+    client.topic_ids = lambda topics: {"orders": "an-id", "new": "first"}
+    witness.before(found)
+    client.topic_ids = lambda topics: {"orders": "an-id", "new": "second"}
+    with pytest.raises(SourceTopicReplaced, match="new"):
+        witness.of(found)
+
+
+def test_of_topics_that_are_known_nobody_asks_before_they_are_read():
+    client: Any = Client()
+    witness = KafkaWitness(lambda source: client)
+    witness.begin(batch(0, HERE, start=0, end=10), None)
+    client.topic_ids = None
+    witness.before(batch(1, HERE, start=10, end=20))
+
+
 def test_of_two_clusters_each_has_its_own_topics():
     clients: dict[frozenset[str], Any] = {HERE: Client(), ELSEWHERE: Client()}
     clients[ELSEWHERE].topic_ids = lambda topics: dict.fromkeys(topics, "another-id")

@@ -31,6 +31,7 @@ records = st.builds(
     run_id=st.text(),
     frames=st.none() | st.lists(st.builds(FrameWritten, st.none() | st.text(), numbers), max_size=3).map(tuple),
     supplement=st.booleans(),
+    open_ms=st.none() | numbers,
 )
 
 
@@ -39,6 +40,7 @@ def test_a_record_survives_the_ledger(record: LedgerRecord) -> None:
     decoded = decode(encode(record), where="here")
     assert decoded == record
     assert (decoded.run_id, decoded.frames, decoded.supplement) == (record.run_id, record.frames, record.supplement)
+    assert decoded.open_ms == record.open_ms
 
 
 @given(records)
@@ -62,6 +64,12 @@ def test_what_the_store_notes_of_the_place_is_its_own() -> None:
     record = LedgerRecord(PipelineId("p"), 1, BatchId("q", 2), (), AttemptId(3, 4), {}, 5)
     assert json.loads(encode(record, ledger_partitions=16))["ledger_partitions"] == 16
     assert decode(encode(record, ledger_partitions=16), where="here") == record
+
+
+@pytest.mark.parametrize("told", [None, -1, "12", 1.5, True])
+def test_a_time_that_cannot_be_is_not_told_and_refuses_nothing(told: object) -> None:
+    """Nothing depends on it. Releases that do not know the field pass it over, as any other."""
+    assert decode(json.dumps(example() | {"open_ms": told}).encode(), where="here").open_ms is None
 
 
 def test_unknown_fields_are_left_alone() -> None:

@@ -486,6 +486,18 @@ def test_a_batch_is_published_even_if_its_source_is_no_longer_the_same():
     assert target.published == [0]
 
 
+def test_what_a_batch_reads_is_asked_for_before_it_is_written():
+    class Replaced(NoWitness):
+        def before(self, running: RunningBatch) -> None:
+            raise SourceTopicReplaced("it was created again")
+
+    target = two_phase()
+    target.witness = Replaced()
+    with pytest.raises(SourceTopicReplaced):
+        process(target)
+    assert "begin" not in target.calls
+
+
 def test_a_query_that_is_refused_leaves_the_publishing_to_who_is_not():
     """A look at the ledger shows that the batch is another checkpoint's: nobody is fenced, nothing is published."""
     target = two_phase(finish=[Unfinished("later")])

@@ -24,6 +24,10 @@ class NoClient:
 
     settings = SimpleNamespace(request_timeout_ms=1_000)
 
+    def broker_config(self, **_: object) -> dict[str, str]:
+        """Which an error asks for, and can do without."""
+        raise OncewardError("not granted")
+
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"the client was asked for {name}")
 

@@ -15,6 +15,7 @@ from onceward.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from onceward.doctor.finding import Finding
+    from onceward.wire.acls import Acl
 
 _COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
 _LEDGER = "onceward-ledger"  # ledger.topic.DEFAULT_TOPIC, which would import a Kafka client for --help
@@ -35,9 +36,18 @@ def doctor(
     ] = None,
     topic: Annotated[list[str] | None, typer.Option(help="An output topic; may be repeated.")] = None,
     source_topic: Annotated[list[str] | None, typer.Option(help="A source topic; may be repeated.")] = None,
+    source_prefix: Annotated[
+        list[str] | None,
+        typer.Option(help="With --acls: how the source topics of a topic_pattern begin; may be repeated."),
+    ] = None,
     ledger_topic: Annotated[str, typer.Option(help="The ledger topic.")] = _LEDGER,
+    consumers: Annotated[
+        bool, typer.Option("--consumers", help="Who reads --topic, and is it proved that not with read_committed?")
+    ] = False,
     acls: Annotated[bool, typer.Option("--acls", help="Print the least set of ACLs; connects to nothing.")] = False,
-    pipeline_id: Annotated[str | None, typer.Option(help="With --acls: the pipeline.")] = None,
+    pipeline_id: Annotated[
+        str | None, typer.Option(help="The pipeline: with --acls, or to look at its last batches.")
+    ] = None,
     principal: Annotated[str, typer.Option(help="With --acls: who runs the pipeline.")] = "User:etl",
     ledger_exists: Annotated[
         bool, typer.Option("--ledger-exists", help="With --acls: nobody has to create the ledger topic.")
@@ -46,20 +56,40 @@ def doctor(
         AclFormat, typer.Option("--format", help="With --acls: how to print.")
     ] = AclFormat.KAFKA_ACLS,
 ) -> None:
-    """Check Java, Spark, brokers and topics, one line each (exit status 1 on a failure); or print ACLs with --acls."""
+    """Check Java, Spark, brokers and topics, one line each (exit status 1 on a failure); or print ACLs with --acls; or
+    look for readers of uncommitted records with --consumers."""
     topics, sources = topic or [], source_topic or []
     if acls:
-        _print_acls(pipeline_id, topics, sources, ledger_topic, ledger_exists, principal, acl_format, bootstrap_servers)
+        lines = _acls(pipeline_id, topics, sources, source_prefix or [], ledger_topic, ledger_exists)
+        _print_acls(lines, principal, acl_format, bootstrap_servers)
+        return
+    if consumers:
+        _end(_shown(_consumers(bootstrap_servers, command_config, topics)))
         return
     from onceward.doctor.checks import check_brokers, check_machine
 
     findings = _shown(check_machine())
     if bootstrap_servers is not None:
-        findings += _shown(check_brokers(bootstrap_servers, command_config, topics, sources, ledger_topic))
+        findings += _shown(check_brokers(bootstrap_servers, command_config, topics, sources, ledger_topic, pipeline_id))
     else:
         typer.echo("brokers are not looked at: name them with --bootstrap-servers", err=True)
+    _end(findings)
+
+
+def _end(findings: list[Finding]) -> None:
     if any(finding.status == "fail" for finding in findings):
         raise typer.Exit(1)
+
+
+def _consumers(bootstrap_servers: str | None, command_config: Path | None, topics: list[str]) -> list[Finding]:
+    from onceward.doctor.consumers import check_consumers
+
+    if bootstrap_servers is None or not topics:
+        raise ConfigurationError(
+            "--consumers needs to know where to look, and whose readers to look for",
+            next_step="add --bootstrap-servers and --topic",
+        )
+    return check_consumers(bootstrap_servers, command_config, topics)
 
 
 def _shown(findings: list[Finding]) -> list[Finding]:
@@ -69,17 +99,14 @@ def _shown(findings: list[Finding]) -> list[Finding]:
     return findings
 
 
-def _print_acls(
+def _acls(
     pipeline_id: str | None,
     topics: list[str],
     sources: list[str],
+    prefixes: list[str],
     ledger_topic: str,
     ledger_exists: bool,
-    principal: str,
-    acl_format: AclFormat,
-    bootstrap_servers: str | None,
-) -> None:
-    from onceward.doctor.acl_lines import as_commands, as_json, as_table
+) -> list[Acl]:
     from onceward.ids import pipeline_id as checked_pipeline_id
     from onceward.ids import topic_name
     from onceward.wire.acls import minimal_acls
@@ -89,13 +116,19 @@ def _print_acls(
             "--acls needs to know what the pipeline is called and where it writes",
             next_step="add --pipeline-id and --topic, and --source-topic for Kafka sources on the same cluster",
         )
-    lines = minimal_acls(
+    return minimal_acls(
         pipeline_id=checked_pipeline_id(pipeline_id),
         topics=[topic_name(name) for name in topics],
         source_topics=[topic_name(name) for name in sources],
+        source_prefixes=[topic_name(name) for name in prefixes],
         ledger_topic=topic_name(ledger_topic),
         ledger_exists=ledger_exists,
     )
+
+
+def _print_acls(lines: list[Acl], principal: str, acl_format: AclFormat, bootstrap_servers: str | None) -> None:
+    from onceward.doctor.acl_lines import as_commands, as_json, as_table
+
     if acl_format is AclFormat.JSON:
         typer.echo(as_json(lines, principal))
     elif acl_format is AclFormat.TABLE:

@@ -39,7 +39,9 @@ def as_commands(lines: Sequence[Acl], principal: str, bootstrap_servers: str | N
 def as_table(lines: Sequence[Acl], principal: str) -> str:
     """Columns: operation, type of resource, name, when it is needed, why."""
     rows = [("OPERATION", "RESOURCE", "NAME", "PATTERN", "NEEDED", "WHY")]
-    rows += [(line.operation, line.kind.value, line.name, "literal", line.need.value, line.why) for line in lines]
+    rows += [
+        (line.operation, line.kind.value, line.name, line.pattern_type, line.need.value, line.why) for line in lines
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([f"For {principal}, with transaction version 1 and 2:", *table])
@@ -54,7 +56,7 @@ def as_json(lines: Sequence[Acl], principal: str) -> str:
                 "operation": line.operation,
                 "resource_type": line.kind.value,
                 "resource": "kafka-cluster" if line.kind is Kind.CLUSTER else line.name,
-                "pattern_type": "literal",
+                "pattern_type": line.pattern_type,
                 "needed": line.need.value,
                 "transaction_versions": [1, 2],
                 "why": line.why,

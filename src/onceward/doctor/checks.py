@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from onceward.doctor.finding import Finding
+from onceward.doctor.slowest_batch import check_slowest_batch
 from onceward.doctor.worker_python import check_worker_python
 from onceward.errors import AccessDenied, ConfigurationError, OncewardError, TopicMissing
+from onceward.ids import pipeline_id
 from onceward.spark.connector import spark_connector
 from onceward.spark.java import java_executable
 from onceward.wire.client import KafkaClient
-from onceward.wire.options.settings import LONGEST_TRANSACTION_MS, settings_from_options
+from onceward.wire.options.settings import LONGEST_TRANSACTION_MS, ProducerSettings, settings_from_options
 
 _QUICK = {"socket.connection.setup.timeout.max.ms": "4000"}
 """Somebody waits in front of a screen; a pipeline that starts beside its brokers is more patient."""
@@ -24,7 +26,7 @@ _OLDEST_SPARK, _FIRST_UNKNOWN_SPARK = (4, 0), (5, 0)
 def check_machine() -> list[Finding]:
     """Java, PySpark, the jars of Spark's Kafka source and the workers' Python, as a driver here would find them."""
     return [
-        _tried(lambda: Finding("ok", f"Java: {java_executable()}")),
+        tried(lambda: Finding("ok", f"Java: {java_executable()}")),
         _pyspark(),
         *_jars(),
         check_worker_python(),
@@ -41,7 +43,8 @@ def _jars() -> list[Finding]:
     return [Finding("ok", found), *(Finding("warn", f"jars: {note}") for note in connector.notes)]
 
 
-def _tried(check: Callable[[], Finding]) -> Finding:
+def tried(check: Callable[[], Finding]) -> Finding:
+    """What ``check`` finds; what it may not look at is a warning, and any other error of ours a failure."""
     try:
         return check()
     except AccessDenied as denied:
@@ -62,29 +65,54 @@ def _pyspark() -> Finding:
 
 
 def check_brokers(
-    servers: str, command_config: Path | None, topics: Sequence[str], sources: Sequence[str], ledger_topic: str
+    servers: str,
+    command_config: Path | None,
+    topics: Sequence[str],
+    sources: Sequence[str],
+    ledger_topic: str,
+    pipeline: str | None = None,
 ) -> list[Finding]:
     """Whether the brokers answer, what they are, and whether topics are as a pipeline wants them.
 
+    :param pipeline: whose last batches to look at, too.
+
     :raises ConfigurationError: the settings themselves are wrong.
     """
-    options = _QUICK if command_config is None else _QUICK | _properties(command_config)
-    settings, producer = settings_from_options(servers, options, client_id="onceward-doctor")
-    client = KafkaClient(settings)
+    client, producer = connected(servers, command_config)
+    named = None if pipeline is None else pipeline_id(pipeline)
     try:
-        reached = _tried(lambda: Finding("ok", f"cluster {client.cluster_id()} with {len(client.brokers())} brokers"))
+        reached = tried(lambda: Finding("ok", f"cluster {client.cluster_id()} with {len(client.brokers())} brokers"))
         if reached.status != "ok":
             return [reached]
         return [
             reached,
-            _tried(lambda: _transactions(client)),
-            _tried(lambda: _timeout(client, producer.transaction_timeout_ms)),
-            _tried(lambda: _ledger(client, ledger_topic)),
-            *(_tried(lambda name=name: _output(client, name)) for name in topics),  # type: ignore[misc]
-            *(_tried(lambda name=name: _source(client, name)) for name in sources),  # type: ignore[misc]
+            tried(lambda: _transactions(client)),
+            tried(lambda: _timeout(client, producer.transaction_timeout_ms)),
+            *(
+                []
+                if named is None
+                else [tried(lambda: check_slowest_batch(client, named, ledger_topic, _most(client)))]
+            ),
+            tried(lambda: _ledger(client, ledger_topic)),
+            *(tried(lambda name=name: _output(client, name)) for name in topics),  # type: ignore[misc]
+            *(tried(lambda name=name: _source(client, name)) for name in sources),  # type: ignore[misc]
         ]
     finally:
         client.close()
+
+
+def connected(servers: str, command_config: Path | None) -> tuple[KafkaClient, ProducerSettings]:
+    """A client for whoever waits in front of a screen. :raises ConfigurationError: the settings are wrong."""
+    options = _QUICK if command_config is None else _QUICK | _properties(command_config)
+    settings, producer = settings_from_options(servers, options, client_id="onceward-doctor")
+    return KafkaClient(settings), producer
+
+
+def _most(client: KafkaClient) -> int | None:
+    try:
+        return int(client.broker_config().get("transaction.max.timeout.ms") or 0) or None
+    except AccessDenied:
+        return None
 
 
 def _transactions(client: KafkaClient) -> Finding:

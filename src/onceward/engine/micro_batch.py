@@ -326,6 +326,7 @@ class MicroBatches:
         """One attempt: decided when it returns, aborted or fenced when it raises."""
         ids = self._ids(running)
         began = time.monotonic()
+        self._target.witness.before(running)
         attempt = self._target.begin(self._newest, running)
         try:
             records = [attempt.write(write, running) for write in writes]  # 2 to 6

@@ -100,6 +100,12 @@ class Witness(Protocol):
     def begin(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
         """At the start of a run, before its first batch: the ledger ends with ``newest``."""
 
+    def before(self, running: RunningBatch) -> None:
+        """Before each attempt: what the batch reads may have parts that no batch before it had.
+
+        :raises AdmissionRefused: as :meth:`of`.
+        """
+
     def of(self, running: RunningBatch) -> tuple[Any, ...]:
         """For each source of the batch what tells it from others (JSON; None: unknown). Asked after it was read.
 
@@ -112,6 +118,9 @@ class NoWitness:
 
     def begin(self, running: RunningBatch, newest: LedgerRecord | None) -> None:
         """Nothing to remember."""
+
+    def before(self, running: RunningBatch) -> None:
+        """Nothing to ask."""
 
     def of(self, running: RunningBatch) -> tuple[Any, ...]:
         """Unknown."""

@@ -153,6 +153,8 @@ class KafkaChain(Chain):
         partition = self._topic.partition()
         self.transaction.add_partitions([partition])
         self._put = record.sequence
+        if behind is None:  # a record that is written again keeps what it says of the transaction that decided
+            record = replace(record, open_ms=int(self.transaction.open_for_ms))
         try:
             (appended,) = self.producer().send([Append(partition, self._topic.record_to_append(record), 0)])
         except Fenced as refusal:  # a takeover, or the transaction timeout: only the coordinator knows

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -133,6 +134,22 @@ class LedgerTopic:
         """
         self._readers = {}
         return self._newest(decided_only=False, readers=self._readers)
+
+    def recent(self, limit: int = 100) -> list[LedgerRecord]:
+        """The newest committed records that are still there, oldest first: compaction keeps the last, and in practice
+        those since its last pass. Empty when there is none, or no topic. Waits for nobody's open transaction.
+
+        :raises LedgerUnreadable: a record cannot be understood. :raises AccessDenied, BrokerUnreachable: …
+        """
+        try:
+            self.partition()
+        except TopicMissing:
+            return []
+        home, values = self.partition(), deque[bytes | None](maxlen=limit)
+        KeyReader(self._client, home, self.pipeline.encode(), _is_its_writers, accepted=values.append).newest(
+            decided_only=True
+        )
+        return [decode(value, where=f"{home}, key {self.pipeline!r}") for value in values if value is not None]
 
     def newest_before(self, offset: int, identity: ProducerIdentity) -> LedgerRecord | None:
         """What was the newest committed record when ``identity`` appended one at ``offset`` of :meth:`partition`?

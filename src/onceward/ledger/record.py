@@ -59,7 +59,9 @@ class LedgerRecord:
     Spark's id of the run that wrote it (empty: unknown): what a run finds of its own is no replay. ``frames`` are the
     frames of the batch in the order in which they were handed over, None where that is unknown. A ``supplement`` adds
     frames to the batch of the record before it; its outputs hold what it added alone, its ``frames`` are all of the
-    batch. ``decided`` is the attempt that decided, where the record was written again under another one.
+    batch. ``decided`` is the attempt that decided, where the record was written again under another one. ``open_ms``:
+    for how long the Kafka transaction that decided had been open when this record was put into it, by the driver's
+    clock; None where there was none, or an earlier release wrote the record. Nothing depends on it.
     """
 
     pipeline: PipelineId
@@ -74,6 +76,7 @@ class LedgerRecord:
     frames: tuple[FrameWritten, ...] | None = field(default=None, compare=False)
     supplement: bool = field(default=False, compare=False)
     decided: AttemptId | None = field(default=None, compare=False)
+    open_ms: int | None = field(default=None, compare=False)
 
     @property
     def records(self) -> int:
@@ -104,6 +107,8 @@ def encode(record: LedgerRecord, **where: Any) -> bytes:
     }
     if record.decided is not None:
         document["decided"] = list(record.decided)
+    if record.open_ms is not None:
+        document["open_ms"] = record.open_ms
     if record.frames is not None:
         document["writes"] = [list(frame) for frame in record.frames]
     return json.dumps(document, separators=(",", ":")).encode()
@@ -155,7 +160,12 @@ def _from_document(document: Mapping[str, Any]) -> LedgerRecord:
         frames=_frames(document.get("writes")),
         supplement=bool(document.get("supplement", False)),
         decided=AttemptId(*map(int, document["decided"])) if "decided" in document else None,
+        open_ms=_whole(document.get("open_ms")),
     )
+
+
+def _whole(told: object) -> int | None:
+    return told if isinstance(told, int) and not isinstance(told, bool) and told >= 0 else None
 
 
 def _frames(document: Sequence[Sequence[Any]] | None) -> tuple[FrameWritten, ...] | None:

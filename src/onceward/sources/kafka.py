@@ -12,14 +12,15 @@ from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from onceward.errors import ConfigurationError, ContradictoryOptions
-from onceward.ids import PipelineId, topic_name
+from onceward.errors import ConfigurationError, ContradictoryOptions, SourceDataLost
+from onceward.ids import PipelineId
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.ledger.chain import Ledger
 from onceward.ledger.kafka_topic import DEFAULT_TOPIC, LedgerTopic
 from onceward.ledger.record import LedgerRecord
 from onceward.sources.kafka_clusters import remember
-from onceward.sources.positions import Otherwise, committed_positions, positions_of, starting_json
+from onceward.sources.positions import Otherwise, committed_positions, positions_of, starting_json, topics_in
+from onceward.sources.topics_read import TopicsRead, topics_read
 from onceward.spark.hidden_options import is_secret, with_hidden_options
 from onceward.spark.kafka_reader import load
 from onceward.spark.session import use_the_drivers_python
@@ -47,7 +48,8 @@ def kafka_source(
     spark: SparkSession,
     *,
     bootstrap_servers: str | Sequence[str],
-    topic: str | Sequence[str],
+    topic: str | Sequence[str] | None = None,
+    topic_pattern: str | None = None,
     starting: Starting = "earliest",
     pipeline_id: str | None = None,
     otherwise: Otherwise = "earliest",
@@ -62,14 +64,18 @@ def kafka_source(
 
     Always reads with ``isolation.level=read_committed``: of transactional topics it sees committed batches only.
 
-    :param topic: one name, or several.
+    :param topic: one name, or several; or instead:
+    :param topic_pattern: every topic whose whole name matches this regular expression of Java's, also topics that are
+        created while the query runs: they are read from their first record, whatever ``starting`` says. Kafka lists
+        only what the principal may describe; a topic without that right is not read, and nobody says so.
     :param starting: where a query with a new checkpoint begins. ``"earliest"``, ``"latest"``; a ``datetime`` (with a
         time zone): the first record of each partition with at least that timestamp, or the end where there is none;
         ``"group"``: offsets committed by consumer group ``pipeline_id``; ``"ledger"``: where the ledger of
         ``pipeline_id`` ends (together with ``KafkaSink(resume="ledger")``).
     :param pipeline_id: names group or ledger key; required for these two.
     :param otherwise: where a partition begins that group or ledger does not know (new partitions begin at the earliest
-        offset whenever the ledger knows others of the topic), or ``"error"``.
+        offset whenever the ledger knows others of the topic; under a pattern new topics, too, whenever ledger or
+        group know any that match), or ``"error"``.
     :param max_offsets_per_trigger: Spark's ``maxOffsetsPerTrigger``: at most so many offsets a batch.
     :param options: Kafka client settings by Kafka's own names, as for the sink; producer settings are ignored here.
         Passwords and keys appear in no query plan, page or log of Spark (:mod:`onceward.spark.hidden_options`).
@@ -85,15 +91,14 @@ def kafka_source(
     :raises ConfigurationError: a position or option that cannot be.
     :raises ConnectorMissing: this session has no Kafka source, or one of another Spark.
     :raises TopicMissing, BrokerUnreachable: when a position has to be looked up (group, ledger).
+    :raises SourceDataLost: a topic in which the ledger ends, and which the pattern matches, is gone.
     """
-    topics = [topic_name(name) for name in ([topic] if isinstance(topic, str) else topic)]
-    if not topics:
-        raise ConfigurationError("topic=[] names no topic", next_step="name at least one topic")
+    reads = topics_read(spark, topic, topic_pattern)
     _check(starting, otherwise, pipeline_id)
     client_settings, _ = settings_from_options(
         bootstrap_servers,
         options or {},
-        client_id=f"onceward-source-{pipeline_id or topics[0]}",
+        client_id=f"onceward-source-{pipeline_id or reads.short_name}",
         oauth_token_provider=oauth_token_provider,
     )
     remember(client_settings)
@@ -101,7 +106,7 @@ def kafka_source(
     settings = {
         **spark_source_options(options or {}),
         "kafka.bootstrap.servers": ",".join(client_settings.bootstrap_servers),
-        "subscribe": ",".join(topics),
+        reads.option[0]: reads.option[1],
         "includeHeaders": "true",
         **_with_defaults(_own(spark_options or {})),
         "kafka.isolation.level": "read_committed",
@@ -116,8 +121,10 @@ def kafka_source(
     else:
         client = KafkaClient(client_settings)
         try:
-            settings["startingOffsets"] = _looked_up(
-                client, topics, starting, str(pipeline_id), otherwise, ledger_topic, ledger
+            settings["startingOffsets"] = (
+                _of_group(client, reads, str(pipeline_id), otherwise)
+                if starting == "group"
+                else _of_ledger(client, reads, str(pipeline_id), otherwise, ledger_topic, ledger, _may_lose(settings))
             )
         finally:
             client.close()
@@ -126,24 +133,54 @@ def kafka_source(
     return with_hidden_options(spark, frame, secrets) if secrets else frame
 
 
-def _looked_up(
+def _partitions(client: KafkaClient, reads: TopicsRead) -> dict[str, list[int]]:
+    found = reads.there(client)
+    return {name: sorted(parts) for name, parts in client.topic_partitions(found).items()} if found else {}
+
+
+def _of_group(client: KafkaClient, reads: TopicsRead, group: str, otherwise: Otherwise) -> str:
+    partitions = _partitions(client, reads)
+    known = committed_positions(client, group, partitions)
+    return starting_json(partitions, known, otherwise, where=f"consumer group {group}", new_topics=reads.new_topics)
+
+
+def _of_ledger(
     client: KafkaClient,
-    topics: list[str],
-    starting: str,
+    reads: TopicsRead,
     pipeline: str,
     otherwise: Otherwise,
     ledger_topic: str,
-    ledger: Ledger | None = None,
+    ledger: Ledger | None,
+    may_lose: bool,
 ) -> str:
-    partitions = {name: sorted(parts) for name, parts in client.topic_partitions(topics).items()}
-    if starting == "group":
-        known = committed_positions(client, pipeline, partitions)
-        return starting_json(partitions, known, otherwise, where=f"consumer group {pipeline}")
+    partitions = _partitions(client, reads)
     name = checked_pipeline_id(pipeline)
     newest = LedgerTopic(client, ledger_topic, name).newest() if ledger is None else _newest_in(ledger, name)
     where = f"ledger {ledger_topic if ledger is None else ledger.where}, key {pipeline}"
-    known = positions_of(newest, name, topics)
-    return starting_json(partitions, known, otherwise, where=where, new_partitions="earliest")
+    known = positions_of(newest, name, reads.among(topics_in(newest)), str(reads))
+    gone = sorted(set(reads.among({partition.topic for partition in known})) - set(partitions))
+    if gone and not may_lose:
+        raise _lost(gone, where)
+    return starting_json(
+        partitions, known, otherwise, where=where, new_partitions="earliest", new_topics=reads.new_topics
+    )
+
+
+def _lost(gone: Sequence[str], where: str) -> SourceDataLost:
+    """Under a pattern only; a topic that is named and missing is said to be so before."""
+    return SourceDataLost(
+        f"{where} ends in topic {', '.join(gone)}, which topic_pattern matches and which does not exist any more: what "
+        "was in it and is not in the ledger cannot be read",
+        next_step="to go on without, on purpose, give the sink a new pipeline_id and start it once with "
+        'kafka_source(starting="ledger", pipeline_id=<the old one>, spark_options={"failOnDataLoss": False}) on a new '
+        "checkpoint: all other topics go on where the ledger ends",
+        details={"topics": list(gone)},
+    )
+
+
+def _may_lose(settings: Mapping[str, str]) -> bool:
+    """Has the user said ``failOnDataLoss=false``?"""
+    return any(name.lower() == "failondataloss" and value.lower() == "false" for name, value in settings.items())
 
 
 def _newest_in(ledger: Ledger, pipeline: PipelineId) -> LedgerRecord | None:
@@ -192,6 +229,6 @@ def _own(spark_options: Mapping[str, Any]) -> dict[str, str]:
             )
         if low.startswith(("starting", "subscribe", "assign")):
             raise ContradictoryOptions(
-                f"spark_options has {name}", next_step="use the parameters topic= and starting= instead"
+                f"spark_options has {name}", next_step="use the parameters topic=, topic_pattern= and starting= instead"
             )
     return texts

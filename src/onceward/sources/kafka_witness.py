@@ -33,6 +33,18 @@ class KafkaWitness:
         self._known = {i: dict(each) for i, each in enumerate(witnesses) if isinstance(each, Mapping)}
         self.of(running)
 
+    def before(self, running: RunningBatch) -> None:
+        """Who is new has to be known before it is read. A topic that appeared in mid-run, and was replaced while this
+        batch read it, would be the second topic in the ledger, and of the second topic the offsets that were read of
+        the first one would never be.
+
+        :raises SourceTopicReplaced: …
+        """
+        for source in running.kafka_sources:
+            if topics_of(running.sources[source.index]) - self._known.get(source.index, {}).keys():
+                self.of(running)
+                return
+
     def of(self, running: RunningBatch) -> tuple[Any, ...]:
         """Ids never come back: as they are now the same as in the ledger, they were while the batch was read.
 

@@ -7,7 +7,7 @@ out (``KafkaOffsetReader.fetchSpecificOffsets``), so what nobody knows is filled
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from onceward.errors import ConfigurationError
@@ -30,9 +30,18 @@ def committed_positions(
     return {partition: offset for partition, offset in committed_offsets(client, group).items() if partition in wanted}
 
 
-def positions_of(record: LedgerRecord | None, pipeline: PipelineId, topics: Sequence[str]) -> dict[TopicPartition, int]:
-    """Where ``record``, the newest of ``pipeline``, ends in ``topics``; empty when there is none.
+def topics_in(record: LedgerRecord | None) -> set[str]:
+    """Those that ``record`` ends in, over all its Kafka sources."""
+    ends = [source.end for source in record.sources if is_kafka_offset(source.end)] if record else []
+    return {topic for end in ends for topic in end}
 
+
+def positions_of(
+    record: LedgerRecord | None, pipeline: PipelineId, topics: Collection[str], wanted: str
+) -> dict[TopicPartition, int]:
+    """Where ``record``, the newest of ``pipeline``, ends in the source that reads ``topics``; empty when there is none.
+
+    :param wanted: what the query reads, for the error.
     :raises ConfigurationError: the record is of other topics, or several of its sources read one of them.
     """
     if record is None:
@@ -41,7 +50,7 @@ def positions_of(record: LedgerRecord | None, pipeline: PipelineId, topics: Sequ
     if len(ends) != 1:
         seen = [sorted(source.end) for source in record.sources if is_kafka_offset(source.end)]
         raise ConfigurationError(
-            f"the ledger of {pipeline} knows {len(ends)} sources that read {', '.join(topics)}; its read {seen}",
+            f"the ledger of {pipeline} knows {len(ends)} sources that read {wanted}; its read {seen}",
             next_step="name the topics of one of these sources, or start at another position",
         )
     return {
@@ -58,13 +67,19 @@ def starting_json(
     *,
     where: str,
     new_partitions: Literal["earliest"] | None = None,
+    new_topics: Literal["earliest"] | None = None,
 ) -> str:
     """``startingOffsets`` for all ``partitions``: ``known`` ones, and ``otherwise`` for the rest.
 
     :param where: who knows, for the error.
     :param new_partitions: what a partition takes whose topic is known but which is not: it was added since.
+    :param new_topics: what every unknown partition takes if any is known: a pattern has found more since.
     :raises ConfigurationError: ``otherwise`` is "error" and a partition is unknown.
     """
+    if new_topics and known:
+        otherwise = new_topics
+    elif new_topics and otherwise != "error":
+        return otherwise  # for whatever the pattern finds once the query begins
     known_topics = {partition.topic for partition in known}
     starts: dict[str, dict[str, int]] = {}
     for topic, numbers in partitions.items():

@@ -12,7 +12,7 @@ import re
 from onceward.errors import OncewardError, SourceDataLost, WorkerPythonUnfit
 
 _LOST_INPUT = ("KAFKA_DATA_LOSS", "data may have been lost")  # how Spark's Kafka source says it, planning or reading
-_WHAT_IS_LOST = "OffsetOutOfRangeException: "
+_WHAT_IS_LOST = ("OffsetOutOfRangeException: ", "Reason: ")  # the second: partitions, or a topic, that were deleted
 
 # A daemon that is not there, and a task's function that cannot be unpickled, end in the same words.
 _NO_ONCEWARD = re.compile(r"No module named '?onceward\b")
@@ -30,7 +30,8 @@ def _lost_input(text: str) -> OncewardError | None:
     said = next((line for line in lines if any(sign in line for sign in _LOST_INPUT)), None)
     if said is None:
         return None
-    where = next((line.partition(_WHAT_IS_LOST)[2] for line in lines if _WHAT_IS_LOST in line), said.strip())
+    told = (line.partition(sign)[2] for sign in _WHAT_IS_LOST for line in lines if sign in line)
+    where = next(told, said.strip()).partition(" SQLSTATE: ")[0]
     return SourceDataLost(
         f"records of this batch are gone from the source before they were read: {where}",
         next_step="lengthen the source topic's retention (retention.ms, retention.bytes); nothing of the batch was "

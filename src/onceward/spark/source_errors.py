@@ -12,11 +12,12 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from onceward.errors import AccessDenied, AuthenticationFailed, OncewardError, TopicMissing
+from onceward.errors import AccessDenied, AuthenticationFailed, ConfigurationError, OncewardError, TopicMissing
 from onceward.spark.failures import known_failure
 from onceward.spark.query import kafka_options
 
 _DEPTH = 20
+_OTHER_PARTITIONS = "you must specify all TopicPartitions"  # KafkaOffsetReader, of startingOffsets, at batch 0
 _LOGIN_REFUSALS = ("SaslAuthenticationException", "SslAuthenticationException", "SSLHandshakeException")
 
 
@@ -45,6 +46,15 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
             f"Spark's Kafka source reads topic {topics}, which {servers} does not have (or not all of it)",
             next_step="create the topic, or correct topic= and bootstrap_servers= of kafka_source, and start the "
             "query again; `onceward doctor --bootstrap-servers … --source-topic …` looks for it",
+            details={"topics": topics, "bootstrap_servers": servers},
+        )
+    if _OTHER_PARTITIONS in text:
+        topics, servers = _read_by(execution)
+        return ConfigurationError(
+            f"topic {topics} on {servers} has other partitions than when kafka_source looked its start positions up: "
+            "some were added, or topics that the pattern finds, or they are gone",
+            next_step="call kafka_source anew, and start the query with that frame (under supervise, call it inside "
+            "the function that starts the query); nothing was read yet",
             details={"topics": topics, "bootstrap_servers": servers},
         )
     for name in _LOGIN_REFUSALS:

@@ -26,6 +26,7 @@ TRANSACTION_V1_VERSION = "3.9.1"
 
 _TOOLS = {  # newest home of each class first: 4.x moved several of them out of the broker's jar
     "kafka-acls": ("org.apache.kafka.tools.AclCommand", "kafka.admin.AclCommand"),
+    "kafka-console-share-consumer": ("org.apache.kafka.tools.consumer.ConsoleShareConsumer",),
     "kafka-broker-api-versions": (
         "org.apache.kafka.tools.BrokerApiVersionsCommand",
         "kafka.admin.BrokerApiVersionsCommand",

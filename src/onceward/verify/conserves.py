@@ -56,6 +56,13 @@ def conserve(
     if crowded:
         findings.cannot_judge(f"--conserves: records of others stand between those of {crowded[0].place}")
         return
+    anew = _made_anew(chain)
+    if anew:
+        findings.cannot_judge(
+            f"--conserves: source topic {', '.join(anew)} was deleted and created again (the ledger has several ids of "
+            "it): an offset of it names several records, and those of the first topic are gone"
+        )
+        return
     try:
         groups = groups_of(chain.covered)
     except ValueError as twice:
@@ -279,6 +286,16 @@ class _Account:
                 for row, topic in enumerate(self._topics)
             },
         }
+
+
+def _made_anew(chain: Chain) -> list[str]:
+    """Under a pattern, and with ``failOnDataLoss=false``, a query goes on when a topic goes, and reads it if it comes
+    back."""
+    ids: dict[str, set[str]] = defaultdict(set)
+    for batch in chain.covered:
+        for topic, its in (pair for span in batch.spans for pair in span.ids):
+            ids[topic].add(its)
+    return sorted(topic for topic, several in ids.items() if len(several) > 1)
 
 
 def _only_topic(sources: Sequence[Where], lineage: Lineage) -> str:

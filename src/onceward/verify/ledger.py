@@ -63,10 +63,12 @@ class FilesPart(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Where a batch began and ended in one of its sources, as Spark names positions."""
+    """Where a batch began and ended in one of its sources, as Spark names positions. ``ids``: what the ledger says of
+    the topics' own ids."""
 
     start: Any
     end: Any
+    ids: tuple[tuple[str, str], ...] = ()
 
 
 class Write(NamedTuple):
@@ -133,7 +135,9 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
             sequence=sequence,
             query_id=str(told["query_id"]),
             batch_id=int(told["batch_id"]),
-            spans=tuple(Span(source["start"], source["end"]) for source in told["sources"]),
+            spans=tuple(
+                Span(source["start"], source["end"], _ids(source.get("witness"))) for source in told["sources"]
+            ),
             parts=_parts(sequence, told["outputs"], where),
             identity=_identity(told.get("decided") or told["attempt"]),
             ledger_topic=topic,
@@ -154,6 +158,11 @@ def batch_of(value: bytes, topic: str, partition: int, offset: int) -> Batch:
             f"the ledger record at {where} cannot be read ({type(error).__name__}: {error})",
             next_step="find out who else writes to the ledger topic",
         ) from error
+
+
+def _ids(witness: Any) -> tuple[tuple[str, str], ...]:
+    """Of a Kafka source ``{topic: id}``; of others it may be anything."""
+    return tuple((str(topic), str(its)) for topic, its in witness.items()) if isinstance(witness, Mapping) else ()
 
 
 def _parts(sequence: int, outputs: Mapping[str, Mapping[str, Any]], where: str) -> tuple[Part, ...]:

@@ -35,18 +35,24 @@ class Need(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """One line. The pattern type is ``literal`` in all of them."""
+    """One line. ``name`` is that of the resource, or with ``prefixed`` how its names begin."""
 
     operation: str
     kind: Kind
     name: str
     need: Need
     why: str
+    prefixed: bool = False
+
+    @property
+    def pattern_type(self) -> str:
+        """As ``kafka-acls`` names it."""
+        return "prefixed" if self.prefixed else "literal"
 
     def arguments(self, principal: str) -> list[str]:
         """Of ``kafka-acls``, after ``--add`` or ``--remove``."""
         resource = [f"--{self.kind.value}"] + ([] if self.kind is Kind.CLUSTER else [self.name])
-        pattern = ["--resource-pattern-type", "literal"]
+        pattern = ["--resource-pattern-type", self.pattern_type]
         return ["--allow-principal", principal, "--operation", self.operation, *resource, *pattern]
 
     def command(self, principal: str, connection: str) -> str:
@@ -61,6 +67,7 @@ def minimal_acls(
     source_topics: Sequence[str],
     ledger_topic: str,
     ledger_exists: bool = False,
+    source_prefixes: Sequence[str] = (),
 ) -> list[Acl]:
     """Everything that one pipeline (``kafka_source`` → ``KafkaSink``) needs, and nothing else.
 
@@ -69,11 +76,16 @@ def minimal_acls(
 
     :param source_topics: on the sink's cluster; for another cluster grant ``Read`` there.
     :param ledger_exists: the ledger topic is there already, so that nobody has to create it.
+    :param source_prefixes: how the names of topics begin that ``topic_pattern=`` finds. Kafka has no ACL for a regular
+        expression; topics that may not be described are not found, without an error.
     """
     always, first, optional = Need.ALWAYS, Need.FIRST_START, Need.OPTIONAL
     reads = [
         Acl("Read", Kind.TOPIC, topic, always, "Spark reads it, and its offsets are committed with the batch")
         for topic in source_topics
+    ] + [
+        Acl("Read", Kind.TOPIC, prefix, always, "the pattern finds only topics that this allows", prefixed=True)
+        for prefix in source_prefixes
     ]
     offsets = Acl("Read", Kind.GROUP, pipeline_id, always, "the source offsets are committed for this group")
     create = Acl("Create", Kind.TOPIC, ledger_topic, first, "the pipeline that comes first makes the ledger topic")
@@ -83,7 +95,7 @@ def minimal_acls(
         Acl("Read", Kind.TOPIC, ledger_topic, always, "where the pipeline has got to, read at its start"),
         Acl("Write", Kind.TOPIC, ledger_topic, always, "each batch's record, in the batch's own transaction"),
         Acl("Write", Kind.TRANSACTIONAL_ID, pipeline_id, always, "the batch's transaction"),
-        *([offsets] if source_topics else []),
+        *([offsets] if source_topics or source_prefixes else []),
         *([] if ledger_exists else [create]),
         *(
             Acl("DescribeConfigs", Kind.TOPIC, topic, optional, "batch.size is fitted to its max.message.bytes")
@@ -108,6 +120,8 @@ def denied(api: Api, code: int) -> tuple[Kind, str] | None:
         return kind, "Create"
     if api is Api.DESCRIBE_CONFIGS:
         return kind, "DescribeConfigs"
+    if api in (Api.LIST_GROUPS, Api.DESCRIBE_GROUPS):
+        return kind, "Describe"
     if kind is Kind.CLUSTER:
         return kind, "IdempotentWrite"
     if kind is Kind.TRANSACTIONAL_ID:

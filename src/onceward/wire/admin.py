@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Protocol
 
 from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
+from kafka.protocol.metadata import MetadataRequest
 
 from onceward.wire.acls import Kind
 from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
@@ -16,7 +17,8 @@ from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api
 from onceward.wire.options.settings import ClientSettings
 
-_RESOURCE_TYPES = {"topic": 2, "broker": 4}  # org.apache.kafka.common.config.ConfigResource.Type
+_RESOURCE_TYPES = {"topic": 2, "broker": 4, "group": 32}  # org.apache.kafka.common.config.ConfigResource.Type
+_KINDS = {"topic": Kind.TOPIC, "group": Kind.GROUP}
 _TOPIC_ALREADY_EXISTS = 36
 
 
@@ -28,6 +30,35 @@ class Caller(Protocol):
     def call(self, request: Any, node_id: int | str, timeout_ms: float | None = None) -> Any: ...
     def call_any(self, request: Any, timeout_ms: float | None = None) -> Any: ...
     def forget_leaders(self, topics: Iterable[str]) -> None: ...
+
+
+def topic_names(client: Caller) -> list[str]:
+    """The topics that this principal may describe, without Kafka's internal ones. See :meth:`KafkaClient.topic_names`.
+
+    A topic without a leader somewhere is listed all the same (``MetadataResponse``: errors stand with each topic).
+    """
+    request_timeout_ms = client.settings.request_timeout_ms
+    try:
+        answer = converse(
+            Api.METADATA,
+            "the list of topics",
+            lambda left_ms: client.call_any(
+                MetadataRequest(
+                    topics=None,  # all of them; an empty list means none
+                    allow_auto_topic_creation=False,
+                    include_cluster_authorized_operations=False,
+                    include_topic_authorized_operations=False,
+                    min_version=4,
+                    max_version=12,
+                ),
+                left_ms,
+            ),
+            lambda listed: [getattr(listed, "error_code", 0) or 0],
+            Deadline(request_timeout_ms),
+        )
+    except (Refused, Unanswered) as outcome:
+        raise_as_error(outcome)
+    return sorted(topic.name for topic in answer.topics if not topic.is_internal)
 
 
 def create_topic(client: Caller, name: str, partitions: int, replication: int, configs: Mapping[str, str]) -> bool:
@@ -60,7 +91,9 @@ def create_topic(client: Caller, name: str, partitions: int, replication: int, c
     return bool(answer.topics[0].error_code != _TOPIC_ALREADY_EXISTS)
 
 
-def describe_config(client: Caller, kind: Literal["topic", "broker"], name: str) -> dict[str, str | None]:
+def describe_config(
+    client: Caller, kind: Literal["topic", "broker", "group"], name: str, *, timeout_ms: int | None = None
+) -> dict[str, str | None]:
     """Every setting of one topic or broker. A broker's are asked of that broker, which alone knows its static ones."""
 
     def send(left_ms: float) -> Any:
@@ -76,8 +109,8 @@ def describe_config(client: Caller, kind: Literal["topic", "broker"], name: str)
             f"{kind} {name}",
             send,
             lambda described: [result.error_code for result in described.results],
-            Deadline(client.settings.request_timeout_ms),
-            resources={Kind.TOPIC: name} if kind == "topic" else {},
+            Deadline(timeout_ms or client.settings.request_timeout_ms),
+            resources={_KINDS[kind]: name} if kind in _KINDS else {},
         )
     except (Refused, Unanswered) as outcome:
         raise_as_error(outcome)

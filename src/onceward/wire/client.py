@@ -256,6 +256,12 @@ class KafkaClient:
 
     # --- topics and settings -----------------------------------------------------------------------------------
 
+    def topic_names(self) -> list[str]:
+        """Every topic that may be described, but Kafka's own (``__consumer_offsets``). What may not is left out
+        silently, as brokers do (``MetadataRequest`` for all topics). :raises BrokerUnreachable: …"""
+        self.brokers()  # so that a cluster that never answered is named
+        return admin.topic_names(self)
+
     def create_topic(
         self, name: str, partitions: int, replication: int = -1, configs: Mapping[str, str] | None = None
     ) -> bool:
@@ -270,9 +276,10 @@ class KafkaClient:
         """Every setting of ``topic``, defaults included; secrets are None."""
         return admin.describe_config(self, "topic", topic)
 
-    def broker_config(self, node_id: int | None = None) -> dict[str, str | None]:
+    def broker_config(self, node_id: int | None = None, *, timeout_ms: int | None = None) -> dict[str, str | None]:
         """Every setting of a broker, of any one if none is named."""
-        return admin.describe_config(self, "broker", str(self.brokers()[0] if node_id is None else node_id))
+        node = self.brokers()[0] if node_id is None else node_id
+        return admin.describe_config(self, "broker", str(node), timeout_ms=timeout_ms)
 
     def close(self) -> None:
         """Close every connection. Outstanding requests fail with :class:`ConnectionLost`."""

@@ -46,6 +46,8 @@ class Api(Enum):
     FETCH = "Fetch"
     CREATE_TOPICS = "CreateTopics"
     DESCRIBE_CONFIGS = "DescribeConfigs"
+    LIST_GROUPS = "ListGroups"
+    DESCRIBE_GROUPS = "DescribeGroups"
 
 
 class Meaning(Enum):

@@ -25,7 +25,7 @@ from onceward.spark.query import RunningBatch
 from onceward.spark.shuffles import Shuffles
 from onceward.wire.client import KafkaClient
 from onceward.wire.options.settings import ProducerSettings
-from onceward.wire.transactions.transaction import LONGER_OR_SMALLER
+from onceward.wire.transactions.transaction import LONGER_OR_SMALLER, both_limits
 
 log = logging.getLogger(__name__)
 
@@ -92,14 +92,15 @@ class KafkaRun:
         """The error of a transaction whose time is over: the coordinator aborts it, and tells whoever sends next; but
         that may be minutes from now."""
         transaction = self.chain.transaction
-        if transaction.open_for_ms <= transaction.timeout_ms:
+        open_for_ms = transaction.open_for_ms
+        if open_for_ms <= transaction.timeout_ms:
             return None
         # Once is bad luck (a broker, an executor); twice it is the batch, and a third time would be no better.
         again, self._overdue = self._overdue == running.batch, running.batch
         size = "" if running.input_records is None else f" of {running.input_records:,} source records"
         what = (
-            f"{running.batch}{size} was not sent within transaction.timeout.ms={transaction.timeout_ms}, counted from "
-            "its first record"
+            f"{running.batch}{size} was not sent in time: its transaction has been open for {open_for_ms:.0f} ms, "
+            f"counted from its first record ({both_limits(self.client, transaction.timeout_ms)})"
         )
         if again:
             return TransactionTimeoutTooShort(f"{what}, and not when it was tried again", next_step=LONGER_OR_SMALLER)

@@ -34,6 +34,7 @@ _EMPTY_ANSWERS = 3
 _OFFSET_OUT_OF_RANGE, _NOT_LEADER = 1, 6
 
 
+Accepted = Callable[[bytes | None], None]
 Believe = Callable[[RecordBatch, Record], bool]
 """Is a record under the key one of those that are asked for? What is not believed is passed over, committed or not."""
 
@@ -56,15 +57,22 @@ class KeyReader:
     """Reads one key of one partition from the log's start on, and keeps its place in between.
 
     :param believe: which records under the key count; by default all.
+    :param accepted: told of each committed value as it is read, the oldest first, as far as compaction has left them.
     """
 
     def __init__(
-        self, client: KafkaClient, where: TopicPartition, key: bytes, believe: Believe = lambda batch, record: True
+        self,
+        client: KafkaClient,
+        where: TopicPartition,
+        key: bytes,
+        believe: Believe = lambda batch, record: True,
+        *,
+        accepted: Accepted = lambda value: None,
     ) -> None:
         self.where = where
         self._client = client
         self._key = key
-        self._found = _NewestOf(key, believe)
+        self._found = _NewestOf(key, believe, accepted)
         self._log: _PartitionReader | None = None
 
     @property
@@ -170,9 +178,10 @@ def _is_of(batch: RecordBatch, offset: int, identity: ProducerIdentity) -> bool:
 class _NewestOf:
     """Follows data and markers of a partition in offset order; pure."""
 
-    def __init__(self, key: bytes, believe: Believe) -> None:
+    def __init__(self, key: bytes, believe: Believe, accepted: Accepted) -> None:
         self._key = key
         self._believe = believe
+        self._accepted = accepted
         self.value: bytes | None = None
         self.strange: Record | None = None
         self._offset = -1
@@ -201,6 +210,7 @@ class _NewestOf:
     def _accept(self, offset: int, value: bytes | None) -> None:
         if offset > self._offset:
             self._offset, self.value = offset, value
+            self._accepted(value)
 
 
 class _PartitionReader:

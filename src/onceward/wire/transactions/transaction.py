@@ -46,6 +46,7 @@ _GRACE_MS = 10_000
 _PATIENCE_MS = 60_000
 _SAFE_TIMEOUT_MS = 60_000  # Kafka's own default of transaction.timeout.ms, which any broker can be expected to allow
 _IDLE_MS = 10_000  # after a pause of that length one more request is not felt
+_MOMENT_MS = 5_000  # for what an error would like to say, and can do without
 _TAKEOVER_ATTEMPTS = 5
 _INVALID_TXN_STATE = 48
 _INVALID_TRANSACTION_TIMEOUT = 50
@@ -414,7 +415,7 @@ class Transaction:
         if why is Fencing.STILL_OURS and isinstance(refusal, BatchFailed):
             return refusal
         self.state = State.TIMED_OUT
-        return _timed_out(self, open_for_ms, by_an_older_copy=why is Fencing.ABORTED_FOR_US and too_young)
+        return _timed_out(self, self._client, open_for_ms, by_an_older_copy=why is Fencing.ABORTED_FOR_US and too_young)
 
     def _took_part(self) -> bool:
         return self.version == 2 or bool(self._added or self._groups)
@@ -459,16 +460,29 @@ class Transaction:
             raise_as_error(unanswered)
 
 
-def _timed_out(transaction: Transaction, open_for_ms: float, *, by_an_older_copy: bool) -> TransactionTimedOut:
-    cause, advice = f"transaction.timeout.ms={transaction.timeout_ms}", LONGER_OR_SMALLER
+def both_limits(client: KafkaClient, timeout_ms: int) -> str:
+    """The sink's limit and the brokers', which is how far the first may be raised; asks a broker."""
+    limit = _broker_limit(client, _MOMENT_MS)
+    theirs = f"={limit}" if limit else " may not be read (DescribeConfigs on the cluster)"
+    return f"transaction.timeout.ms={timeout_ms}; the brokers' transaction.max.timeout.ms{theirs}"
+
+
+def _timed_out(
+    transaction: Transaction, client: KafkaClient, open_for_ms: float, *, by_an_older_copy: bool
+) -> TransactionTimedOut:
+    cause, advice = both_limits(client, transaction.timeout_ms), LONGER_OR_SMALLER
     if by_an_older_copy:
         cause = "at the request of an older copy of this pipeline"
         advice = "look for a copy that should not be running"
     return TransactionTimedOut(
-        f"the coordinator aborted {transaction.identity} of {transaction.transactional_id} after {open_for_ms:.0f} ms "
-        f"({cause})",
+        f"the coordinator aborted {transaction.identity} of {transaction.transactional_id}, which had been open for "
+        f"{open_for_ms:.0f} ms ({cause})",
         next_step=f"the batch runs again; if it repeats, {advice}",
-        details={"transactional_id": transaction.transactional_id, "transaction.timeout.ms": transaction.timeout_ms},
+        details={
+            "transactional_id": transaction.transactional_id,
+            "transaction.timeout.ms": transaction.timeout_ms,
+            "open_for_ms": round(open_for_ms),
+        },
     )
 
 
@@ -478,8 +492,9 @@ def _raise_init_refusal(refused: Refused, client: KafkaClient, timeout_ms: int) 
     limit = _broker_limit(client)
     raise TransactionTimeoutTooLarge(
         f"transaction.timeout.ms={timeout_ms} is above the broker's transaction.max.timeout.ms"
-        + (f"={limit}" if limit else ""),
-        next_step="lower transaction.timeout.ms, or raise transaction.max.timeout.ms on the brokers",
+        + (f"={limit}" if limit else ", which may not be read (DescribeConfigs on the cluster)"),
+        next_step=f"lower transaction.timeout.ms (options= of the sink){f' to at most {limit}' if limit else ''}, or "
+        "raise transaction.max.timeout.ms on the brokers; no transaction was begun, so that nothing has to be undone",
     ) from refused
 
 
@@ -488,9 +503,9 @@ def _longest_allowed_ms(client: KafkaClient) -> int:
     return min(int(limit), LONGEST_TRANSACTION_MS) if limit else _SAFE_TIMEOUT_MS
 
 
-def _broker_limit(client: KafkaClient) -> str | None:
+def _broker_limit(client: KafkaClient, timeout_ms: int | None = None) -> str | None:
     """``transaction.max.timeout.ms``, or None without the right to describe the brokers' configuration."""
     try:
-        return client.broker_config().get("transaction.max.timeout.ms")
+        return client.broker_config(timeout_ms=timeout_ms).get("transaction.max.timeout.ms")
     except OncewardError:
         return None
