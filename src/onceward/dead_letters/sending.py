@@ -87,18 +87,20 @@ class Sender:
         """Become the owner, and then read what has been replayed.
 
         The order is the point. Another replay that runs is fenced first, and its open transaction ended, so that it
-        cannot feed back a letter, and say so, after this one has read that nobody did.
+        cannot feed back a letter, and say so, after this one has read that nobody did. Whether a broker that no longer
+        leads the ledger has answered shows before each commit that follows a read (``KafkaChain.put``).
 
-        :raises AccessDenied, BrokerUnreachable, LedgerUnreadable, LedgerOutdated: …
+        :raises AccessDenied, BrokerUnreachable, LedgerUnreadable: …
         """
         with events.step(events.OPEN, topic=self._topic.name):
-            self._know(self._chain.take())
+            self._know(self._chain.take(confirm=False))
 
     def send(self, parcel: Parcel) -> None:
         """Feed ``parcel`` back, once. When it raises nothing of it is visible, unless it says so.
 
         :raises CommitInDoubt: it is not known, and cannot be found out now; the next start does, before anything else.
         :raises Fenced: another replay of the topic was started.
+        :raises LedgerOutdated: the ledger was read from a broker that no longer led it; start again.
         :raises RecordTooLarge, TopicMissing, PartitionMissing, AccessDenied, BatchFailed, BrokerUnreachable: …
         """
         for attempt in range(1, _ATTEMPTS + 1):
@@ -169,7 +171,7 @@ class Sender:
         """
         try:
             with events.step(events.ABORT, topic=self._topic.name):
-                newest = self._chain.settle()
+                newest = self._chain.settle(confirm=False)
         except Fenced as fenced:
             raise self._overtaken(fenced) from fenced
         except OncewardError as unsettled:
@@ -201,11 +203,12 @@ class Sender:
         now_ms = time.time_ns() // 1_000_000
         fragments: dict[TopicPartition, list[Fragment]] = {}
         for topic, some in by_topic.items():
+            partitions = self._partitions(topic, some)
             limit = self._limit_of(topic)
             self._refuse_too_large(topic, some, limit)
             for partition, parts in encode_partitions(
                 _columns(some),
-                self._partitions(topic, some),
+                partitions,
                 codec=codec_of(self._producer.compression),
                 batch_bytes=min(limit, self._producer.batch_bytes),
                 record_bytes=self._producer.max_request_bytes,
@@ -316,5 +319,5 @@ def _never_carried_out(parcel: Parcel) -> TransactionTimedOut:
     return TransactionTimedOut(
         f"the commit of {len(parcel.letters)} letters of {parcel.where} had no answer, {_ATTEMPTS} times, and was never"
         " carried out",
-        next_step="check the brokers, then run again: nothing of these letters is visible",
+        next_step="check the brokers, then run again: its first step asks the ledger, and nothing is fed back twice",
     )
