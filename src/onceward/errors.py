@@ -17,7 +17,7 @@
     │   ├── RecordTooLarge
     │   ├── RowRefused                the target refuses rows: a constraint, a value too long
     │   ├── SchemaUnfit               a schema that cannot be used as it is, or that the registry refuses
-    │   └── SourceNotNamed            a dead letter does not say where it came from
+    │   └── SourceNotNamed            a dead letter has no source to be fed back to
     ├── ResourceError                 something outside is missing or refuses us
     │   ├── BrokerUnreachable
     │   ├── TopicMissing
@@ -175,7 +175,8 @@ class SchemaUnfit(InputError):
 
 
 class SourceNotNamed(InputError):
-    """Records of a dead-letter topic do not say where they came from, so that they cannot be fed back there."""
+    """Records of a dead-letter topic do not say where they came from, or are of a pipeline's output and not of its
+    source: they are fed back to a topic that you name, or not at all."""
 
 
 class ResourceError(OncewardError):

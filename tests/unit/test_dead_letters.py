@@ -11,6 +11,7 @@ import pytest
 from onceward.dead_letters import counting, ledger, text
 from onceward.dead_letters.counting import Counts
 from onceward.dead_letters.ledger import Replayed, chain_of, next_record, replayed_of
+from onceward.dead_letters.letter import ABOUT as ABOUT_NAMES
 from onceward.dead_letters.letter import Letter, Wanted, headers_to_feed_back, letter_of
 from onceward.dead_letters.offsets import OffsetSet
 from onceward.dead_letters.replay import Replay
@@ -18,6 +19,7 @@ from onceward.errors import ConfigurationError, LedgerUnreadable, RecordTooLarge
 from onceward.ids import AttemptId, TopicPartition
 from onceward.ledger.record import Output, decode, encode
 from onceward.records.reader import ControlType, Record
+from onceward.sinks.kafka import dead_letters as written
 from onceward.wire.reads.committed import visible
 
 WHERE = TopicPartition("people-dead-letters", 1)
@@ -61,6 +63,24 @@ def test_what_the_source_record_had_of_the_same_names_stays_its_own():
 
 def test_what_others_have_added_since_stays_too():
     assert letter(*ABOUT, ("mirror", b"x")).headers == (("mirror", b"x"),)
+
+
+def test_what_a_letter_does_not_say_is_not_taken_from_the_record_it_holds():
+    """What is not known is left out, and the record may have had headers of the same name."""
+    found = letter(*ABOUT, ABOUT[0], ABOUT[2])
+    assert found.headers == ABOUT
+    assert (found.source, found.source_timestamp_ms, found.error_message) == (None, None, "")
+
+
+def test_a_record_of_the_output_does_not_go_back_to_the_source():
+    found = changed("onceward.error.class", b"RecordTooLarge")
+    assert found.source == TopicPartition("people", 2)
+    assert found.home is None
+    assert letter(*ABOUT).home == found.source
+
+
+def test_the_headers_are_those_that_the_sink_writes():
+    assert (written.CLASS, written.MESSAGE, written.PIPELINE, written.TIMESTAMP, *written.LINEAGE) == ABOUT_NAMES
 
 
 def test_how_often_it_was_fed_back_is_counted_on():

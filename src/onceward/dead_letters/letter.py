@@ -1,8 +1,8 @@
 """A dead letter: a source record as it came, and headers that say why it was set aside. Pure.
 
-What ``KafkaSink(dead_letter_topic=…)`` writes. Headers of the source record come first, then those of :data:`ABOUT`. Of
-several headers of one name the last one counts, so that a source record that has such headers itself, being the output
-of another pipeline, keeps its own.
+What ``KafkaSink(dead_letter_topic=…)`` writes (``sinks.kafka.dead_letters``). Headers of the record come first; ours,
+those of :data:`ABOUT`, begin with the last ``onceward.error.class``. So a record that has such headers itself, being
+the output of another pipeline, keeps its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ TIMESTAMP, TOPIC, PARTITION, OFFSET = (
     "onceward.offset",
 )
 ABOUT = (ERROR_CLASS, ERROR_MESSAGE, PIPELINE, TIMESTAMP, TOPIC, PARTITION, OFFSET)
-"""In this order, behind the source record's own headers. Numbers are ASCII decimals, the timestamp in ms since 1970."""
+"""In this order, behind the record's own headers; what is not known is left out. Numbers are ASCII decimals, the
+timestamp in ms since 1970."""
+
+OF_THE_OUTPUT = "RecordTooLarge"
+"""The class of letters that are records of a pipeline's output, as it would have written them, not of its source."""
 
 REPLAYED = "onceward.replayed"
 """How often a record was fed back, as an ASCII decimal: on the record in its source topic, and so on the dead letter,
@@ -37,8 +41,8 @@ _MOST_DIGITS = 18  # of a number that fits into 63 bits for certain
 class Letter:
     """One record of a dead-letter topic. ``error_class`` is None for one that is no dead letter: it has no such header.
 
-    ``headers`` are the source record's own. ``source`` and ``source_offset`` say where it came from, None where the
-    headers do not say so in a way that can be meant. ``replayed``: how often it had been fed back before it was set
+    ``headers`` are the record's own. ``source`` and ``source_offset`` say where it came from, None where the headers do
+    not say so in a way that can be meant. ``replayed``: how often it had been fed back before it was set
     aside. Times in ms since 1970.
     """
 
@@ -62,6 +66,11 @@ class Letter:
         return f"{self.where}@{self.offset}"
 
     @property
+    def home(self) -> TopicPartition | None:
+        """Where it goes back to: its source, if it is a record of it."""
+        return None if self.error_class == OF_THE_OUTPUT else self.source
+
+    @property
     def size(self) -> int:
         """Bytes of key, value and headers."""
         parts = (part for header in self.headers for part in (header[0].encode(), header[1]))
@@ -70,9 +79,10 @@ class Letter:
 
 def letter_of(where: TopicPartition, record: Record) -> Letter:
     """``record`` of a dead-letter topic's partition, read."""
-    last = dict(record.headers)
-    replayed = _number(last.get(REPLAYED)) or 0
-    if last.get(ERROR_CLASS) is None:
+    replayed = _number(dict(record.headers).get(REPLAYED)) or 0
+    begin = max((place for place, (name, _) in enumerate(record.headers) if name == ERROR_CLASS), default=None)
+    ours = {} if begin is None else dict(record.headers[begin:])
+    if ours.get(ERROR_CLASS) is None:
         own = tuple(header for header in record.headers if header[0] != REPLAYED)
         return Letter(where, record.offset, record.timestamp_ms, record.key, record.value, own, replayed=replayed)
     return Letter(
@@ -81,13 +91,13 @@ def letter_of(where: TopicPartition, record: Record) -> Letter:
         record.timestamp_ms,
         record.key,
         record.value,
-        headers=tuple(_without_ours(record.headers)),
-        error_class=_text(last.get(ERROR_CLASS)),
-        error_message=_text(last.get(ERROR_MESSAGE)),
-        pipeline=_text(last.get(PIPELINE)),
-        source=_source(last.get(TOPIC), last.get(PARTITION)),
-        source_offset=_number(last.get(OFFSET)),
-        source_timestamp_ms=_number(last.get(TIMESTAMP)),
+        headers=tuple(_own(record.headers, begin or 0)),
+        error_class=_text(ours.get(ERROR_CLASS)),
+        error_message=_text(ours.get(ERROR_MESSAGE)),
+        pipeline=_text(ours.get(PIPELINE)),
+        source=_source(ours.get(TOPIC), ours.get(PARTITION)),
+        source_offset=_number(ours.get(OFFSET)),
+        source_timestamp_ms=_number(ours.get(TIMESTAMP)),
         replayed=replayed,
     )
 
@@ -97,11 +107,9 @@ def headers_to_feed_back(letter: Letter) -> Headers:
     return (*letter.headers, (REPLAYED, str(letter.replayed + 1).encode()))
 
 
-def _without_ours(headers: Headers) -> Iterator[tuple[str, bytes | None]]:
-    """Of each of our names the last header goes: those before are the source record's own."""
-    at = {name: place for place, (name, _) in enumerate(headers) if name in ABOUT}
-    ours = set(at.values())
-    return ((n, v) for place, (n, v) in enumerate(headers) if place not in ours and n != REPLAYED)
+def _own(headers: Headers, begin: int) -> Iterator[tuple[str, bytes | None]]:
+    """What the record came with, and what others have added since; ours begin at ``begin``."""
+    return ((n, v) for at, (n, v) in enumerate(headers) if n != REPLAYED and (at < begin or n not in ABOUT))
 
 
 def _source(topic: bytes | None, partition: bytes | None) -> TopicPartition | None:

@@ -33,8 +33,8 @@ _NAMED = 5
 class Outcome:
     """What a replay has done so far: it is filled while it goes on, and what it says is committed.
 
-    ``fed_back``: letters by target topic. ``left_out``: letters that were not wanted. ``unaddressed``: those that do
-    not say where they came from, and the places of the first of them.
+    ``fed_back``: letters by target topic. ``left_out``: letters that were not wanted. ``unaddressed``: those that have
+    no source to go back to, and the places of the first of them.
     """
 
     fed_back: Counter[str] = field(default_factory=Counter)
@@ -65,7 +65,7 @@ class Replay:
 
         One replay of a topic goes on at a time: the newest start takes over, and an older one stops with Fenced.
 
-        :raises SourceNotNamed: at the end, if letters do not say where they came from; all others are fed back.
+        :raises SourceNotNamed: at the end, if letters have no source to go back to; all others are fed back.
         :raises OncewardError: see :meth:`Sender.send`. What ``outcome`` counts has been fed back, and nothing else.
         """
         topic = DeadLetterTopic(client, self.topic)
@@ -129,18 +129,19 @@ class Replay:
     def _is_addressed(self, letter: Letter) -> bool:
         """Headers are as good as who may write to the topic. Nobody's input are a ledger, Kafka's own topics, and this
         one, whose letters would come back to it for ever."""
-        name = "" if letter.source is None else letter.source.topic
+        name = "" if letter.home is None else letter.home.topic
         return name not in ("", self.topic, self.ledger_topic) and not name.startswith("__")
 
     def _target(self, letter: Letter) -> str:
-        return self.to or (letter.source.topic if letter.source else "")
+        return self.to or (letter.home.topic if letter.home else "")
 
     def _refuse_the_unaddressed(self, outcome: Outcome) -> None:
         if outcome.unaddressed:
             more = ", …" if outcome.unaddressed > len(outcome.unaddressed_at) else ""
             raise SourceNotNamed(
-                f"{outcome.unaddressed} records of {self.topic} do not name a topic and partition that they can have "
-                f"come from, and were left: {', '.join(outcome.unaddressed_at)}{more}",
+                f"{outcome.unaddressed} records of {self.topic} name no topic and partition that they can go back to, "
+                "or are of a pipeline's output (RecordTooLarge), and were left: "
+                f"{', '.join(outcome.unaddressed_at)}{more}",
                 next_step="look at them (`onceward dead-letters show --topic … --partition … --offset …`); feed them "
                 "back with --to, or leave them out with --class or --source-topic",
                 details={"topic": self.topic, "first": outcome.unaddressed_at},

@@ -221,24 +221,24 @@ class Sender:
     def _target(self, letter: Letter) -> str:
         if self._to is not None:
             return self._to
-        assert letter.source is not None  # noqa: S101 — such a letter is in no parcel
-        return letter.source.topic
+        assert letter.home is not None  # noqa: S101 — such a letter is in no parcel
+        return letter.home.topic
 
     def _partitions(self, topic: str, letters: Sequence[Letter]) -> Any:
         """Asked for anew each time: partitions may have been added, and a topic may be gone."""
         count = self._partition_count(topic, letters)
         if self._to is not None:
             return _by_key(letters, count)
-        gone = next((letter for letter in letters if letter.source and letter.source.partition >= count), None)
+        gone = next((letter for letter in letters if letter.home and letter.home.partition >= count), None)
         if gone is not None:
             raise PartitionMissing(
-                f"the letter {gone.place} came from {gone.source}, and topic {topic} has partitions 0 to {count - 1} "
+                f"the letter {gone.place} came from {gone.home}, and topic {topic} has partitions 0 to {count - 1} "
                 "only",
                 next_step=f"add partitions to {topic}, or feed its letters back by key: --source-topic {topic} --to "
                 f"{topic}",
                 details={"letter": gone.place, "topic": topic},
             )
-        return np.array([letter.source.partition if letter.source else 0 for letter in letters], np.int32)
+        return np.array([letter.home.partition if letter.home else 0 for letter in letters], np.int32)
 
     def _partition_count(self, topic: str, letters: Sequence[Letter]) -> int:
         try:
