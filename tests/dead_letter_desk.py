@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -124,9 +123,9 @@ class Desk:
     def chain(self, client: KafkaClient, producer: Any) -> KafkaChain:
         return KafkaChain(client, self.ledger, self.pipeline, producer, owns_client=False)
 
-    def command(self, verb: str, *arguments: str, topic: str = "") -> Result:
+    def command(self, verb: str, *arguments: str, topic: str = "", servers: str = "") -> Result:
         """By the command line, in this process."""
-        asked = ["dead-letters", verb, "--bootstrap-servers", self.servers, "--topic", topic or self.dead]
+        asked = ["dead-letters", verb, "--bootstrap-servers", servers or self.servers, "--topic", topic or self.dead]
         return CliRunner().invoke(app, [*asked, "--ledger-topic", self.ledger, *arguments])
 
     def listed(self) -> dict[str, Any]:
@@ -169,7 +168,3 @@ def ended(process: Any) -> tuple[int, str]:
         process.communicate()
         raise
     return process.returncode, said
-
-
-def unlike() -> str:
-    return uuid.uuid4().hex[:8]

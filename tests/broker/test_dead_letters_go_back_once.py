@@ -37,6 +37,7 @@ from onceward.errors import (
 )
 from onceward.testing import LocalKafka
 from onceward.testing.faults import fired_faults
+from onceward.wire.transactions.transaction import Transaction
 
 pytestmark = pytest.mark.broker
 
@@ -221,6 +222,30 @@ def test_replays_that_race_feed_nothing_back_twice(new_desk: Desk) -> None:
     assert all(status == 0 or "another replay" in said for status, said in ends), ends
     new_desk.assert_fed_back_once(values)
     assert new_desk.verdict()["verdict"] == "exactly_once"
+
+
+def test_what_an_older_replay_commits_just_before_it_is_fenced_is_known(
+    new_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads the ledger first and fences afterwards overlooks it, and feeds these letters back again."""
+    values = new_desk.write(20)
+    client, producer = new_desk.client()
+    topic = DeadLetterTopic(client, new_desk.dead)
+    older = Sender(client, new_desk.chain(client, producer), producer, topic, to=None, run_id="older")
+    older.take()
+    parcels = list(Replay(new_desk.dead, new_desk.ledger)._parcels(topic, older.replayed, Outcome()))
+    take_over = Transaction.take_over
+
+    def at_the_last_moment(transaction: Transaction) -> Any:
+        older.send(parcels[0])
+        return take_over(transaction)
+
+    monkeypatch.setattr(Transaction, "take_over", at_the_last_moment)
+    try:
+        assert sum(new_desk.replay().fed_back.values()) == 20 - len(parcels[0].letters)
+    finally:
+        client.close()
+    new_desk.assert_fed_back_once(values)
 
 
 @pytest.mark.fault("dead-letters-commit-unanswered")
