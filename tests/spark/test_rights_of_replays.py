@@ -14,8 +14,9 @@ from dead_letter_desk import Desk
 from onceward.wire.acls import Acl, Kind, Need
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "dead-letters.md"
-_LINE = re.compile(r"^(Read|Write|Create) +(topic|transactional-id) +(\S+)", re.MULTILINE)
+_LINE = re.compile(r"^\| `(Read|Write|Create)` \| `(topic|transactional-id)` `([\w.-]+)`", re.MULTILINE)
 LINES = _LINE.findall(PAGE.read_text().split("### Rights")[1])
+assert len(LINES) == 6
 
 
 class SecuredDesk(Desk):
