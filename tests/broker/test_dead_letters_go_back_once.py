@@ -30,6 +30,7 @@ from onceward.errors import (
     Fenced,
     PartitionMissing,
     RecordTooLarge,
+    SendFailed,
     SourceNotNamed,
     SourceTopicReplaced,
     TopicMissing,
@@ -37,6 +38,7 @@ from onceward.errors import (
 )
 from onceward.testing import LocalKafka
 from onceward.testing.faults import fired_faults
+from onceward.testing.topic_reader import end_offsets
 from onceward.wire.transactions.transaction import Transaction
 
 pytestmark = pytest.mark.broker
@@ -101,6 +103,49 @@ def test_what_a_filter_leaves_is_for_a_later_replay(
     desk.assert_fed_back_once(from_other, other)
     desk.assert_fed_back_once(by_class["BadFraming"] + by_class["DoesNotFit"])
     assert desk.verdict()["verdict"] == "exactly_once"
+
+
+def test_a_null_goes_back_as_a_null(new_desk: Desk) -> None:
+    new_desk.put(None, [("a", None), *about(new_desk.source, 2, 5)])
+    new_desk.put(b"", about(new_desk.source, 2, 6), key=b"")
+    new_desk.replay()
+    found = [(m.partition(), m.key(), m.value(), m.headers()) for m in new_desk.fed_back()]
+    once = ("onceward.replayed", b"1")
+    assert found == [(2, None, None, [("a", None), once]), (2, b"", b"", [once])]
+
+
+def test_what_fails_again_and_again_is_given_up_and_can_be_begun_anew(
+    new_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = new_desk.write(6)
+    with monkeypatch.context() as failing:
+        failing.setattr(Sender, "_append", lambda *_: (_ for _ in ()).throw(SendFailed("on purpose")))
+        with pytest.raises(SendFailed, match=r"3 times: on purpose\. Next: .*run again"):
+            new_desk.replay()
+    assert new_desk.fed_back() == []
+    new_desk.replay()
+    new_desk.assert_fed_back_once(values)
+
+
+def test_an_interrupt_leaves_no_transaction_open(new_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers of the source would have to wait for its timeout."""
+    values, put = new_desk.write(6), replay.KafkaChain.put
+
+    def interrupted(*arguments: Any) -> None:
+        put(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as failing:
+        failing.setattr(replay.KafkaChain, "put", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            new_desk.replay()
+    deadline = time.monotonic() + 30  # half of the timeout, after which the coordinator would have ended it
+    aborted = dict.fromkeys(range(PARTITIONS), 2)  # a letter of the first parcel, and a marker
+    while end_offsets(new_desk.servers, new_desk.source, "read_committed") != aborted:
+        assert time.monotonic() < deadline, "the transaction is still open"
+        time.sleep(0.05)
+    new_desk.replay()
+    new_desk.assert_fed_back_once(values)
 
 
 def test_one_that_becomes_poison_again_is_told_apart(new_desk: Desk) -> None:

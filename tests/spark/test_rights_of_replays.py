@@ -69,6 +69,7 @@ def test_without_any_one_of_them_it_stops_and_says_which(
     assert "AccessDenied" in done.output
     assert missing.operation in done.output
     assert missing.name in done.output
+    assert "docs/dead-letters.md" in done.output
     assert desk.fed_back() == []
     secured.grant([missing])
     done = desk.ask("replay")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from onceward.errors import ConfigurationError
+from onceward.errors import AccessDenied, ConfigurationError
 
 if TYPE_CHECKING:
     from onceward.dead_letters.replay import Outcome
@@ -57,6 +57,13 @@ def _connected(
     client = KafkaClient(settings)
     try:
         yield client, producer
+    except AccessDenied as denied:
+        right = f"{denied.details.get('operation', 'the right')} on {denied.details.get('resource', 'it')}"
+        raise AccessDenied(
+            denied.message,
+            next_step=f"grant it {right} (kafka-acls --add); docs/dead-letters.md lists all the rights that are needed",
+            details=denied.details,
+        ) from denied
     finally:
         client.close()
 

@@ -107,13 +107,11 @@ class Sender:
             error = self._tried(parcel)
             if error is None:
                 return
-            in_doubt = isinstance(error, CommitInDoubt)
-            if attempt < _ATTEMPTS and (in_doubt or error.recovery is Recovery.RUN_AGAIN):
-                log.warning("%s: %s; once more", parcel.where, error)
-            elif in_doubt:
-                raise _never_carried_out(parcel) from error
-            else:
+            if not isinstance(error, CommitInDoubt) and error.recovery is not Recovery.RUN_AGAIN:
                 raise error
+            if attempt == _ATTEMPTS:
+                raise _given_up(parcel, error) from error
+            log.warning("%s: %s; once more", parcel.where, error)
 
     def _tried(self, parcel: Parcel) -> OncewardError | None:
         """None: it is committed. An error: it is not, and never will be."""
@@ -315,9 +313,9 @@ def _by_key(letters: Sequence[Letter], count: int) -> Any:
     return np.where(without_key, np.array(from_where, np.int32), chosen).astype(np.int32)
 
 
-def _never_carried_out(parcel: Parcel) -> TransactionTimedOut:
-    return TransactionTimedOut(
-        f"the commit of {len(parcel.letters)} letters of {parcel.where} had no answer, {_ATTEMPTS} times, and was never"
-        " carried out",
-        next_step="check the brokers, then run again: its first step asks the ledger, and nothing is fed back twice",
-    )
+def _given_up(parcel: Parcel, error: OncewardError) -> OncewardError:
+    advice = "check the brokers, then run again: its first step asks the ledger, and nothing is fed back twice"
+    what = f"{len(parcel.letters)} letters of {parcel.where} could not be fed back, {_ATTEMPTS} times"
+    if isinstance(error, CommitInDoubt):  # but the ledger does not have it
+        return TransactionTimedOut(f"{what}: the commit had no answer, and was never carried out", next_step=advice)
+    return type(error)(f"{what}: {error.message}", next_step=advice, details=error.details)
