@@ -321,6 +321,7 @@ def test_a_commit_without_an_answer_is_looked_up(desk: Desk, carried_out: bool) 
     assert desk.verdict()["verdict"] == "exactly_once"
 
 
+@pytest.mark.slow
 @pytest.mark.fault("dead-letters-commit-unanswered")
 def test_the_answer_of_a_commit_may_get_lost_on_the_way(kafka: LocalKafka, new_desk: Desk) -> None:
     values = new_desk.write(20)
