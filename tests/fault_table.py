@@ -137,6 +137,9 @@ FAULTS = {
     "files-cannot-rename": "files: a file system that cannot rename in one step",
     "fan-out-half-published": "fan-out: a death between the publishing of two targets",
     "fan-out-driver-killed": "fan-out: driver killed around the decision and while it publishes",
+    "dead-letters-killed": "dead letters: a replay killed at each of its steps",
+    "dead-letters-commit-unanswered": "dead letters: the commit of a replay gets no answer, carried out or not",
+    "dead-letters-two-replays": "dead letters: a second replay is started beside the first",
     "sparks-own-sink": "Spark's own sink under the same kills is reported as duplicating",
 }
 """Every fault that a test may show, and must: ``tests/tidy`` looks for one without a test."""

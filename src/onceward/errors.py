@@ -16,7 +16,8 @@
     │   ├── InvalidTopicName
     │   ├── RecordTooLarge
     │   ├── RowRefused                the target refuses rows: a constraint, a value too long
-    │   └── SchemaUnfit               a schema that cannot be used as it is, or that the registry refuses
+    │   ├── SchemaUnfit               a schema that cannot be used as it is, or that the registry refuses
+    │   └── SourceNotNamed            a dead letter has no source to be fed back to
     ├── ResourceError                 something outside is missing or refuses us
     │   ├── BrokerUnreachable
     │   ├── TopicMissing
@@ -171,6 +172,11 @@ class RowRefused(InputError):
 
 class SchemaUnfit(InputError):
     """A schema cannot be used as it is (its references go in circles, it is no Avro), or the registry refuses it."""
+
+
+class SourceNotNamed(InputError):
+    """Records of a dead-letter topic do not say where they came from, or are of a pipeline's output and not of its
+    source: they are fed back to a topic that you name, or not at all."""
 
 
 class ResourceError(OncewardError):

@@ -42,7 +42,10 @@ from onceward.testing import (
 )
 from running_jobs import running
 
-TOPICS = ("people", "people-clean", "people-traced", "people-rejected", "people-small", "people-large")
+TOPICS = (
+    *("people", "people-clean", "people-traced", "people-rejected", "people-small", "people-large"),
+    "people-dead-letters",
+)
 
 ONLY_PARSED = {
     ("docs/guarantees.md", "LocalKafka(proxied=True)"): "a cluster of its own; tests/broker/test_proxy.py has one",

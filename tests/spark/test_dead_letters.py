@@ -15,8 +15,10 @@ from confluent_kafka import Message
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from streaming_pipeline import Pipeline
+from typer.testing import CliRunner
 
 import onceward
+from onceward.cli import app
 from onceward.engine import decoding
 from onceward.engine.foreach_batch import ForeachBatchSink
 from onceward.errors import (
@@ -255,3 +257,40 @@ def test_settings_that_contradict_each_other(pipeline: Pipeline):
     ):
         with pytest.raises(ContradictoryOptions):
             pipeline.sink(**settings)
+
+
+def test_a_letter_that_is_fed_back_is_read_again_and_a_lost_one_is_missed(pipeline: Pipeline):
+    """The whole circle; every record of the source is accounted for, also those that came to it by a replay."""
+    dead = pipeline.topic(2)
+    sink = pipeline.sink(lineage=True, dead_letter_topic=dead)
+    good, bad = fed(pipeline)
+
+    def run(step: Goods) -> None:
+        rows = step.read(pipeline.frame()).select("key", "value", *onceward.lineage())
+        pipeline.run(frame=rows, transform=lambda frame: frame, sink=sink)
+
+    def replay() -> str:
+        asked = ["dead-letters", "replay", "--bootstrap-servers", pipeline.bootstrap, "--topic", dead]
+        done = CliRunner().invoke(app, [*asked, "--ledger-topic", pipeline.ledger_topic])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    run(Goods())
+    assert f"{bad} to {pipeline.source}" in replay()
+    run(Goods())  # it is not better
+    assert f"{bad} to {pipeline.source}" in replay()
+    letters = pipeline.visible(dead)
+    assert Counter(m.value() for m in letters) == Counter(b"bad-%d" % n for n in range(0, 60, 5) for _ in range(2))
+    again = [m for m in letters if m.headers()[0] == ("onceward.replayed", b"1")]
+    assert len(again) == bad
+    assert len(pipeline.visible(pipeline.source)) == good + 3 * bad
+    answer = verify_at(pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly")
+    assert (answer["verdict"], answer["anomalies"]) == ("exactly_once", []), answer
+
+    class Forgetful(Goods):
+        def dead_letters(self, rows: DataFrame) -> DataFrame:
+            return super().dead_letters(rows).where("value <> CAST('bad-5' AS BINARY)")
+
+    run(Forgetful())
+    answer = verify_at(pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly")
+    assert answer["verdict"] == "violated", answer

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from onceward.cli.broker import broker
+from onceward.cli.dead_letters import dead_letters
 from onceward.cli.demo import demo
 from onceward.cli.doctor import doctor
 from onceward.cli.jars import jars
@@ -50,5 +51,6 @@ def _root(
 app.command()(demo)
 app.command()(doctor)
 app.command()(verify)
+app.add_typer(dead_letters)
 app.command()(broker)
 app.command()(jars)

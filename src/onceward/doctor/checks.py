@@ -5,7 +5,7 @@ Called by ``onceward doctor``. It changes nothing, and a check that may not look
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from onceward.doctor.finding import Finding
@@ -16,6 +16,7 @@ from onceward.ids import pipeline_id
 from onceward.spark.connector import spark_connector
 from onceward.spark.java import java_executable
 from onceward.wire.client import KafkaClient
+from onceward.wire.options.properties_file import read_properties
 from onceward.wire.options.settings import LONGEST_TRANSACTION_MS, ProducerSettings, settings_from_options
 
 _QUICK = {"socket.connection.setup.timeout.max.ms": "4000"}
@@ -103,7 +104,7 @@ def check_brokers(
 
 def connected(servers: str, command_config: Path | None) -> tuple[KafkaClient, ProducerSettings]:
     """A client for whoever waits in front of a screen. :raises ConfigurationError: the settings are wrong."""
-    options = _QUICK if command_config is None else _QUICK | _properties(command_config)
+    options = _QUICK if command_config is None else _QUICK | read_properties(command_config)
     settings, producer = settings_from_options(servers, options, client_id="onceward-doctor")
     return KafkaClient(settings), producer
 
@@ -166,21 +167,3 @@ def _replicated(what: str, replicas: int, in_sync: str | None) -> Finding:
     if replicas >= 3 and int(in_sync or 1) >= 2:
         return Finding("ok", text)
     return Finding("warn", text, "use 3 and 2, or the loss of one broker stops the pipeline or loses records")
-
-
-def _properties(file: Path) -> dict[str, str]:
-    """A client's properties file. Its values may be secrets: they are in no message."""
-    if not file.is_file():
-        raise ConfigurationError(f"there is no file {file}", next_step="correct --command-config")
-    return dict(_pairs(file))
-
-
-def _pairs(file: Path) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        text = line.strip()
-        if not text or text[0] in "#!":
-            continue
-        name, separator, value = text.partition("=")
-        if not separator:
-            raise ConfigurationError(f"{file}, line {number} is not name=value", next_step="correct --command-config")
-        yield name.strip(), value.strip()

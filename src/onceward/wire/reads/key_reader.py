@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kafka.protocol.consumer import FetchRequest
-
 from onceward.errors import BrokerUnreachable, LedgerUnreadable
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.records.reader import ControlType, CorruptRecords, Record, RecordBatch, read_batches
@@ -24,12 +22,10 @@ from onceward.wire.connections import ConnectionLost
 from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
 from onceward.wire.deadline import Backoff, Deadline
 from onceward.wire.error_table import Api
+from onceward.wire.reads.fetch import fetch_request
 from onceward.wire.reads.offsets import EARLIEST, LATEST, list_offsets
 
-_FETCH_BYTES = 4 * 1024 * 1024
 _FETCH_WAIT_MS = 200
-_CONSUMER = -1  # replica id of a client that is no broker
-_READ_UNCOMMITTED = 0
 _EMPTY_ANSWERS = 3
 _OFFSET_OUT_OF_RANGE, _NOT_LEADER = 1, 6
 
@@ -277,26 +273,5 @@ class _PartitionReader:
         if node < 0:
             self._client.forget_leaders([self._partition.topic])
             raise ConnectionLost(f"{self._partition} has no leader")
-        wanted = FetchRequest.FetchTopic.FetchPartition(
-            partition=self._partition.partition,
-            current_leader_epoch=-1,
-            fetch_offset=self.position,
-            last_fetched_epoch=-1,
-            log_start_offset=-1,
-            partition_max_bytes=_FETCH_BYTES,
-        )
-        request = FetchRequest(
-            replica_id=_CONSUMER,
-            max_wait_ms=wait_ms,
-            min_bytes=1,
-            max_bytes=_FETCH_BYTES,
-            isolation_level=_READ_UNCOMMITTED,
-            session_id=0,
-            session_epoch=-1,
-            topics=[FetchRequest.FetchTopic(topic=self._partition.topic, partitions=[wanted])],
-            forgotten_topics_data=[],
-            rack_id="",
-            min_version=4,
-            max_version=12,
-        )
+        request = fetch_request(self._partition, self.position, wait_ms, read_committed=False)
         return self._client.call(request, node, left_ms)

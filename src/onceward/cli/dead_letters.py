@@ -1,0 +1,162 @@
+"""``onceward dead-letters``: what pipelines have set aside, why, and back with it. No Spark.
+
+Registered in :mod:`onceward.cli`; what it does is in :mod:`onceward.dead_letters`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from onceward.errors import AccessDenied, ConfigurationError
+
+if TYPE_CHECKING:
+    from onceward.dead_letters.replay import Outcome
+    from onceward.wire.client import KafkaClient
+    from onceward.wire.options.settings import ProducerSettings
+
+_LEDGER = "onceward-ledger"  # ledger.kafka_topic.DEFAULT_TOPIC, which would import a Kafka client for --help
+_TRANSACTION_MS = "60000"
+"""Readers of the source topic wait for a replay that was killed no longer than that; one transaction takes moments."""
+
+dead_letters = typer.Typer(
+    name="dead-letters", help="What pipelines have set aside: list it, look at it, feed it back.", no_args_is_help=True
+)
+
+Servers = Annotated[str, typer.Option(help="Brokers, host:port[,…].")]
+Topic = Annotated[str, typer.Option(help="The dead-letter topic.")]
+Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Client settings, for secured clusters.")]
+Ledger = Annotated[str, typer.Option(help="Where it is kept what has been replayed.")]
+Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+Classes = Annotated[list[str] | None, typer.Option("--class", help="Only this kind of error; may be repeated.")]
+Sources = Annotated[
+    list[str] | None, typer.Option("--source-topic", help="Only letters from this topic; may be repeated.")
+]
+
+
+@contextmanager
+def _connected(
+    bootstrap_servers: str, command_config: Path | None, *topics: str | None
+) -> Iterator[tuple[KafkaClient, ProducerSettings]]:
+    from onceward.ids import topic_name
+    from onceward.wire.client import KafkaClient
+    from onceward.wire.options.properties_file import read_properties
+    from onceward.wire.options.settings import settings_from_options
+
+    for topic in topics:
+        if topic is not None:
+            topic_name(topic)
+    options = {"transaction.timeout.ms": _TRANSACTION_MS}
+    options |= {} if command_config is None else read_properties(command_config)
+    settings, producer = settings_from_options(bootstrap_servers, options, client_id="onceward-dead-letters")
+    client = KafkaClient(settings)
+    try:
+        yield client, producer
+    except AccessDenied as denied:
+        right = f"{denied.details.get('operation', 'the right')} on {denied.details.get('resource', 'it')}"
+        raise AccessDenied(
+            denied.message,
+            next_step=f"grant it {right} (kafka-acls --add); docs/dead-letters.md lists all the rights that are needed",
+            details=denied.details,
+        ) from denied
+    finally:
+        client.close()
+
+
+@dead_letters.command("list")
+def list_letters(
+    bootstrap_servers: Servers,
+    topic: Topic,
+    command_config: Config = None,
+    ledger_topic: Ledger = _LEDGER,
+    as_json: Json = False,
+) -> None:
+    """Count the letters: by pipeline, kind of error and source partition, and which of them have been replayed."""
+    from onceward.dead_letters.counting import count
+    from onceward.dead_letters.text import table
+
+    with _connected(bootstrap_servers, command_config, topic, ledger_topic) as (client, _):
+        counts = count(client, topic, ledger_topic)
+    typer.echo(json.dumps(counts.to_json(), indent=2) if as_json else table(counts))
+
+
+@dead_letters.command("show")
+def show_letters(
+    bootstrap_servers: Servers,
+    topic: Topic,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition of the dead-letter topic.")] = None,
+    offset: Annotated[int | None, typer.Option(min=0, help="With --partition: the letter at this offset.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="So many letters at most.")] = 10,
+    classes: Classes = None,
+    source_topic: Sources = None,
+    most_bytes: Annotated[int, typer.Option("--bytes", min=1, help="Of a key, value or header show so many.")] = 400,
+    command_config: Config = None,
+    ledger_topic: Ledger = _LEDGER,
+    as_json: Json = False,
+) -> None:
+    """Print letters, oldest first: where from, when, why, headers, key and value (as hex where they are no text)."""
+    from onceward.dead_letters import text
+    from onceward.dead_letters.letter import Wanted
+    from onceward.dead_letters.looking import letters
+
+    if offset is not None and partition is None:
+        raise ConfigurationError("--offset is one of a partition", next_step="add --partition")
+    found = 0
+    with _connected(bootstrap_servers, command_config, topic, ledger_topic) as (client, _):
+        wanted = Wanted(classes or (), source_topic or ())
+        for letter, replayed in letters(client, topic, ledger_topic, wanted, partition, offset, limit):
+            if as_json:
+                typer.echo(json.dumps(text.as_json(letter, replayed=replayed, most_bytes=most_bytes)))
+            else:
+                typer.echo(("\n" if found else "") + text.block(letter, replayed=replayed, most_bytes=most_bytes))
+            found += 1
+    if not found:
+        typer.echo("there is no such letter (any more)", err=True)
+
+
+@dead_letters.command("replay")
+def replay_letters(
+    bootstrap_servers: Servers,
+    topic: Topic,
+    to: Annotated[
+        str | None, typer.Option(help="Feed all back to this topic, by key; else each to the partition it came from.")
+    ] = None,
+    classes: Classes = None,
+    source_topic: Sources = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="So many letters at most.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be fed back.")] = False,
+    command_config: Config = None,
+    ledger_topic: Ledger = _LEDGER,
+) -> None:
+    """Feed letters back to where they came from, each exactly once, whatever is killed or run twice meanwhile."""
+    from onceward.dead_letters.letter import Wanted
+    from onceward.dead_letters.replay import Outcome, Replay
+
+    replay = Replay(topic, ledger_topic, Wanted(classes or (), source_topic or ()), to, limit)
+    outcome = Outcome()
+    with _connected(bootstrap_servers, command_config, topic, ledger_topic, to) as (client, producer):
+        try:
+            if dry_run:
+                replay.try_out(client, outcome)
+            else:
+                replay.run(client, producer, outcome)
+        finally:  # also of a replay that failed: what it had fed back stays fed back
+            _say(outcome, dry_run)
+
+
+def _say(outcome: Outcome, dry_run: bool) -> None:
+    told = "would be fed back" if dry_run else "fed back"
+    typer.echo(f"{sum(outcome.fed_back.values())} letters {told}" + _in_transactions(outcome))
+    for topic, letters in sorted(outcome.fed_back.items()):
+        typer.echo(f"  {letters} to {topic}")
+    if outcome.left_out:
+        typer.echo(f"{outcome.left_out} left, which were not asked for")
+
+
+def _in_transactions(outcome: Outcome) -> str:
+    return f" in {outcome.transactions} transactions" if outcome.transactions else ""
