@@ -11,7 +11,7 @@ from pathlib import Path
 from onceward.doctor.finding import Finding
 from onceward.doctor.slowest_batch import check_slowest_batch
 from onceward.doctor.worker_python import check_worker_python
-from onceward.errors import AccessDenied, ConfigurationError, OncewardError, TopicMissing
+from onceward.errors import AccessDenied, OncewardError, TopicMissing
 from onceward.ids import pipeline_id
 from onceward.spark.connector import spark_connector
 from onceward.spark.java import java_executable
