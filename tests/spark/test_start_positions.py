@@ -218,6 +218,14 @@ class Topics:
                 self.delete(end)
 
 
+_EVERY_TIME = ("earliest", "latest", "group, of a run before", "ledger")
+"""Beside the first row; the others are for the long suites."""
+
+
+def _when(number: int) -> list[pytest.MarkDecorator]:
+    return [] if number == 0 or TABLE[number].name in _EVERY_TIME else [pytest.mark.slow]
+
+
 @pytest.fixture
 def topics(pipeline: Pipeline, request: pytest.FixtureRequest) -> Topics:
     return Topics(pipeline, request)
@@ -249,7 +257,9 @@ def verified(pipeline: Pipeline, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.fault("source-partitions-added", "source-topics-appear")
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=row.name, marks=_when(number)) for number, row in enumerate(TABLE)]
+)
 def test_what_comes_out_is_what_the_table_says(pipeline: Pipeline, topics: Topics, row: Row):
     resume = {}
     if row.read:
