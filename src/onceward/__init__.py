@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from onceward.sinks.write_ahead.upserts import Upsert as Upsert
     from onceward.sources.kafka import kafka_source as kafka_source
     from onceward.sources.lineage import lineage as lineage
+    from onceward.sources.resettable.source import PartitionedSource as PartitionedSource
+    from onceward.sources.resettable.source import ResettableSource as ResettableSource
     from onceward.spark.session import spark_conf as spark_conf
 
 _HOME = {
@@ -60,6 +62,8 @@ _HOME = {
     "KafkaSink": "onceward.sinks.kafka.sink",
     "NoRestart": "onceward.operate.restart",
     "OncewardError": "onceward.errors",
+    "PartitionedSource": "onceward.sources.resettable.source",
+    "ResettableSource": "onceward.sources.resettable.source",
     "Task": "onceward.engine.two_phase",
     "TaskWriter": "onceward.engine.task_writer",
     "TwoPhaseCommitSink": "onceward.sinks.two_phase",
@@ -91,6 +95,8 @@ __all__ = [
     "KafkaSink",
     "NoRestart",
     "OncewardError",
+    "PartitionedSource",
+    "ResettableSource",
     "Task",
     "TaskWriter",
     "TwoPhaseCommitSink",

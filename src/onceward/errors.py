@@ -9,13 +9,15 @@
     │   ├── UnsupportedQuery          a Spark mode under which the promise cannot be kept
     │   ├── ConnectorMissing          this session has no Kafka source, or one of another Spark
     │   ├── WorkerPythonUnfit         the Python that Spark's workers run is another, without Onceward
+    │   ├── SourceBroken              a source of one's own breaks its contract
     │   ├── TransactionTimeoutTooLarge
     │   └── TransactionTimeoutTooShort
     ├── InputError                    the data cannot be written as they are; nothing of the batch is visible
     │   ├── BadColumn                 missing, or of the wrong type
     │   ├── InvalidTopicName
     │   ├── RecordTooLarge
-    │   └── RowRefused                the target refuses rows: a constraint, a value too long
+    │   ├── RowRefused                the target refuses rows: a constraint, a value too long
+    │   └── RowUnfit                  a source of one's own gave rows that its schema has no place for
     ├── ResourceError                 something outside is missing or refuses us
     │   ├── BrokerUnreachable
     │   ├── TopicMissing
@@ -28,7 +30,8 @@
     │   ├── LedgerUnreachable         the store that keeps the ledger does not answer, or cannot be written
     │   ├── StoreUnreachable          the folder that keeps rows until they are delivered cannot be written or read
     │   ├── SequencerUnreachable      executors cannot connect to the driver's sequencer
-    │   └── SourceDataLost            records are gone from the source before they were read
+    │   ├── SourceDataLost            records are gone from the source before they were read
+    │   └── SourceFailed              the code of a source of one's own raised
     ├── AdmissionRefused              checkpoint and ledger tell different stories
     │   ├── LedgerBehind
     │   ├── LedgerOutdated            the ledger was read from a broker that no longer led it
@@ -37,7 +40,9 @@
     │   ├── CheckpointRewound
     │   ├── BatchChanged              a committed batch has other rows now
     │   ├── BatchNotWritten           a batch failed, and Spark was not told
-    │   └── SourceTopicReplaced
+    │   ├── SourceTopicReplaced
+    │   ├── SourceReplaced            a source of one's own says that it is another one now
+    │   └── SourceRangeChanged        a source of one's own gave other rows for a range than before
     ├── BatchFailed                   this attempt is aborted; the same batch may run again under a new epoch
     │   ├── SendFailed
     │   ├── EpochPoisoned
@@ -135,6 +140,10 @@ class WorkerPythonUnfit(ConfigurationError):
     """The Python that Spark's workers run cannot import Onceward, cannot be started, or is of another version."""
 
 
+class SourceBroken(ConfigurationError):
+    """A source of one's own breaks its contract: too many rows, a position that stays where rows came, no JSON."""
+
+
 class TransactionTimeoutTooLarge(ConfigurationError):
     """``transaction.timeout.ms`` is above the broker's ``transaction.max.timeout.ms``."""
 
@@ -161,6 +170,10 @@ class RecordTooLarge(InputError):
 
 class RowRefused(InputError):
     """The target refuses rows of the batch: a constraint, a value too long, several rows of one key."""
+
+
+class RowUnfit(InputError):
+    """A source of one's own gave rows that its schema has no place for; nothing of them becomes null or is cut."""
 
 
 class ResourceError(OncewardError):
@@ -225,6 +238,13 @@ class SourceDataLost(ResourceError):
     """Records are gone from the source before they were read: retention was faster than the query."""
 
 
+class SourceFailed(ResourceError):
+    """The code of a source of one's own raised. ``details["traceback"]`` is the traceback, from the user's first
+    line."""
+
+    recovery = Recovery.RESTART
+
+
 class AdmissionRefused(OncewardError):
     """Checkpoint and ledger tell different stories; going on would lose or repeat records."""
 
@@ -261,6 +281,15 @@ class BatchNotWritten(AdmissionRefused):
 
 class SourceTopicReplaced(AdmissionRefused):
     """A source topic was deleted and created again: offsets of the old one mean nothing in the new one."""
+
+
+class SourceReplaced(AdmissionRefused):
+    """A source of one's own says by its ``identity()`` that it is another one now: old positions mean nothing in it."""
+
+
+class SourceRangeChanged(AdmissionRefused):
+    """A range that Spark has logged was read again, and the source gave other rows: going on would lose or repeat
+    some."""
 
 
 class BatchFailed(OncewardError):

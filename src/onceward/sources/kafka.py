@@ -13,13 +13,12 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ConfigurationError, ContradictoryOptions
-from onceward.ids import PipelineId, topic_name
 from onceward.ids import pipeline_id as checked_pipeline_id
+from onceward.ids import topic_name
 from onceward.ledger.chain import Ledger
 from onceward.ledger.kafka_topic import DEFAULT_TOPIC, LedgerTopic
-from onceward.ledger.record import LedgerRecord
 from onceward.sources.kafka_clusters import remember
-from onceward.sources.positions import Otherwise, committed_positions, positions_of, starting_json
+from onceward.sources.positions import Otherwise, committed_positions, newest_in, positions_of, starting_json
 from onceward.spark.hidden_options import is_secret, with_hidden_options
 from onceward.spark.kafka_reader import load
 from onceward.spark.session import use_the_drivers_python
@@ -140,18 +139,10 @@ def _looked_up(
         known = committed_positions(client, pipeline, partitions)
         return starting_json(partitions, known, otherwise, where=f"consumer group {pipeline}")
     name = checked_pipeline_id(pipeline)
-    newest = LedgerTopic(client, ledger_topic, name).newest() if ledger is None else _newest_in(ledger, name)
+    newest = LedgerTopic(client, ledger_topic, name).newest() if ledger is None else newest_in(ledger, name)
     where = f"ledger {ledger_topic if ledger is None else ledger.where}, key {pipeline}"
     known = positions_of(newest, name, topics)
     return starting_json(partitions, known, otherwise, where=where, new_partitions="earliest")
-
-
-def _newest_in(ledger: Ledger, pipeline: PipelineId) -> LedgerRecord | None:
-    chain = ledger.chain(pipeline)
-    try:
-        return next(chain.history(1), None)
-    finally:
-        chain.close()
 
 
 def _check(starting: object, otherwise: object, pipeline: str | None) -> None:
