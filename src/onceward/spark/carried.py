@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,7 +23,7 @@ class Carried(Exception):
     """What Spark is shown of an error of ours: its text, and behind it the error itself."""
 
     def __init__(self, error: OncewardError) -> None:
-        encoded = base64.b64encode(to_json(error).encode()).decode()
+        encoded = base64.b64encode(zlib.compress(to_json(error).encode())).decode()
         super().__init__(f"{type(error).__name__}: {error} [onceward:{encoded}]")
 
 
@@ -37,10 +38,11 @@ def carrying() -> Iterator[None]:
 
 def carried_in(text: str) -> OncewardError | None:
     """The error that was raised inside :func:`carrying`; None if ``text`` has none, or not a whole one."""
-    found = _CARRIED.search(text)
-    if found is None:
-        return None
+    return next(filter(None, map(_decoded, _CARRIED.findall(text))), None)
+
+
+def _decoded(encoded: str) -> OncewardError | None:
     try:
-        return from_json(base64.b64decode(found[1]).decode())
-    except ValueError:
+        return from_json(zlib.decompress(base64.b64decode(encoded)).decode())
+    except (ValueError, zlib.error):
         return None
