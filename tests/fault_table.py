@@ -130,6 +130,11 @@ FAULTS = {
     "files-cannot-rename": "files: a file system that cannot rename in one step",
     "fan-out-half-published": "fan-out: a death between the publishing of two targets",
     "fan-out-driver-killed": "fan-out: driver killed around the decision and while it publishes",
+    "source-driver-killed": "a source of one's own: driver killed between offset log and commit log, again and again",
+    "source-range-changed": "a source of one's own: other rows for a range that is logged",
+    "source-replaced": "a source of one's own: another one under the same name; a file truncated or rotated",
+    "source-ids-late": "a source of one's own: ids that become visible out of order",
+    "source-fails": "a source of one's own: it raises, answers late, in part or not at all",
     "sparks-own-sink": "Spark's own sink under the same kills is reported as duplicating",
 }
 """Every fault that a test may show, and must: ``tests/tidy`` looks for one without a test."""

@@ -54,6 +54,7 @@ class TestAnOutboxReadByTasks(SourceContract):
             yield kit
 
 
+@pytest.mark.fault("source-ids-late")
 def test_an_id_that_becomes_visible_late_is_read(postgres: LocalPostgres, tmp_path: Path):
     with outbox_kit(None, tmp_path, postgres.url, "Outbox") as kit:
         kit.add(2)
@@ -74,10 +75,10 @@ def test_an_id_that_becomes_visible_late_is_read(postgres: LocalPostgres, tmp_pa
     assert sorted(row[0] for row in late) == [first, second]
 
 
-def read_all(source: Any, position: Any) -> tuple[list[Any], Any]:
+def read_all(source: Any, position: Any, limit: int = 2) -> tuple[list[Any], Any]:
     found: list[Any] = []
     while True:
-        rows, after = source.read(position, 2)
+        rows, after = source.read(position, limit)
         if after == position:
             return found, position
         found, position = found + rows, after
@@ -93,6 +94,16 @@ def test_a_table_that_was_made_anew_is_another_source(postgres: LocalPostgres, t
             connection.execute(f"DROP TABLE {name}")
             connection.execute(f"ALTER TABLE {name}_other RENAME TO {name}")
         assert kit.new_source().identity() != before
+
+
+@pytest.mark.fault("source-fails")
+def test_a_page_that_failed_is_asked_for_again():
+    module = example("paged_api")
+    with events_server() as server:
+        server.add(300)
+        rows, _ = read_all(module.EventsApi(server.url, page=10, timeout_s=0.3), None, 10)
+        assert [row["id"] for row in rows] == list(range(300))
+        assert set(server.failed) == {"503", "cut", "late"}, "INVALID: not every failure happened"
 
 
 def test_a_server_that_refuses_is_not_asked_again():
@@ -142,6 +153,7 @@ def test_a_line_counts_when_it_is_complete(log: Log):
     assert log.read() == ["begun and ended"]
 
 
+@pytest.mark.fault("source-replaced")
 def test_a_truncated_file_is_named(log: Log):
     log.path.write_text("new\n")
     with pytest.raises(SourceReplaced, match="truncated"):
@@ -157,6 +169,7 @@ def test_a_file_that_was_truncated_and_has_grown_beyond_is_named(log: Log):
         log.read()
 
 
+@pytest.mark.fault("source-replaced")
 def test_a_rotated_file_is_named(log: Log):
     os.rename(log.path, log.path.with_suffix(".1"))
     with pytest.raises(SourceFailed, match="FileNotFoundError"):

@@ -134,7 +134,7 @@ class Walk:
 
     def to_the_end(self) -> list[tuple[Any, pa.Table]]:
         """Each range and its rows, until there is nothing new."""
-        found = []
+        found: list[tuple[Any, pa.Table]] = []
         for _ in range(_READS):
             following = self.ranges.following(self.at)
             if following is None:

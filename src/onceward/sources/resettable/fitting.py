@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from inspect import signature
 from typing import Any
 
 import pyarrow as pa
@@ -37,12 +38,11 @@ class Fitting:
                 f"the schema {schema.simpleString()} has columns that a source cannot have: {', '.join(unknown)}"
                 if unknown
                 else f"the schema {schema.simpleString()} has no column, or two of one name",
-                next_step="use booleans, numbers, strings, binary, dates, timestamps, intervals of days, arrays, maps "
-                "and "
-                "structs; each column once",
+                next_step="use booleans, numbers, strings, binary, dates, timestamps, intervals of days, arrays, "
+                "maps and structs; each column once",
             )
         self._row_check: Check = row_check
-        self.arrow: pa.Schema = to_arrow_schema(schema)
+        self.arrow: pa.Schema = arrow_schema(schema)
 
     def table(self, rows: Any, at_most: int) -> pa.Table:
         """``rows`` (a Table, a RecordBatch, or an iterable of tuples, dicts or Rows) in the schema.
@@ -120,6 +120,12 @@ class Fitting:
         except Unfit as unfit:
             raise _unfit(number, unfit.inside(f".{name}")) from None
         return pa.array(fitting, type=kind)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """As Spark's Python data sources have it. Since Spark 4.2 timestamps need a time zone, which the JVM ignores."""
+    said: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **said)
 
 
 def _keeps_values(source: pa.DataType, target: pa.DataType) -> bool:

@@ -51,8 +51,7 @@ class Offset:
         if not is_ours(value):
             raise SourceBroken(
                 f"the checkpoint has {_short(value)} for this source, which is no offset of a resettable source of "
-                "this "
-                "version of Onceward",
+                "this version of Onceward",
                 next_step="start this query with a checkpoint of its own, and do not change the order of its sources",
             )
         return cls(

@@ -134,10 +134,8 @@ class Ranges:
                 f"the source {_name(self._source)} is another one: its identity is {now!r}, and the query has read "
                 f"{known.identity!r} up to {text_of(known.position)}; positions of the one mean nothing in the other",
                 next_step="bring the old source back; or read the new one from its beginning, with a new checkpoint "
-                "and a "
-                "new pipeline_id; or, if it holds the same rows at the same positions, let identity() say what they "
-                "have in "
-                "common",
+                "and a new pipeline_id; or, if it holds the same rows at the same positions, let identity() say what "
+                "they have in common",
                 details={"known": known.identity, "found": now},
             )
         return now
@@ -165,16 +163,14 @@ class Ranges:
         if rows.num_rows > limit:
             raise SourceBroken(
                 f"read({text_of(position)}, {limit}) returned more than {limit} rows",
-                next_step="return at most `limit` rows: where a page has more, let the position say how far in it you "
-                "are, or "
-                "raise max_rows_per_batch",
+                next_step="return at most `limit` rows: where a page has more, let the position say how far in it "
+                "you are, or raise max_rows_per_batch",
                 details={"limit": limit},
             )
         if rows.num_rows and same(after, position):
             raise SourceBroken(
                 f"read({text_of(position)}, {limit}) returned {rows.num_rows} rows and the same position again: the "
-                "next "
-                "call would read them once more, without end",
+                "next call would read them once more, without end",
                 next_step="return the position behind the last row",
                 details={"position": position},
             )
@@ -198,8 +194,7 @@ def calling(what: str) -> Iterator[None]:
         raise SourceFailed(
             f"{what} raised {type(error).__name__}: {error}{where}",
             next_step="a restart goes on from the same position; if it happens again, look at the traceback in the "
-            "error's "
-            "details, and at the source",
+            "error's details, and at the source",
             details={"traceback": text + "".join(traceback.format_exception_only(error))},
         ) from error
 
@@ -215,12 +210,10 @@ def _goes_in_a_circle(position: Any, after: Any) -> SourceBroken:
 def _changed(end: Offset, how: str) -> SourceRangeChanged:
     return SourceRangeChanged(
         f"the range from {text_of(end.begins)} to {text_of(end.position)} was logged with {end.rows} rows, and the "
-        "source "
-        f"gave other rows for it when it was read again: {how}. Going on would lose rows or repeat some",
-        next_step="find out what changed: rows that were changed or removed after they could be read, rows that became "
-        "visible late, a read() that was edited; bring the old rows back and restart. If that cannot be, go on with a "
-        "new "
-        "checkpoint from a position that you choose, and check the output by hand from there",
+        f"source gave other rows for it when it was read again: {how}. Going on would lose rows or repeat some",
+        next_step="find out what changed: rows that were changed or removed after they could be read, rows that "
+        "became visible late, a read() that was edited; bring the old rows back and restart. If that cannot be, go "
+        "on with a new checkpoint from a position that you choose, and check the output by hand from there",
         details={"from": end.begins, "position": end.position, "rows": end.rows},
     )
 

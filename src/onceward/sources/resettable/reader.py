@@ -96,8 +96,8 @@ class SourceReader(DataSourceStreamReader):
             if ends.first or not (begins.first or same(begins.position, ends.begins)):
                 raise SourceBroken(
                     f"Spark asks for the rows from {text_of(begins.position)} to {text_of(ends.position)}, which was "
-                    "logged as "
-                    f"a range from {text_of(ends.begins)}: the checkpoint was changed by hand, or restored in part",
+                    f"logged as a range from {text_of(ends.begins)}: the checkpoint was changed by hand, or restored "
+                    "in part",
                     next_step="restore the newest checkpoint as a whole",
                 )
             self._end = self._end or ends
@@ -112,8 +112,7 @@ class SourceReader(DataSourceStreamReader):
             # Spark has asked for a range before it said where the query stands, and will take that for all there is.
             raise UnsupportedQuery(
                 "trigger(availableNow=True) with spark.sql.streaming.triggerAvailableNowWrapper.enabled=true asks a "
-                "source "
-                "for its newest position before it says where the query stands",
+                "source for its newest position before it says where the query stands",
                 next_step="leave that setting at false, or start the query with another trigger, call "
                 "processAllAvailable() and stop it",
             )
