@@ -30,6 +30,8 @@ class Log:
         self.lines += fresh
 
 
+@pytest.mark.slow  # five lives of a job
+@pytest.mark.timeout(900)
 @pytest.mark.fault("source-driver-killed")
 def test_killed_again_and_again(tmp_path: Path):
     log, job = Log(tmp_path / "log.txt"), TextFileJob(Path(__file__).with_name("source_job.py"), tmp_path)
