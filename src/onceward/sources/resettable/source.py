@@ -63,7 +63,8 @@ class _Source(ABC):
         """A streaming DataFrame of the source's rows. Where it goes on is Spark's to know, in the query's checkpoint.
 
         :param max_rows_per_batch: the ``limit``: a batch has at most so many rows.
-        :param poll_seconds: a source that had nothing new is asked again after so long.
+        :param poll_seconds: a source that had nothing new is asked again after so long, 60 at most. For longer pauses
+            there is ``trigger(processingTime=…)``.
         :param ledger: with ``pipeline_id``: a query with a new checkpoint begins where the ledger of that pipeline ends
             (together with the sink's ``resume="ledger"``), or at ``start()`` where it has no record.
         :raises ConfigurationError: a setting that cannot be; a ledger that knows no such source, or several.
@@ -202,8 +203,11 @@ def _rows_of(rows: Any) -> Iterable[Any]:
 def _check(max_rows: int, poll_seconds: float, ledger: Ledger | None, pipeline: str | None) -> None:
     if not isinstance(max_rows, int) or isinstance(max_rows, bool) or max_rows < 1:
         raise ConfigurationError(f"max_rows_per_batch={max_rows!r}", next_step="use a whole number of rows, 1 or more")
-    if not isinstance(poll_seconds, int | float) or not 0 <= poll_seconds <= 3600:
-        raise ConfigurationError(f"poll_seconds={poll_seconds!r}", next_step="use seconds, from 0 to 3600")
+    if not isinstance(poll_seconds, int | float) or not 0 <= poll_seconds <= 60:
+        raise ConfigurationError(
+            f"poll_seconds={poll_seconds!r}",
+            next_step="use seconds, from 0 to 60; for longer pauses, a processing-time trigger",
+        )
     if (ledger is None) != (pipeline is None):
         raise ContradictoryOptions(
             "one of ledger and pipeline_id alone says nothing",
