@@ -189,22 +189,18 @@ class LogFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lines: list[str] = []
+        self.begun = ""
         path.touch()
 
     def add(self, count: int) -> None:
-        fresh = [f"line {len(self.lines) + number} é" for number in range(count)]
         with self.path.open("a") as file:
-            # What was begun before becomes a line, and a new one is begun.
-            file.write("".join(line[-1:] + "\n" + line_after[:-1] for line, line_after in self._pairs(fresh)))
-        self.lines += fresh
-
-    def _pairs(self, fresh: list[str]) -> list[tuple[str, str]]:
-        begun = not self.lines
-        if begun:
-            with self.path.open("a") as file:
-                file.write(fresh[0][:-1])
-        following = f"line {len(self.lines) + len(fresh)} é"
-        return list(zip(fresh, [*fresh[1:], following], strict=True))
+            for _ in range(count):
+                line = f"line {len(self.lines)} é"
+                file.write(line[len(self.begun) :] + "\n")
+                self.lines.append(line)
+                self.begun = ""
+            self.begun = "line "
+            file.write(self.begun)
 
 
 @contextmanager
