@@ -140,6 +140,11 @@ FAULTS = {
     "dead-letters-killed": "dead letters: a replay killed at each of its steps",
     "dead-letters-commit-unanswered": "dead letters: the commit of a replay gets no answer, carried out or not",
     "dead-letters-two-replays": "dead letters: a second replay is started beside the first",
+    "source-driver-killed": "a source of one's own: driver killed between offset log and commit log, again and again",
+    "source-range-changed": "a source of one's own: other rows for a range that is logged",
+    "source-replaced": "a source of one's own: another one under the same name; a file truncated or rotated",
+    "source-ids-late": "a source of one's own: ids that become visible out of order",
+    "source-fails": "a source of one's own: it raises, answers late, in part or not at all",
     "sparks-own-sink": "Spark's own sink under the same kills is reported as duplicating",
 }
 """Every fault that a test may show, and must: ``tests/tidy`` looks for one without a test."""

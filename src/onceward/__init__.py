@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from onceward.sinks.write_ahead.upserts import Upsert as Upsert
     from onceward.sources.kafka import kafka_source as kafka_source
     from onceward.sources.lineage import lineage as lineage
+    from onceward.sources.resettable.source import PartitionedSource as PartitionedSource
+    from onceward.sources.resettable.source import ResettableSource as ResettableSource
     from onceward.spark.session import spark_conf as spark_conf
 
 _HOME = {
@@ -61,6 +63,8 @@ _HOME = {
     "KafkaSink": "onceward.sinks.kafka.sink",
     "NoRestart": "onceward.operate.restart",
     "OncewardError": "onceward.errors",
+    "PartitionedSource": "onceward.sources.resettable.source",
+    "ResettableSource": "onceward.sources.resettable.source",
     "SchemaRegistry": "onceward.formats.registry.client",
     "Task": "onceward.engine.two_phase",
     "TaskWriter": "onceward.engine.task_writer",
@@ -93,6 +97,8 @@ __all__ = [
     "KafkaSink",
     "NoRestart",
     "OncewardError",
+    "PartitionedSource",
+    "ResettableSource",
     "SchemaRegistry",
     "Task",
     "TaskWriter",

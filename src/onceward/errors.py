@@ -9,6 +9,7 @@
     │   ├── UnsupportedQuery          a Spark mode under which the promise cannot be kept
     │   ├── ConnectorMissing          this session has no Kafka source, or one of another Spark
     │   ├── WorkerPythonUnfit         the Python that Spark's workers run is another, without Onceward
+    │   ├── SourceBroken              a source of one's own breaks its contract
     │   ├── TransactionTimeoutTooLarge
     │   └── TransactionTimeoutTooShort
     ├── InputError                    the data cannot be written as they are; nothing of the batch is visible
@@ -17,7 +18,8 @@
     │   ├── RecordTooLarge
     │   ├── RowRefused                the target refuses rows: a constraint, a value too long
     │   ├── SchemaUnfit               a schema that cannot be used as it is, or that the registry refuses
-    │   └── SourceNotNamed            a dead letter has no source to be fed back to
+    │   ├── SourceNotNamed            a dead letter has no source to be fed back to
+    │   └── RowUnfit                  a source of one's own gave rows that its schema has no place for
     ├── ResourceError                 something outside is missing or refuses us
     │   ├── BrokerUnreachable
     │   ├── TopicMissing
@@ -35,7 +37,8 @@
     │   ├── RegistryRefused           the schema registry does not let us in
     │   ├── RegistryReplaced          the schema registry has another schema now under an id that was known
     │   ├── SchemaUnknown             the schema registry knows no such id, subject or version
-    │   └── SourceDataLost            records are gone from the source before they were read
+    │   ├── SourceDataLost            records are gone from the source before they were read
+    │   └── SourceFailed              the code of a source of one's own raised
     ├── AdmissionRefused              checkpoint and ledger tell different stories
     │   ├── LedgerBehind
     │   ├── LedgerOutdated            the ledger was read from a broker that no longer led it
@@ -44,7 +47,9 @@
     │   ├── CheckpointRewound
     │   ├── BatchChanged              a committed batch has other rows now
     │   ├── BatchNotWritten           a batch failed, and Spark was not told
-    │   └── SourceTopicReplaced
+    │   ├── SourceTopicReplaced
+    │   ├── SourceReplaced            a source of one's own says that it is another one now
+    │   └── SourceRangeChanged        a source of one's own gave other rows for a range than before
     ├── BatchFailed                   this attempt is aborted; the same batch may run again under a new epoch
     │   ├── SendFailed
     │   ├── EpochPoisoned
@@ -142,6 +147,10 @@ class WorkerPythonUnfit(ConfigurationError):
     """The Python that Spark's workers run cannot import Onceward, cannot be started, or is of another version."""
 
 
+class SourceBroken(ConfigurationError):
+    """A source of one's own breaks its contract: too many rows, a position that stays where rows came, no JSON."""
+
+
 class TransactionTimeoutTooLarge(ConfigurationError):
     """``transaction.timeout.ms`` is above the broker's ``transaction.max.timeout.ms``."""
 
@@ -177,6 +186,10 @@ class SchemaUnfit(InputError):
 class SourceNotNamed(InputError):
     """Records of a dead-letter topic do not say where they came from, or are of a pipeline's output and not of its
     source: they are fed back to a topic that you name, or not at all."""
+
+
+class RowUnfit(InputError):
+    """A source of one's own gave rows that its schema has no place for; nothing of them becomes null or is cut."""
 
 
 class ResourceError(OncewardError):
@@ -266,6 +279,13 @@ class SourceDataLost(ResourceError):
     """Records are gone from the source before they were read: retention was faster than the query."""
 
 
+class SourceFailed(ResourceError):
+    """The code of a source of one's own raised. ``details["traceback"]`` is the traceback, from the user's first
+    line."""
+
+    recovery = Recovery.RESTART
+
+
 class AdmissionRefused(OncewardError):
     """Checkpoint and ledger tell different stories; going on would lose or repeat records."""
 
@@ -302,6 +322,15 @@ class BatchNotWritten(AdmissionRefused):
 
 class SourceTopicReplaced(AdmissionRefused):
     """A source topic was deleted and created again: offsets of the old one mean nothing in the new one."""
+
+
+class SourceReplaced(AdmissionRefused):
+    """A source of one's own says by its ``identity()`` that it is another one now: old positions mean nothing in it."""
+
+
+class SourceRangeChanged(AdmissionRefused):
+    """A range that Spark has logged was read again, and the source gave other rows: going on would lose or repeat
+    some."""
 
 
 class BatchFailed(OncewardError):

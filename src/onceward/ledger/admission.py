@@ -285,7 +285,8 @@ def refusal(
             "pipeline_id",
             next_step="restore the checkpoint; or give this query a pipeline_id of its own; or, for a query without "
             'state, continue at the ledger\'s offsets with a new, empty checkpoint, KafkaSink(resume="ledger") and '
-            'kafka_source(starting="ledger")',
+            'kafka_source(starting="ledger")'
+            " (of a source of your own: stream(ledger=…, pipeline_id=…))",
             details=_details(batch, newest),
         )
     if outcome is Admission.STATE_LOST:
@@ -297,8 +298,8 @@ def refusal(
     if outcome is Admission.RESUME_GAP:
         return CheckpointReplaced(
             f'{batch} was offered with resume="ledger", but it does not begin where the ledger ends: {offsets}',
-            next_step='read with kafka_source(starting="ledger") and a new, empty checkpoint, so that nothing is '
-            "skipped or repeated",
+            next_step='read with kafka_source(starting="ledger"), or a source of your own with stream(ledger=…, '
+            "pipeline_id=…), and a new, empty checkpoint, so that nothing is skipped or repeated",
             details=_details(batch, newest),
         )
     return CheckpointRewound(
@@ -306,7 +307,8 @@ def refusal(
         "restored from an older copy, or another copy of this query is running on it and is ahead",
         next_step="if another copy is running, stop one of the two; else restore the newest checkpoint; or, for a "
         'query without state, start with a new, empty checkpoint, KafkaSink(resume="ledger") and '
-        'kafka_source(starting="ledger")',
+        'kafka_source(starting="ledger")'
+        " (of a source of your own: stream(ledger=…, pipeline_id=…))",
         details=_details(batch, newest),
     )
 

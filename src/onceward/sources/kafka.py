@@ -13,13 +13,18 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, SourceDataLost
-from onceward.ids import PipelineId
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.ledger.chain import Ledger
 from onceward.ledger.kafka_topic import DEFAULT_TOPIC, LedgerTopic
-from onceward.ledger.record import LedgerRecord
 from onceward.sources.kafka_clusters import remember
-from onceward.sources.positions import Otherwise, committed_positions, positions_of, starting_json, topics_in
+from onceward.sources.positions import (
+    Otherwise,
+    committed_positions,
+    newest_in,
+    positions_of,
+    starting_json,
+    topics_in,
+)
 from onceward.sources.topics_read import TopicsRead, topics_read
 from onceward.spark.hidden_options import is_secret, with_hidden_options
 from onceward.spark.kafka_reader import load
@@ -155,7 +160,7 @@ def _of_ledger(
 ) -> str:
     partitions = _partitions(client, reads)
     name = checked_pipeline_id(pipeline)
-    newest = LedgerTopic(client, ledger_topic, name).newest() if ledger is None else _newest_in(ledger, name)
+    newest = LedgerTopic(client, ledger_topic, name).newest() if ledger is None else newest_in(ledger, name)
     where = f"ledger {ledger_topic if ledger is None else ledger.where}, key {pipeline}"
     known = positions_of(newest, name, reads.among(topics_in(newest)), str(reads))
     gone = sorted(set(reads.among({partition.topic for partition in known})) - set(partitions))
@@ -181,14 +186,6 @@ def _lost(gone: Sequence[str], where: str) -> SourceDataLost:
 def _may_lose(settings: Mapping[str, str]) -> bool:
     """Has the user said ``failOnDataLoss=false``?"""
     return any(name.lower() == "failondataloss" and value.lower() == "false" for name, value in settings.items())
-
-
-def _newest_in(ledger: Ledger, pipeline: PipelineId) -> LedgerRecord | None:
-    chain = ledger.chain(pipeline)
-    try:
-        return next(chain.history(1), None)
-    finally:
-        chain.close()
 
 
 def _check(starting: object, otherwise: object, pipeline: str | None) -> None:

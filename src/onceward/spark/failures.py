@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from onceward.errors import OncewardError, SourceDataLost, WorkerPythonUnfit
+from onceward.spark.carried import carried_in
 
 _LOST_INPUT = ("KAFKA_DATA_LOSS", "data may have been lost")  # how Spark's Kafka source says it, planning or reading
 _WHAT_IS_LOST = ("OffsetOutOfRangeException: ", "Reason: ")  # the second: partitions, or a topic, that were deleted
@@ -22,7 +23,7 @@ _OTHER_PYTHON = "PYTHON_VERSION_MISMATCH"
 
 def known_failure(text: str) -> OncewardError | None:
     """The error behind Spark's ``text``, which may be a whole stack trace; None: not one that is known here."""
-    return _lost_input(text) or _unfit_python(text)
+    return carried_in(text) or _lost_input(text) or _unfit_python(text)
 
 
 def _lost_input(text: str) -> OncewardError | None:

@@ -1,0 +1,104 @@
+"""What Spark logs of a resettable source before each batch: the range it is made of. Pure: JSON values in and out.
+
+Runs wherever the source is read: in the process that Spark keeps beside the driver, and in tests.
+
+``{"onceward": 1, "position": …}`` is a beginning. What a batch ends at has more, so that a later run can tell whether
+it reads the same rows again: ``{"onceward": 1, "from": …, "position": …, "rows": 7, "checksum": "…", "identity":
+"…"}``. ``from`` is there because Spark does not log where a query's first batch begins: it asks the source again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from onceward.errors import SourceBroken
+
+VERSION = 1
+_MARK = "onceward"  # its value is a number, so that no offset of ours looks like one of Kafka's, whatever a position is
+_POSITION_CHARACTERS = 100_000  # it goes into Spark's log twice, and into each ledger record; Kafka's takes 1 MB
+
+
+@dataclass(frozen=True)
+class Offset:
+    """Where a batch ends, and how what lies before it was read.
+
+    ``rows`` is None for a beginning, and ``checksum``, too, where tasks read the rows (``PartitionedSource``).
+    """
+
+    position: Any
+    begins: Any = None
+    rows: int | None = None
+    checksum: str | None = None
+    identity: str | None = None
+    first: bool = True
+    """A beginning: no batch ends here."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As Spark logs it. The same offset is the same text, which is what Spark compares."""
+        value: dict[str, Any] = {_MARK: VERSION}
+        if not self.first:
+            value["from"] = self.begins
+        value["position"] = self.position
+        known = {"rows": self.rows, "checksum": self.checksum, "identity": self.identity}
+        return value | {name: what for name, what in known.items() if what is not None}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Offset:
+        """:raises SourceBroken: a checkpoint (or a ledger record) has something else, another source's or a newer
+        version's."""
+        if not is_ours(value):
+            raise SourceBroken(
+                f"the checkpoint has {_short(value)} for this source, which is no offset of a resettable source of "
+                "this version of Onceward",
+                next_step="start this query with a checkpoint of its own, and do not change the order of its sources",
+            )
+        return cls(
+            position=value["position"],
+            begins=value.get("from"),
+            rows=value.get("rows"),
+            checksum=value.get("checksum"),
+            identity=value.get("identity"),
+            first="from" not in value,
+        )
+
+
+def is_ours(value: Any) -> bool:
+    """Is ``value`` what :meth:`Offset.to_json` makes?"""
+    return isinstance(value, dict) and value.get(_MARK) == VERSION and "position" in value
+
+
+def position_of(value: Any, said_by: str) -> Any:
+    """``value`` as it will come back from the checkpoint (a tuple as a list).
+
+    :raises SourceBroken: it is no JSON, or too long for a log.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise SourceBroken(
+            f"{said_by} gave {_short(value)} as a position, which is not JSON: {error}",
+            next_step="make positions of strings, numbers, true, false, null, lists and objects",
+        ) from None
+    if len(text) > _POSITION_CHARACTERS:
+        raise SourceBroken(
+            f"{said_by} gave a position of {len(text)} characters; Spark's log and the ledger keep it for each batch",
+            next_step=f"keep it below {_POSITION_CHARACTERS} characters: a cursor, not what was read",
+        )
+    return json.loads(text)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Are two positions the same JSON? (To Python, 1, 1.0 and True are equal.)"""
+    return text_of(one) == text_of(other)
+
+
+def text_of(position: Any) -> str:
+    """One text for one position, whatever the order of keys."""
+    return json.dumps(position, sort_keys=True)
+
+
+def _short(value: Any, limit: int = 200) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

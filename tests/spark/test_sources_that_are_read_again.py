@@ -1,0 +1,265 @@
+"""Sources of one's own on Spark: what goes wrong reaches the user by name, and the ledger knows where they stand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as dataset
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
+
+import onceward as ow
+from onceward.errors import (
+    BadColumn,
+    CheckpointReplaced,
+    ConfigurationError,
+    ContradictoryOptions,
+    OncewardError,
+    RowUnfit,
+    SourceBroken,
+    SourceFailed,
+    SourceRangeChanged,
+    SourceReplaced,
+)
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Shelf(ow.ResettableSource):
+    """Rows in a file, a JSON list; Spark's process reads it, the test writes it."""
+
+    schema = "id BIGINT NOT NULL, name STRING"
+
+    def __init__(self, folder: Path) -> None:
+        self.rows, self.label = str(folder / "rows.json"), str(folder / "label")
+
+    def start(self) -> Any:
+        return [0]
+
+    def identity(self) -> str | None:
+        return Path(self.label).read_text()
+
+    def read(self, position: Any, limit: int) -> Any:
+        rows = json.loads(Path(self.rows).read_text())[position[0] :][:limit]
+        if any(row[1] == "trap" for row in rows):
+            raise LookupError("nothing under this name")
+        return [tuple(row) for row in rows], [position[0] + len(rows)]
+
+
+class ShelfInParts(ow.PartitionedSource):
+    """The same, a row a task."""
+
+    schema = Shelf.schema
+
+    def __init__(self, folder: Path) -> None:
+        self.shelf = Shelf(folder)
+
+    def start(self) -> Any:
+        return 0
+
+    def identity(self) -> str | None:
+        return self.shelf.identity()
+
+    def advance(self, position: Any, limit: int) -> Any:
+        return min(position + limit, len(json.loads(Path(self.shelf.rows).read_text())))
+
+    def partitions(self, start: Any, end: Any) -> Any:
+        return range(start, end)
+
+    def read_partition(self, partition: Any) -> Any:
+        return self.shelf.read([partition], 1)[0]
+
+
+class Place:
+    """A source, a checkpoint, and a sink that writes files."""
+
+    def __init__(self, spark: Any, folder: Path, kind: Any = Shelf) -> None:
+        self.spark, self.folder = spark, folder
+        self.source = kind(folder)
+        self.ledger = ow.FolderLedger(folder / "ledger")
+        self.checkpoint = "checkpoint"
+        self.label("one")
+        self.rows: list[list[Any]] = []
+
+    def put(self, *names: Any) -> None:
+        self.rows += [[len(self.rows) + n, name] for n, name in enumerate(names)]
+        (self.folder / "rows.json").write_text(json.dumps(self.rows))
+
+    def label(self, name: str) -> None:
+        (self.folder / "label").write_text(name)
+
+    def run(self, resume: Any = "checkpoint", max_rows: int = 3, **options: Any) -> OncewardError | None:
+        """To the end of what there is; the error that ended the query, if one did."""
+        sink = ow.FileSink(
+            path=str(self.folder / "out"), format="parquet", pipeline_id="shelf", ledger=self.ledger, resume=resume
+        )
+        frame = self.source.stream(self.spark, max_rows_per_batch=max_rows, poll_seconds=0, **options)
+        writer = frame.writeStream.foreachBatch(sink)
+        query = writer.option("checkpointLocation", str(self.folder / self.checkpoint)).start()
+        try:
+            query.processAllAvailable()
+        except StreamingQueryException:
+            assert query.exception() is not None
+        finally:
+            query.stop()
+        self.raised = query.exception()
+        error = ow.error_of(query)
+        assert (error is None) == (self.raised is None), self.raised
+        return error
+
+    def visible(self) -> Counter[Any]:
+        table = dataset.dataset(str(self.folder / "out"), format="parquet").to_table(columns=["name"])
+        return Counter(table.column("name").to_pylist())
+
+    def forget_the_last_commit(self) -> None:
+        """As if Spark had died before its commit log."""
+        commits = self.folder / self.checkpoint / "commits"
+        last = max((file for file in commits.iterdir() if file.name.isdecimal()), key=lambda file: int(file.name))
+        last.unlink()
+        (commits / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def place(spark: Any, tmp_path: Path) -> Place:
+    return Place(spark, tmp_path)
+
+
+@pytest.fixture
+def in_parts(spark: Any, tmp_path: Path) -> Place:
+    return Place(spark, tmp_path, ShelfInParts)
+
+
+@pytest.mark.fault("source-range-changed")
+def test_a_committed_range_with_other_rows_stops_the_query(place: Place):
+    place.put("a", "b", "c", "d")
+    assert place.run() is None
+    place.forget_the_last_commit()
+    place.rows[3][1] = "another d"
+    place.put("e")
+    assert isinstance(place.run(), SourceRangeChanged)
+    place.rows[3][1] = "d"
+    place.put("f")
+    assert place.run() is None
+    assert place.visible() == Counter("abcdef")
+
+
+@pytest.mark.fault("source-fails")
+def test_what_a_source_raises_comes_with_its_traceback(place: Place):
+    place.put("a", "b", "c", "trap")
+    error = place.run()
+    assert isinstance(error, SourceFailed)
+    assert "LookupError: nothing under this name" in error.message
+    assert 'raise LookupError("nothing under this name")' in error.details["traceback"]
+    assert "in read" in str(place.raised)  # and in what Spark itself prints
+    place.rows[3][1] = "d"
+    place.put()
+    assert place.run() is None
+    assert place.visible() == Counter("abcd")
+
+
+def test_what_a_task_of_a_source_raises_comes_with_its_traceback(in_parts: Place):
+    in_parts.put("a", "b", "c", "trap")
+    error = in_parts.run()
+    assert isinstance(error, SourceFailed)
+    assert "read_partition(3) raised LookupError" in error.message
+    in_parts.rows[3][1] = "d"
+    in_parts.put()
+    assert in_parts.run() is None
+    assert in_parts.visible() == Counter("abcd")
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_row_that_does_not_fit_stops_the_query(request: pytest.FixtureRequest, parts: bool):
+    place = request.getfixturevalue("in_parts" if parts else "place")
+    place.put("a", 7)
+    error = place.run()
+    assert isinstance(error, RowUnfit)
+    assert "column name" in error.message
+    assert "7 (int)" in error.message
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_another_source_stops_the_query(request: pytest.FixtureRequest, parts: bool):
+    place = request.getfixturevalue("in_parts" if parts else "place")
+    place.put("a")
+    assert place.run() is None
+    place.label("two")
+    assert isinstance(place.run(), SourceReplaced)
+    place.label("one")
+    place.put("b")
+    assert place.run() is None
+    assert place.visible() == Counter("ab")
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_lost_checkpoint_goes_on_where_the_ledger_ends(request: pytest.FixtureRequest, parts: bool):
+    place = request.getfixturevalue("in_parts" if parts else "place")
+    place.put("a", "b", "c", "d")
+    assert place.run() is None
+    place.checkpoint = "another"
+    place.put("e")
+    assert isinstance(place.run(), CheckpointReplaced)
+    place.checkpoint = "a third"
+    assert isinstance(place.run(resume="ledger"), CheckpointReplaced)  # from the beginning: not where the ledger ends
+    place.checkpoint = "a fourth"
+    assert place.run(resume="ledger", ledger=place.ledger, pipeline_id="shelf") is None
+    assert place.visible() == Counter("abcde")
+    place.put("f")
+    assert place.run() is None
+    place.checkpoint = "a fifth"
+    place.label("two")
+    assert isinstance(place.run(resume="ledger", ledger=place.ledger, pipeline_id="shelf"), SourceReplaced)
+    assert place.visible() == Counter("abcdef")
+
+
+def test_a_source_alone_knows_no_kafka(place: Place, spark: Any):
+    place.put("a", "b", "c", "d", "e")
+    frame = place.source.stream(spark, max_rows_per_batch=2, poll_seconds=0)
+    seen: list[list[str]] = []
+    query = (
+        frame.writeStream.foreachBatch(lambda batch, _: seen.append([row["name"] for row in batch.collect()]))
+        .option("checkpointLocation", str(place.folder / "plain"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert seen == [["a", "b"], ["c", "d"], ["e"]]
+
+
+class Unpicklable(Shelf):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.open = (folder / "open").open("w")
+
+
+class Shapeless(Shelf):
+    schema = 7  # type: ignore[assignment]
+
+
+class Odd(Shelf):
+    schema = "id VARIANT"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "error"),
+    [
+        (Unpicklable, {}, SourceBroken),
+        (Shapeless, {}, SourceBroken),
+        (Odd, {}, BadColumn),
+        (Shelf, {"max_rows_per_batch": 0}, ConfigurationError),
+        (Shelf, {"poll_seconds": -1}, ConfigurationError),
+        (Shelf, {"pipeline_id": "shelf"}, ContradictoryOptions),
+    ],
+)
+def test_what_cannot_be_is_refused_before_a_query_starts(
+    spark: Any, tmp_path: Path, kind: Any, options: dict[str, Any], error: type[OncewardError]
+):
+    with pytest.raises(error):
+        kind(tmp_path).stream(spark, **options)

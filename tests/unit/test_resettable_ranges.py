@@ -1,0 +1,358 @@
+"""Ranges of a source of one's own: how they are read, read again, and what is noticed. Without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import types as t
+
+from onceward.errors import (
+    Recovery,
+    SourceBroken,
+    SourceFailed,
+    SourceRangeChanged,
+    SourceReplaced,
+    TargetUnreachable,
+    UnsupportedQuery,
+)
+from onceward.ledger.admission import is_kafka_offset
+from onceward.sources.resettable import ranges as module
+from onceward.sources.resettable.fitting import Fitting
+from onceward.sources.resettable.offsets import Offset, position_of
+from onceward.sources.resettable.ranges import Ranges
+from onceward.sources.resettable.reader import RowsReader
+from onceward.spark.carried import Carried, carried_in
+
+SCHEMA = t.StructType().add("n", t.LongType(), False)
+
+
+class Numbers:
+    """0, 1, 2 … up to a number, as many at once as it likes, and only some of them rows."""
+
+    def __init__(self, upto: int = 10, page: int = 3, only: Callable[[int], bool] = lambda number: True) -> None:
+        self.numbers, self.page, self.only = list(range(upto)), page, only
+        self.name: str | None = None
+        self.asked: list[tuple[Any, int]] = []
+
+    def start(self) -> Any:
+        return 0
+
+    def identity(self) -> str | None:
+        return self.name
+
+    def read(self, position: Any, limit: int) -> Any:
+        self.asked.append((position, limit))
+        end = min(len(self.numbers), position + min(limit, self.page))
+        return [(n,) for n in self.numbers[position:end] if self.only(n)], end
+
+
+def ranges(source: Any, limit: int = 7) -> Ranges:
+    return Ranges(source, Fitting(SCHEMA), limit)
+
+
+def through(source: Any, limit: int = 7) -> list[tuple[Offset, list[int]]]:
+    reading = ranges(source, limit)
+    at, found = reading.beginning(), []
+    while (following := reading.following(at)) is not None:
+        at = following[0]
+        found.append((at, following[1].column("n").to_pylist()))
+    return found
+
+
+def test_a_range_is_filled_by_as_many_calls_as_it_takes():
+    source = Numbers(10)
+    found = through(source, 7)
+    assert [rows for _, rows in found] == [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9]]
+    assert source.asked[:3] == [(0, 7), (3, 4), (6, 1)]
+
+
+def test_a_range_is_read_again_as_it_was_though_there_is_more():
+    source = Numbers(10)
+    found = through(source, 7)
+    source.numbers += range(10, 50)
+    source.page = 50
+    for end, rows in found:
+        assert (
+            ranges(source, 1_000).again(Offset.from_json(json.loads(json.dumps(end.to_json())))).column("n").to_pylist()
+            == rows
+        )
+
+
+def test_rows_that_are_left_out_make_no_batch_and_are_passed_over():
+    source = Numbers(40, only=lambda n: n in (20, 33))
+    reading = ranges(source)
+    at = reading.beginning()
+    following = reading.following(at)
+    assert following is not None
+    assert following[1].column("n").to_pylist() == [20, 33]
+    at = following[0]
+    assert at.position < 40  # behind it nothing has come
+    assert reading.following(at) is None
+    source.asked.clear()
+    assert reading.following(at) is None
+    assert source.asked == [(40, 7)]  # what has no rows is not read twice
+    for end, _ in [following]:
+        assert ranges(source).again(end).num_rows == 2
+
+
+def test_a_position_that_moves_without_rows_never_makes_a_batch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "_EMPTY_READS", 20)
+    source = Numbers(1_000_000, page=1, only=lambda n: n == 70)
+    reading = ranges(source)
+    looks = 0
+    while (following := reading.following(reading.beginning())) is None:
+        looks += 1
+    assert looks == 3
+    assert following[1].column("n").to_pylist() == [70]
+
+
+@pytest.mark.parametrize(
+    ("change", "how"),
+    [
+        (lambda numbers: numbers.__setitem__(4, 99), "they are others"),
+        (lambda numbers: numbers.__setitem__(slice(1, 3), [2, 1]), "they are others"),
+        (lambda numbers: numbers.__delitem__(slice(3, None)), "has 3 rows now"),
+        (lambda numbers: numbers.clear(), "has 0 rows now"),
+    ],
+)
+def test_other_rows_for_a_range_are_named(change: Callable[[list[int]], None], how: str):
+    source = Numbers(7)
+    [(end, _)] = through(source, 7)
+    change(source.numbers)
+    with pytest.raises(SourceRangeChanged, match=how) as changed:
+        ranges(source).again(end)
+    assert changed.value.recovery is Recovery.STOP
+
+
+def test_a_row_that_became_visible_late_is_named():
+    """Between the last row of a range and its end: as many rows, the same ones, and then one more."""
+    source = Numbers(7, only=lambda n: n != 3)
+    reading = ranges(source, 4)
+    following = reading.following(reading.beginning())
+    assert following is not None
+    end = following[0]
+    assert following[1].column("n").to_pylist() == [0, 1, 2, 4]
+    source.only = lambda n: True
+    with pytest.raises(SourceRangeChanged):
+        ranges(source).again(end)
+    late = Offset(7, 0, 3, following[0].checksum, first=False)  # logged up to 7 with 0, 1 and 2
+    with pytest.raises(SourceRangeChanged, match="goes on with others"):
+        ranges(source).again(late)
+
+
+class Broken(Numbers):
+    def __init__(self, answer: Callable[[Any, int], Any]) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def read(self, position: Any, limit: int) -> Any:
+        return self.answer(position, limit)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda position, limit: ([(1,)], position), "the same position again"),
+        (lambda position, limit: ([(n,) for n in range(limit + 1)], position + limit), "more than 7 rows"),
+        (lambda position, limit: [(1,)], "read\\(\\) returned list"),
+        (lambda position, limit: ([(1,)], {1, 2}), "not JSON"),
+        (lambda position, limit: ([(1,)], float("nan")), "not JSON"),
+        (lambda position, limit: ([(1,)], "x" * 200_000), "position of 200002 characters"),
+        (lambda position, limit: ([(1,)], (position + 1) % 2), "had been in the same batch"),
+        (lambda position, limit: (None, position), "returned NoneType for rows"),
+    ],
+)
+def test_a_source_that_breaks_its_contract_is_named(answer: Callable[[Any, int], Any], why: str):
+    reading = ranges(Broken(answer))
+    with pytest.raises(SourceBroken, match=why):
+        reading.following(reading.beginning())
+
+
+def failing(position: Any, limit: int) -> Any:
+    raise LookupError("no such page")
+
+
+def failing_later(position: Any, limit: int) -> Any:
+    def rows() -> Any:
+        yield (1,)
+        failing(position, limit)
+
+    return rows(), position + 1
+
+
+@pytest.mark.parametrize("answer", [failing, failing_later])
+def test_what_a_source_raises_is_shown_with_its_place(answer: Callable[[Any, int], Any]):
+    reading = ranges(Broken(answer))
+    with pytest.raises(SourceFailed, match="LookupError: no such page") as failed:
+        reading.following(reading.beginning())
+    assert "in failing)" in str(failed.value)
+    assert 'raise LookupError("no such page")' in failed.value.details["traceback"]
+    assert "contextlib" not in failed.value.details["traceback"]
+    assert failed.value.recovery is Recovery.RESTART
+    assert isinstance(failed.value.__cause__, LookupError)
+
+
+def test_an_error_of_ours_is_the_sources_own_word():
+    def answer(position: Any, limit: int) -> Any:
+        raise TargetUnreachable("the API sleeps")
+
+    reading = ranges(Broken(answer))
+    with pytest.raises(TargetUnreachable):
+        reading.following(reading.beginning())
+
+
+def test_another_source_is_named_before_and_after_it_is_read():
+    source = Numbers(10)
+    source.name = "one"
+    [(end, _), _] = through(source, 7)
+    source.name = "two"
+    with pytest.raises(SourceReplaced, match=r"'two'.*'one'"):
+        ranges(source).following(end)
+    with pytest.raises(SourceReplaced):
+        ranges(source).again(end)
+    source.name = "one"
+    reading, read = ranges(source), source.read
+
+    def replaced_meanwhile(position: Any, limit: int) -> Any:
+        source.name = "two"
+        return read(position, limit)
+
+    source.read = replaced_meanwhile  # type: ignore[method-assign]
+    with pytest.raises(SourceReplaced):
+        reading.following(end)
+
+
+def test_an_identity_may_come_later_and_must_be_text():
+    source = Numbers(10)
+    [(end, _), _] = through(source, 7)
+    source.name = "one"
+    assert ranges(source).again(end).num_rows == 7
+    source.name = 7  # type: ignore[assignment]
+    with pytest.raises(SourceBroken, match="identity"):
+        ranges(source).beginning()
+
+
+@pytest.mark.parametrize("position", [None, 0, "cursor", [1, "é"], {"0": 5, "1": {"at": 7.5}}, True])
+def test_offsets_come_back_from_a_checkpoint_and_are_not_taken_for_kafkas(position: Any):
+    for offset in (Offset(position), Offset(position, position, 3, "c0ffee", "me", first=False)):
+        text = json.dumps(offset.to_json())
+        assert Offset.from_json(json.loads(text)) == offset
+        assert json.dumps(Offset.from_json(json.loads(text)).to_json()) == text
+        assert not is_kafka_offset(json.loads(text))
+
+
+@pytest.mark.parametrize("value", [None, {"position": 1}, {"topic": {"0": 5}}, {"onceward": 2, "position": 1}, "text"])
+def test_offsets_of_others_are_refused(value: Any):
+    with pytest.raises(SourceBroken, match="no offset of a resettable source"):
+        Offset.from_json(value)
+
+
+def test_a_position_is_what_json_gives_back():
+    assert position_of((1, {"a": (2,)}), "start()") == [1, {"a": [2]}]
+
+
+# ── what Spark calls ──
+
+
+def reader(source: Any, starts_at: Any = None) -> RowsReader:
+    return RowsReader(source, SCHEMA, starts_at, 0, 7)
+
+
+def rows_of(reading: RowsReader, start: Any, end: Any) -> list[int]:
+    return [
+        n for part in reading.partitions(start, end) for batch in reading.read(part) for n in batch["n"].to_pylist()
+    ]
+
+
+def test_a_first_run_and_one_that_goes_on():
+    source = Numbers(10)
+    first = reader(source)
+    begin = first.initialOffset()
+    middle = first.latestOffset()
+    assert rows_of(first, begin, middle) == rows_of(first, begin, middle) == list(range(7))
+    end = first.latestOffset()
+    first.commit(middle)
+    # Spark's process dies here: `end` is logged, and its batch is not done.
+    source.numbers += range(10, 20)
+    second = reader(source)
+    assert second.partitions(end, end) == []
+    assert rows_of(second, middle, end) == [7, 8, 9]
+    last = second.latestOffset()
+    assert rows_of(second, end, last) == list(range(10, 17))
+
+
+def test_nothing_new_is_the_same_text():
+    source = Numbers(5)
+    reading = reader(source)
+    end = reading.latestOffset()
+    assert json.dumps(reading.latestOffset()) == json.dumps(end)
+    again = reader(source)
+    again.partitions(end, end)
+    assert json.dumps(again.latestOffset()) == json.dumps(end)
+
+
+def test_a_first_batch_begins_where_it_was_logged_to_begin():
+    """Spark does not log a beginning. A source that starts at "now" has another one at the next start."""
+    source = Numbers(10)
+    end = reader(source).latestOffset()
+    source.start = lambda: 5  # type: ignore[method-assign]
+    second = reader(source)
+    second.partitions(end, end)
+    assert rows_of(second, second.initialOffset(), end) == list(range(7))
+
+
+def test_offsets_that_do_not_join_are_refused():
+    source = Numbers(30)
+    first = reader(source)
+    ends = [first.latestOffset() for _ in range(3)]
+    second = reader(source)
+    second.partitions(ends[2], ends[2])
+    with pytest.raises(Carried, match="logged as a range from 14"):
+        second.partitions(ends[0], ends[2])
+
+
+def test_available_now_by_sparks_wrapper_is_refused():
+    """It asks for the newest position before it says where the query stands, and would read the first range for
+    ever."""
+    source = Numbers(30)
+    end = reader(source).latestOffset()
+    second = reader(source)
+    second.latestOffset()
+    with pytest.raises(Carried) as refused:
+        second.partitions(end, end)
+    assert isinstance(carried_in(str(refused.value)), UnsupportedQuery)
+
+
+def test_it_begins_where_a_ledger_ends():
+    end = reader(Numbers(10)).latestOffset()
+    second = reader(Numbers(10), starts_at=end)
+    assert second.initialOffset() == end
+    assert rows_of(second, end, second.latestOffset()) == [7, 8, 9]
+
+
+def test_large_ranges_travel_in_several_tasks():
+    schema = t.StructType().add("text", t.StringType())
+
+    class Texts(Numbers):
+        def read(self, position: Any, limit: int) -> Any:
+            end = min(40, position + limit)
+            return [("x" * 100_000,) for _ in range(position, end)], end
+
+    reading = RowsReader(Texts(), schema, None, 0, 100)
+    parts = reading.partitions(reading.initialOffset(), reading.latestOffset())
+    assert 5 <= len(parts) <= 10
+    assert max(len(part.stream) for part in parts) < 1_000_000
+    assert sum(batch.num_rows for part in parts for batch in reading.read(part)) == 40
+
+
+def test_a_typed_error_is_found_in_sparks_text():
+    error = SourceReplaced("ours", next_step="look [onceward:no]", details={"known": "é"})
+    text = f"[SOME_ERROR] Failed: Traceback …\n  {Carried(error)}\n SQLSTATE: 38000\n\tat org.apache.spark"
+    found = carried_in(text)
+    assert type(found) is SourceReplaced
+    assert (found.message, found.next_step, found.details) == (error.message, error.next_step, error.details)
+    assert carried_in("Traceback [onceward:nonsense=] of another kind") is None
+    assert carried_in("nothing") is None

@@ -1,0 +1,195 @@
+"""What a source of one's own returns: rows that fit are kept as they are, the others are refused by name."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import numpy
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+from pyspark.sql import types as t
+
+from onceward.errors import BadColumn, RowUnfit, SourceBroken
+from onceward.sources.resettable.contents import checksum_of
+from onceward.sources.resettable.fitting import Fitting
+
+UTC = timezone.utc
+NESTED = t.StructType().add("street", t.StringType(), False).add("at", t.TimestampType())
+SCHEMA = t.StructType().add("id", t.LongType(), False).add("name", t.StringType())
+
+
+def one(kind: t.DataType, nullable: bool = True) -> Fitting:
+    return Fitting(t.StructType().add("x", kind, nullable))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(1, "a"), (2, None)],
+        [[1, "a"], [2, None]],
+        [{"name": "a", "id": 1}, {"id": 2, "name": None}],
+        [Row(name="a", id=1), Row(name=None, id=2)],
+        ((n, name) for n, name in [(1, "a"), (2, None)]),
+        pa.table({"name": ["a", None], "id": pa.array([1, 2], pa.int32())}),
+        pa.record_batch({"id": [1, 2], "name": pa.array(["a", None]).dictionary_encode()}),
+        pa.table({"id": pa.array([1, 2], pa.uint8()), "name": pa.array(["a", None], pa.large_string())}),
+    ],
+)
+def test_rows_come_in_many_shapes_and_are_the_same(rows: Any):
+    fitting = Fitting(SCHEMA)
+    table = fitting.table(rows, 10)
+    assert table.schema.equals(fitting.arrow)
+    assert table.to_pylist() == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
+    assert checksum_of(table) == checksum_of(fitting.table([(1, "a"), (2, None)], 10))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "kept"),
+    [
+        (t.ByteType(), 127, 127),
+        (t.IntegerType(), numpy.int16(7), 7),
+        (t.DoubleType(), 3, 3.0),
+        (t.DoubleType(), float("inf"), float("inf")),
+        (t.DecimalType(5, 2), Decimal("1.5"), Decimal("1.50")),
+        (t.DecimalType(5, 2), 7, Decimal("7.00")),
+        (t.BinaryType(), bytearray(b"\x00"), b"\x00"),
+        (t.DateType(), date(1, 1, 1), date(1, 1, 1)),
+        (t.TimestampNTZType(), datetime(1969, 1, 1), datetime(1969, 1, 1)),
+        (t.ArrayType(t.LongType()), (1, None), [1, None]),
+        (t.MapType(t.StringType(), t.LongType()), {"a": 1}, [("a", 1)]),
+        (NESTED, ("Elm", None), {"street": "Elm", "at": None}),
+        (t.NullType(), None, None),
+    ],
+)
+def test_values_that_fit_are_kept(kind: t.DataType, value: object, kept: object):
+    assert one(kind).table([(value,)], 1).column("x").to_pylist() == [kept]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "why"),
+    [
+        (t.LongType(), "1", "no whole number"),
+        (t.LongType(), True, "no whole number"),
+        (t.LongType(), 1.0, "no whole number"),
+        (t.LongType(), 1 << 63, "no room in 64 bits"),
+        (t.ByteType(), 128, "no room in 8 bits"),
+        (t.DoubleType(), (1 << 53) + 1, "exactly"),
+        (t.DoubleType(), "1.5", "no number"),
+        (t.StringType(), 1, "no str"),
+        (t.StringType(), b"a", "no str"),
+        (t.StringType(), "\ud800", "does not fit"),
+        (t.BooleanType(), 1, "no bool"),
+        (t.DecimalType(5, 2), Decimal("1.234"), "does not fit"),
+        (t.DecimalType(5, 2), Decimal(1000), "does not fit"),
+        (t.DecimalType(5, 2), Decimal("nan"), "cannot hold"),
+        (t.DecimalType(5, 2), 1.5, "no Decimal"),
+        (t.DateType(), datetime(2026, 1, 1, 5), "no date"),
+        (t.TimestampType(), datetime(2026, 1, 1), "without a time zone"),
+        (t.TimestampNTZType(), datetime(2026, 1, 1, tzinfo=UTC), "with a time zone"),
+        (t.ArrayType(t.LongType(), False), [1, None], r"column x\[1\] .*is null"),
+        (t.ArrayType(t.LongType()), "12", "no list"),
+        (t.MapType(t.StringType(), t.LongType()), {1: 1}, "no str"),
+        (t.MapType(t.StringType(), t.LongType(), False), {"a": None}, "is null"),
+        (NESTED, {"street": "Elm"}, "lacks at"),
+        (NESTED, {"street": "Elm", "at": None, "city": "Ulm"}, "has city"),
+        (NESTED, {"street": None, "at": None}, r"column x\.street"),
+        (NESTED, ("Elm",), "1 values for 2"),
+        (t.NullType(), 0, "VOID"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused_by_name(kind: t.DataType, value: object, why: str):
+    with pytest.raises(RowUnfit, match=why) as refused:
+        one(kind).table([(None,), (value,)], 2)
+    assert "row 1 of what read() returned" in str(refused.value)
+    assert refused.value.details["row"] == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([{"id": 1}], "lacks name"),
+        ([{"id": 1, "name": "a", "more": 1}], "has more"),
+        ([(1,)], "1 values for 2 columns"),
+        ([(1, "a", 2)], "3 values for 2 columns"),
+        ([(None, "a")], "column id in row 0.*NOT NULL"),
+        (["ab"], "neither a dict nor a tuple"),
+        ([7], "neither a dict nor a tuple"),
+        (pa.table({"id": [1]}), "the columns id, and the schema has id, name"),
+        (pa.table({"id": [1], "name": [1]}), "column name is int64"),
+        (pa.table({"id": ["1"], "name": ["a"]}), "column id is string"),
+        (pa.table({"id": [1.0], "name": ["a"]}), "column id is double"),
+        (pa.table({"id": [1, None], "name": ["a", "b"]}), "column id in row 1.*NOT NULL"),
+        (pa.table({"id": pa.array([1 << 63], pa.uint64()), "name": ["a"]}), "column id does not fit"),
+        (pa.table({"id": [1], "name": pa.array([b"\xff"], pa.binary()).view(pa.string())}), "column name does not fit"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_by_name(rows: Any, why: str):
+    with pytest.raises(RowUnfit, match=why):
+        Fitting(SCHEMA).table(rows, 10)
+
+
+def test_arrow_columns_lose_nothing():
+    times = pa.array([datetime(2026, 1, 1, tzinfo=UTC)], pa.timestamp("ms", "Europe/Berlin"))
+    assert one(t.TimestampType()).table(pa.table({"x": times}), 1).column("x").to_pylist() == times.to_pylist()
+    with pytest.raises(RowUnfit, match="does not fit"):
+        one(t.TimestampType()).table(pa.table({"x": pa.array([1], pa.timestamp("ns", "UTC"))}), 1)
+    with pytest.raises(RowUnfit, match="the schema wants"):
+        one(t.FloatType()).table(pa.table({"x": pa.array([0.1], pa.float64())}), 1)
+    with pytest.raises(RowUnfit, match=r"column x\.at"):
+        one(NESTED).table(pa.table({"x": pa.array([{"street": "a", "at": "noon"}])}), 1)
+
+
+@pytest.mark.parametrize("rows", ["ab", b"ab", {"id": 1}, None, 7])
+def test_what_is_no_rows_at_all_breaks_the_contract(rows: Any):
+    with pytest.raises(SourceBroken, match=f"returned {type(rows).__name__} for rows"):
+        Fitting(SCHEMA).table(rows, 10)
+
+
+def test_a_source_without_an_end_is_not_read_to_its_end():
+    def rows() -> Any:
+        number = 0
+        while True:
+            number += 1
+            yield number, "again"
+
+    assert Fitting(SCHEMA).table(rows(), 10).num_rows == 11  # one too many, which the caller refuses
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        t.StructType(),
+        t.StructType().add("a", t.CalendarIntervalType()),
+        SCHEMA.__class__([*SCHEMA.fields, SCHEMA.fields[0]]),
+    ],
+)
+def test_schemas_that_a_source_cannot_have(schema: t.StructType):
+    with pytest.raises(BadColumn):
+        Fitting(schema)
+
+
+@pytest.mark.parametrize("kind", [t.TimestampType(), NESTED, t.DayTimeIntervalType(), t.ArrayType(t.DateType())])
+def test_a_checksum_tells_values_and_not_how_they_are_kept(kind: t.DataType):
+    day, moment = date(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)
+    values: dict[type, list[Any]] = {
+        t.TimestampType: [moment, moment + timedelta(microseconds=1)],
+        t.StructType: [("a", moment), ("a", moment + timedelta(microseconds=1))],
+        t.DayTimeIntervalType: [timedelta(1), timedelta(1, microseconds=1)],
+        t.ArrayType: [[day], [day + timedelta(1)]],
+    }
+    first, second = values[type(kind)]
+    fitting = one(kind)
+    whole = fitting.table([(first,), (second,)], 2)
+    pieces = pa.concat_tables([fitting.table([(first,)], 1), fitting.table([(second,)], 1)])
+    assert checksum_of(whole) == checksum_of(pieces)
+    assert checksum_of(fitting.table([(first,)], 1)) != checksum_of(fitting.table([(second,)], 1))
+    assert checksum_of(whole) != checksum_of(fitting.table([(second,), (first,)], 2))
+
+
+def test_a_checksum_stays_what_it_was():
+    """It stands in checkpoints of earlier versions."""
+    table = Fitting(SCHEMA).table([(1, "a"), (2, None)], 2)
+    assert checksum_of(table) == "a51876f012b5675b83ab8fc8c651a3a7"
