@@ -113,8 +113,14 @@ def _planned(session: Any, frame: DataFrame, folder: str, how: FileFormat) -> An
         nothing,
         jvm.PythonUtils.toScalaMap(options),
         nothing,
+        *([nothing] if _has_names_of_sources(session) else []),
     )
     return source.planForWriting(jvm.org.apache.spark.sql.SaveMode.Append, plan)
+
+
+def _has_names_of_sources(session: Any) -> bool:
+    """Spark 4.2 and later: one parameter more, for sources of streams."""
+    return tuple(int(part) for part in str(session.version).split(".")[:2]) >= (4, 2)
 
 
 def _all(session: Any) -> Any:
