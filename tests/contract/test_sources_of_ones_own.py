@@ -30,7 +30,7 @@ class TestAGrowingFile(SourceContract):
             yield kit
 
 
-@pytest.mark.once_more
+@pytest.mark.slow
 class TestAPagedApi(SourceContract):
     @pytest.fixture
     def kit(self, spark: Any, tmp_path: Path) -> Iterator[SourceKit]:
@@ -46,7 +46,7 @@ class TestAnOutbox(SourceContract):
             yield kit
 
 
-@pytest.mark.once_more
+@pytest.mark.slow
 class TestAnOutboxReadByTasks(SourceContract):
     @pytest.fixture
     def kit(self, spark: Any, tmp_path: Path, postgres: LocalPostgres) -> Iterator[SourceKit]:

@@ -183,7 +183,7 @@ def test_a_row_that_does_not_fit_stops_the_query(request: pytest.FixtureRequest,
     assert "7 (int)" in error.message
 
 
-@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("parts", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_another_source_stops_the_query(request: pytest.FixtureRequest, parts: bool):
     place = request.getfixturevalue("in_parts" if parts else "place")
     place.put("a")
@@ -196,7 +196,7 @@ def test_another_source_stops_the_query(request: pytest.FixtureRequest, parts: b
     assert place.visible() == Counter("ab")
 
 
-@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("parts", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_lost_checkpoint_goes_on_where_the_ledger_ends(request: pytest.FixtureRequest, parts: bool):
     place = request.getfixturevalue("in_parts" if parts else "place")
     place.put("a", "b", "c", "d")
