@@ -14,7 +14,7 @@ import pytest
 
 OWNER = """
 import sys, time
-from onceward.testing import LocalMySQL, LocalOpenSearch, LocalPostgres, LocalRedis, LocalS3
+from onceward.testing import LocalMySQL, LocalOpenSearch, LocalPostgres, LocalRedis, LocalRegistry, LocalS3
 with eval(sys.argv[1]) as server:
     print(server.pid, server.folder, flush=True)
     time.sleep(600)
@@ -30,6 +30,7 @@ with eval(sys.argv[1]) as server:
         "LocalRedis()",
         "LocalS3()",
         pytest.param("LocalOpenSearch()", marks=pytest.mark.slow),
+        pytest.param("LocalRegistry()", marks=pytest.mark.slow),
     ],
 )
 def test_it_does_not_outlive_an_owner_that_is_killed(server: str):

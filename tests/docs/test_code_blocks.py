@@ -36,6 +36,7 @@ from onceward.testing import (
     LocalOpenSearch,
     LocalPostgres,
     LocalRedis,
+    LocalRegistry,
     exactly_once,
     read_topic,
 )
@@ -189,6 +190,7 @@ def python_to_run(page: Path) -> list[Block]:
         "write-ahead.md",
         "upsert.md",
         "delta-and-iceberg.md",
+        "avro.md",
     ):
         return []
     return [
@@ -271,6 +273,15 @@ def test_the_upsert_page_runs(reader: Reader, local_redis: LocalRedis, opensearc
     assert current == {name for name in reader.fed if len(name) <= 8}
     by_hand = reader.names["database"].execute("SELECT name FROM customers").fetchall()
     assert {name for (name,) in by_hand} == set(reader.fed)
+
+
+def test_the_avro_page_runs(reader: Reader, registry: LocalRegistry):
+    """With a registry that has neither login nor TLS."""
+    for block in markdown.blocks(ROOT / "docs" / "avro.md"):
+        if block.language == "python":
+            text = block.text.replace("https://registry:8081", registry.url)
+            reader.run(block, text.replace('        "ssl.ca.location": "/etc/kafka/ca.crt",\n', ""))
+    assert reader.names["known"].keys() == {reader.names["person_id"]}
 
 
 def test_the_lake_page_runs(reader: Reader, lake: Any):

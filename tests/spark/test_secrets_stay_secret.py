@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from secured_cluster import KEY_PASSWORD, PASSWORD, SecuredKafka
+from secured_cluster import PASSWORD, SecuredKafka
 from test_logins import encoded
 
 import fault_table
+from certificates import KEY_PASSWORD
 from job_news import spark_home
 from onceward.wire.acls import minimal_acls
 

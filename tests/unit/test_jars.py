@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from onceward.errors import ConfigurationError
-from onceward.spark import jars
+from onceward.spark import archives, jars
 
 
 class Resolver:
@@ -94,3 +94,18 @@ def test_a_malformed_coordinate_is_refused_before_anything_starts(resolver: Reso
 
 def test_no_coordinates_no_jars(resolver: Resolver):
     assert jars.resolve() == []
+
+
+@pytest.mark.parametrize("coordinate", ["g:a:1", "g:a:1:zip", "g:a:1:zip:", "g:a:1:zip:all:more", ""])
+def test_an_archive_has_a_coordinate_of_five_parts(coordinate: str) -> None:
+    with pytest.raises(ConfigurationError, match="group:artifact:version:type:classifier"):
+        archives.archive(coordinate)
+
+
+def test_an_archive_is_remembered_as_jars_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(jars.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.delenv(jars.IVY_SETTINGS_VARIABLE, raising=False)
+    packed = tmp_path / "packed.tar.gz"
+    packed.touch()
+    jars.remember(jars.kept_as("archive", "g:a:1:tar.gz:all", None), [packed])
+    assert archives.archive("g:a:1:tar.gz:all") == packed  # no JVM is started for it

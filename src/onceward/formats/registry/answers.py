@@ -74,7 +74,7 @@ def schema_in(answer: Any, schema_id: int, most_bytes: int) -> RegisteredSchema:
     """Of ``GET /schemas/ids/{id}``. :raises NotFit: that is not one, or one with another id."""
     said = _object(answer)
     if said.get("id", schema_id) != schema_id:  # Confluent's newer lines repeat it
-        raise NotFit(f"the schema of another id, {said['id']!r:.40}")
+        raise NotFit(f"the schema of another id, {said['id']!r}")
     return _schema(said, schema_id, most_bytes)
 
 
@@ -86,7 +86,7 @@ def version_in(answer: Any, subject: str, version: int | None, most_bytes: int) 
     """
     said = _object(answer)
     if said.get("subject") != subject:
-        raise NotFit(f"a schema of another subject, {said.get('subject')!r:.100}")
+        raise NotFit(f"a schema of another subject, {said.get('subject')!r}")
     number = _whole(said, "version")
     if version not in (None, number):
         raise NotFit(f"version {number} where {version} was asked for")
@@ -123,7 +123,7 @@ def _schema(said: dict[str, Any], schema_id: int, most_bytes: int) -> Registered
     named = said.get("schemaType") or "AVRO"  # left out for Avro
     kind = _TYPES.get(named) if isinstance(named, str) else None
     if kind is None:
-        raise NotFit(f"a schema of type {named!r:.40}")
+        raise NotFit(f"a schema of type {named!r}")
     if kind != "PROTOBUF":
         try:
             parsed(text)
@@ -146,14 +146,14 @@ def _references(said: Any) -> tuple[Reference, ...]:
 
 def _object(answer: Any) -> dict[str, Any]:
     if not isinstance(answer, dict):
-        raise NotFit(f"no JSON object but {answer!r:.60}")
+        raise NotFit(f"no JSON object but {answer!r}")
     return answer
 
 
 def _whole(said: dict[str, Any], name: str) -> int:
     number = said.get(name)
     if type(number) is not int or not 0 < number <= LARGEST_ID:
-        raise NotFit(f"no {name} from 1 to {LARGEST_ID:,} but {number!r:.40}")
+        raise NotFit(f"no {name} from 1 to {LARGEST_ID:,} but {number!r}")
     return number
 
 

@@ -48,9 +48,10 @@ class _Later(Exception):
     :param after_s: how long the server wants to be left alone.
     """
 
-    def __init__(self, reason: str, *, nonsense: bool = False, after_s: float = 0.0) -> None:
+    def __init__(self, reason: str, *, answered: bool = True, nonsense: bool = False, after_s: float = 0.0) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.answered = answered
         self.nonsense = nonsense
         self.after_s = after_s
 
@@ -87,18 +88,24 @@ class Conversation:
         :raises SchemaUnfit: it does not take the schema.
         :raises RegistryUnreachable: no answer in time. :raises RegistryAnswerUnfit: none that makes sense.
         """
-        ends = time.monotonic() + self._patience.timeout_s
+        left = self._patience.timeout_s
+        ends = time.monotonic() + left
         pause = _FIRST_PAUSE_S
+        failed: _Later | None = None
         while True:
-            left = ends - time.monotonic()
+            seconds = min(self._patience.request_timeout_s, left)
             try:
-                return self._once(method, path, read, most_bytes, body, min(self._patience.request_timeout_s, left))
+                return self._once(method, path, read, most_bytes, body, seconds)
             except _Later as later:
-                wait = max(pause * random.uniform(0.5, 1), later.after_s)  # noqa: S311 — so that many do not come at once
-                if time.monotonic() + wait >= ends:
-                    raise self._given_up(method, path, later) from None
-                log.info("%s %s is asked again in %.1f s: %s", method, path, wait, later.reason)
+                # A try for which there was little time left tells less than the one before it.
+                if failed is None or later.answered or seconds >= self._patience.request_timeout_s:
+                    failed = later
+            wait = max(pause * random.uniform(0.5, 1), failed.after_s)  # noqa: S311 — so that many do not come at once
+            if time.monotonic() + wait >= ends:
+                raise self._given_up(method, path, failed)
+            log.info("%s %s is asked again in %.1f s: %s", method, path, wait, failed.reason)
             time.sleep(wait)
+            left = max(ends - time.monotonic(), _FIRST_PAUSE_S)  # a pause may take longer than it should
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
     def _once(
@@ -123,7 +130,7 @@ class Conversation:
             if answer.status == 200:
                 return read(parsed(answer.body))
         except NoAnswer as none:
-            raise _Later(self._shown(str(none))) from None
+            raise _Later(self._shown(str(none)), answered=False) from None
         except NotFit as wrong:
             raise _Later(self._shown(str(wrong)), nonsense=True) from None
         except NotTrusted as error:

@@ -69,15 +69,22 @@ def asked(
                 method, address.path + path, body=body, headers={**headers, "Accept-Encoding": "identity"},
                 retries=False, redirect=False, preload_content=False, decode_content=False,
             )  # fmt: skip
-            return _whole(answer, most_bytes)
+            whole = _whole(answer, most_bytes)
+            if cut.happened:  # an answer without a length ends where its connection does, and that we have just ended
+                raise NoAnswer(_late(seconds))
+            return whole
         except (library.exceptions.HTTPError, http.client.HTTPException, OSError) as error:
             if cut.happened:
-                raise NoAnswer(f"no whole answer in {seconds:.3g} s") from None
+                raise NoAnswer(_late(seconds)) from None
             if isinstance(error, library.exceptions.SSLError) and _is_distrust(error):
                 raise NotTrusted(str(error)) from None
             raise NoAnswer(f"{type(error).__name__}: {error}") from None
         finally:
             pool.close()
+
+
+def _late(seconds: float) -> str:
+    return f"no whole answer in {seconds:.3g} s"
 
 
 def _whole(answer: urllib3.BaseHTTPResponse, most_bytes: int) -> Answer:
@@ -119,7 +126,11 @@ def _pool(address: Address, tls: ssl.SSLContext | None, seconds: float, cut: _Cu
     if tls is None:
         pool = library.HTTPConnectionPool(address.host, address.port, **settings)
     else:
-        pool = library.HTTPSConnectionPool(address.host, address.port, ssl_context=tls, **settings)
+        # None: urllib3 compares the name; it would do so even where the context has been told not to.
+        name = None if tls.check_hostname else False
+        pool = library.HTTPSConnectionPool(
+            address.host, address.port, ssl_context=tls, assert_hostname=name, **settings
+        )
     pool.ConnectionCls = functools.partial(_connection_classes()[tls is not None], cut=cut)  # type: ignore[assignment] # it is only called
     return pool
 

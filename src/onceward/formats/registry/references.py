@@ -22,7 +22,6 @@ MOST_BYTES = 8_388_608
 
 _NAMED = ("record", "error", "enum", "fixed")
 _PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
-_COMPLEX = frozenset({"array", "map", "record", "error", "enum", "fixed"})
 
 
 def self_contained(schema: RegisteredSchema, version_of: Callable[[str, int], Version]) -> str:
@@ -114,8 +113,13 @@ class _Inlining:
         if kind in _NAMED and isinstance(kind, str):
             return self._definition(schema, space, depth)
         written = dict(schema)
-        for name in ("items", "values", "type"):
-            if name in written and not (name == "type" and kind in _COMPLEX):
+        if isinstance(kind, str) and kind not in ("array", "map"):
+            # {"type": "x.A"} is x.A to Avro's parser, and nothing else of the object counts. Behind "type" it takes no
+            # definition.
+            meant = self._meant(kind, space, depth)
+            return meant if isinstance(meant, dict) else {**schema, "type": meant}
+        for name in ("items", "values"):
+            if name in written:
                 written[name] = self._written(written[name], space, depth + 1)
         return written
 
@@ -151,14 +155,22 @@ class _Inlining:
         return self._definition({**self._types[full], "name": short, "namespace": namespace}, "", depth)
 
     def _known(self, name: str, space: str) -> str | None:
-        """As Avro's parser looks for it: in the namespace around, and else without one."""
+        """As Avro's parser looks for it: in the namespace around, and else without one. Which of two it finds depends
+        on which is defined by then, and that is what changes here: so there may be one only."""
         full = name if "." in name or not space else f"{space}.{name}"
-        return next((known for known in (full, name) if known in self._types or known in self._own), None)
+        found = [known for known in dict.fromkeys((full, name)) if known in self._types or known in self._own]
+        if len(found) > 1:
+            raise self._ambiguous(*found)
+        return found[0] if found else None
 
     def _spelled(self, full: str, space: str) -> str:
-        if "." not in full and space and (f"{space}.{full}" in self._types or f"{space}.{full}" in self._own):
-            raise _unfit(self._id, f"means both {full} and {space}.{full} by the name {full}")
+        around = f"{space}.{full}"
+        if "." not in full and space and (around in self._types or around in self._own):
+            raise self._ambiguous(around, full)
         return full
+
+    def _ambiguous(self, one: str, other: str) -> SchemaUnfit:
+        return _unfit(self._id, f"may mean {one} or {other} by the name {other}")
 
 
 def _definitions(schema: Any, space: str) -> Iterator[tuple[str, dict[str, Any]]]:

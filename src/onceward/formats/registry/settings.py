@@ -7,11 +7,12 @@ from __future__ import annotations
 import base64
 import difflib
 import hashlib
+import json
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOption
 from onceward.wire.options.security import SECURITY_OPTIONS, Security, tls_parts
@@ -48,7 +49,7 @@ class Login:
     """Which option it comes from, for messages."""
     header: str = field(repr=False)
     secrets: tuple[str, ...] = field(repr=False)
-    """What no message may show."""
+    """What no message may show, the longest first."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,17 @@ def _known(options: Mapping[str, Any]) -> _Parts:
     return parts
 
 
+def _spellings(*secrets: str) -> tuple[str, ...]:
+    """Each as it is, and as it is written where a server or we quote it."""
+    spelled = {
+        spelling
+        for secret in secrets
+        for spelling in (secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], quote(secret), quote(secret, safe=""))
+        if spelling
+    }
+    return tuple(sorted(spelled, key=lambda text: (-len(text), text)))
+
+
 def _login(given: Mapping[str, str]) -> Login | None:
     for name, source in _SOURCES.items():
         if given.get(name, source).upper() != source:
@@ -145,13 +157,13 @@ def _login(given: Mapping[str, str]) -> Login | None:
         if not user or not colon:
             raise ConfigurationError(f"{_USER_INFO} is not user:password", next_step="write it so, with the colon")
         packed = base64.b64encode(info.encode()).decode()
-        return Login(_USER_INFO, f"Basic {packed}", tuple(filter(None, (info, packed, password))))
+        return Login(_USER_INFO, f"Basic {packed}", _spellings(info, packed, password))
     if token is not None:
         if not token or not token.isascii() or not token.isprintable() or " " in token:
             raise ConfigurationError(
                 f"{_TOKEN} is no token", next_step="pass the token alone, without spaces or the word Bearer"
             )
-        return Login(_TOKEN, f"Bearer {token}", (token,))
+        return Login(_TOKEN, f"Bearer {token}", _spellings(token))
     if missing := next((name for name in _SOURCES if name in given), None):
         raise ConfigurationError(
             f"{missing} is set, and there is no login",

@@ -1,0 +1,116 @@
+"""Whatever bytes a registry sends, they become a value that is fit, or are refused: bytes in, values out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from onceward.formats.registry import answers
+from onceward.formats.registry.answers import RegisteredSchema, Version
+from onceward.formats.registry.json_limits import DEEPEST, NotFit, parsed
+
+MOST_BYTES = 10_000
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+field_values = values | st.sampled_from(["AVRO", "JSON", "PROTOBUF", '"int"', '{"type": "string"}', "s", 1, 7, [], ""])
+envelopes = st.dictionaries(
+    st.sampled_from(["schema", "schemaType", "id", "subject", "version", "references", "name"]), field_values
+)
+references = st.lists(st.dictionaries(st.sampled_from(["name", "subject", "version"]), field_values), max_size=3)
+envelopes |= st.builds(lambda one, more: {**one, "references": more}, envelopes, references)
+anything = envelopes.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=200)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A good answer in which a few bytes are others, gone, or twice."""
+    good = bytearray(
+        b'{"subject":"s","version":7,"id":7,"schema":"{\\"type\\":\\"string\\"}","schemaType":"AVRO",'
+        b'"references":[{"name":"x.A","subject":"a","version":1}]}'
+    )
+    for _ in range(draw(st.integers(0, 4))):
+        at = draw(st.integers(0, len(good) - 1))
+        good[at : at + draw(st.integers(0, 3))] = draw(st.binary(max_size=3))
+    return bytes(good)
+
+
+READERS: dict[str, Callable[[Any], Any]] = {
+    "schema": lambda said: answers.schema_in(said, 7, MOST_BYTES),
+    "version": lambda said: answers.version_in(said, "s", 7, MOST_BYTES),
+    "latest": lambda said: answers.version_in(said, "s", None, MOST_BYTES),
+    "id": answers.id_in,
+    "numbers": answers.numbers_in,
+    "names": answers.names_in,
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+@settings(max_examples=150, deadline=None)
+@given(anything | damaged())
+@example(b"[" * 100_000)
+@example(b'{"schema":"' + b'\\"' * 5_000)
+@example(b'{"id": ' + b"9" * 10_000 + b"}")
+def test_any_answer_is_fit_or_refused(read: Callable[[Any], Any], body: bytes):
+    with contextlib.suppress(NotFit):
+        must_be_fit(read(parsed(body)))
+
+
+def must_be_fit(value: Any) -> None:
+    if isinstance(value, Version):
+        assert value.subject == "s"
+        assert 0 < value.version < 2**31
+        value = value.schema
+    if isinstance(value, RegisteredSchema):
+        assert 0 < value.id < 2**31
+        assert value.schema_type in ("AVRO", "JSON", "PROTOBUF")
+        assert 0 < len(value.text.encode()) <= MOST_BYTES
+        assert len(value.fingerprint) == 16
+        assert all(type(r.version) is int and r.version > 0 and r.subject for r in value.references)
+        assert hash(value) == hash(value)
+        return
+    numbers = value if isinstance(value, list) else [value]
+    assert numbers == sorted(set(numbers))
+    assert all(isinstance(one, str) or (type(one) is int and 0 < one < 2**31) for one in numbers)
+
+
+@settings(max_examples=200, deadline=None)
+@given(values)
+def test_json_within_the_limits_is_read_as_it_is(value: Any):
+    assert parsed(json.dumps(value)) == value
+
+
+@pytest.mark.parametrize("brackets", ["[]", "{}"])
+def test_levels_are_counted_outside_of_texts(brackets: str):
+    opening = '{"a":' if brackets == "{}" else "["
+    fit = opening * DEEPEST + "1" + brackets[1] * DEEPEST
+    assert parsed(fit)
+    with pytest.raises(NotFit, match="deeper"):
+        parsed(opening + fit + brackets[1])
+    assert parsed(json.dumps("[" * 1_000 + '"{' * 1_000 + "\\")) is not None
+
+
+def schema(text: str = '"int"', **more: Any) -> RegisteredSchema:
+    return answers.schema_in({"schema": text, **more}, 7, MOST_BYTES)
+
+
+def test_a_fingerprint_is_of_type_text_and_references():
+    plain = schema('{"type": "fixed", "name": "a", "size": 1}')
+    assert plain.fingerprint == schema('{"size":1,"name":"a","type":"fixed"}', schemaType="AVRO").fingerprint
+    reference = {"name": "x", "subject": "x", "version": 1}
+    others = [
+        schema('{"type": "fixed", "name": "a", "size": 2}'),
+        schema('{"type": "fixed", "name": "a", "size": 1}', schemaType="JSON"),
+        schema('{"type": "fixed", "name": "a", "size": 1}', references=[reference]),
+        schema('{"type": "fixed", "name": "a", "size": 1}', references=[reference | {"version": 2}]),
+    ]
+    assert len({one.fingerprint for one in [plain, *others]}) == 5
