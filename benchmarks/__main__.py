@@ -22,6 +22,8 @@ _THROUGHPUT_ROUNDS = 3
 _LATENCY_ROUNDS = 2
 _RECORDS = 3_000_000
 _ROWS = 1_000_000
+_DECODED = 2_000_000
+_DECODING_ROUNDS = 5
 
 
 class Part(str, Enum):
@@ -33,6 +35,7 @@ class Part(str, Enum):
     DATABASE = "database"
     MYSQL = "mysql"
     FILES = "files"
+    AVRO = "avro"
 
 
 def bench(
@@ -72,7 +75,7 @@ def bench(
     ] = 20,
 ) -> None:
     """Measure the encoder beside its peers, and KafkaSink beside Spark's own Kafka sink; if they are asked for,
-    DatabaseSink beside Spark's JDBC writer, and FileSink beside Spark's own file sink.
+    DatabaseSink beside Spark's JDBC writer, FileSink beside Spark's own file sink, and avro.decode beside from_avro.
 
     Nothing else should run meanwhile. CPU time per record is the figure to trust on a machine that is not quiet. With
     the defaults each contender's JVM may grow to 2 GB; they work in turn.
@@ -83,6 +86,9 @@ def bench(
         return
     if part is Part.FILES:
         _files(records=records if records != _RECORDS else _ROWS, rounds=rounds or _THROUGHPUT_ROUNDS)
+        return
+    if part is Part.AVRO:
+        _avro(records=records if records != _RECORDS else _DECODED, rounds=rounds or _DECODING_ROUNDS)
         return
     partitions = _numbers(output_partitions)
     if latency:
@@ -135,6 +141,15 @@ def _files(records: int, rounds: int) -> None:
     figures = run_files(records, rounds, display.say)
     display.files_table(figures, records, rounds)
     display.json_line(rows=records, rounds=rounds, files=figures)
+
+
+def _avro(records: int, rounds: int) -> None:
+    from benchmarks import display
+    from benchmarks.avro import run_avro
+
+    figures = run_avro(records, rounds, display.say)
+    display.avro_table(figures, records, rounds)
+    display.json_line(records=records, rounds=rounds, avro=figures)
 
 
 def _latency(plan: LatencyPlan, contenders: Sequence[Contender]) -> None:

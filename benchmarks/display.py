@@ -25,6 +25,7 @@ from benchmarks.plan import ONCEWARD, SOURCE_PARTITIONS, LatencyPlan, SinkPlan
 from onceward import events
 
 if TYPE_CHECKING:
+    from benchmarks.avro import AvroFigures
     from benchmarks.database import DatabaseFigures
     from benchmarks.files import FileFigures
 
@@ -96,6 +97,16 @@ def files_table(figures: Sequence[FileFigures], rows: int, rounds: int) -> None:
             f"{cpu:.2f} times its CPU"
         )
     console.print("Every output was counted and summed: nothing is missing, nothing there twice.\n")
+
+
+def avro_table(figures: Sequence[AvroFigures], records: int, rounds: int) -> None:
+    """What decoding costs, beside Spark's own function."""
+    table = Table(title=f"{records:,} records from Parquet to nowhere, local[2]; medians of {rounds} round(s)")
+    for column in ("records", "contender", "CPU, µs a record", "times from_avro", "source left out"):
+        table.add_column(column, justify="left" if column in ("records", "contender") else "right")
+    for row in figures:
+        table.add_row(row.shape, row.contender, f"{row.cpu_us:.2f}", f"{row.times:.2f}", f"{row.times_alone:.2f}")
+    _console().print(table)
 
 
 def sink_table(plan: SinkPlan, figures: ShapeFigures) -> None:

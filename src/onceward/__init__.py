@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from onceward.engine.two_phase import CommitResult as CommitResult
     from onceward.engine.two_phase import Task as Task
     from onceward.errors import OncewardError as OncewardError
+    from onceward.formats import avro as avro
     from onceward.formats.registry.client import SchemaRegistry as SchemaRegistry
     from onceward.ledger.folder import FolderLedger as FolderLedger
     from onceward.ledger.kafka_chain import KafkaLedger as KafkaLedger
@@ -80,6 +81,8 @@ _HOME = {
     "supervise": "onceward.operate.supervise",
 }
 
+_MODULES = {"avro": "onceward.formats.avro", "errors": "onceward.errors"}
+
 __all__ = [
     "Chunk",
     "CommitResult",
@@ -106,6 +109,7 @@ __all__ = [
     "Upsert",
     "UpsertSink",
     "WriteAheadSink",
+    "avro",
     "error_of",
     "errors",
     "kafka_source",
@@ -117,8 +121,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module("onceward.errors")
+    if name in _MODULES:
+        return import_module(_MODULES[name])
     if name not in _HOME:
         raise AttributeError(f"module 'onceward' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -15,8 +15,10 @@
     ├── InputError                    the data cannot be written as they are; nothing of the batch is visible
     │   ├── BadColumn                 missing, or of the wrong type
     │   ├── InvalidTopicName
+    │   ├── PoisonRecord              a record of the source is not what its schema says
     │   ├── RecordTooLarge
     │   ├── RowRefused                the target refuses rows: a constraint, a value too long
+    │   ├── ValueUnfit                a value cannot be written by its schema
     │   ├── SchemaUnfit               a schema that cannot be used as it is, or that the registry refuses
     │   ├── SourceNotNamed            a dead letter has no source to be fed back to
     │   └── RowUnfit                  a source of one's own gave rows that its schema has no place for
@@ -37,6 +39,7 @@
     │   ├── RegistryRefused           the schema registry does not let us in
     │   ├── RegistryReplaced          the schema registry has another schema now under an id that was known
     │   ├── SchemaUnknown             the schema registry knows no such id, subject or version
+    │   ├── SchemaIdUnseen            a record names a schema that was not known when the query was defined
     │   ├── SourceDataLost            records are gone from the source before they were read
     │   └── SourceFailed              the code of a source of one's own raised
     ├── AdmissionRefused              checkpoint and ledger tell different stories
@@ -92,6 +95,7 @@ class Recovery(Enum):
     RUN_AGAIN = "the engine aborts the attempt and runs the same batch again"
     REOPEN = "the engine begins anew with the batch, as a start of the query would: take over, read the ledger, admit"
     RESTART = "the query fails, and may be started again on the same checkpoint"
+    RESTART_AT_ONCE = "the query has to be defined anew, with what it has just learnt; that is no failure"
     STOP = "the query fails, and would only fail again, or do harm: a person decides"
 
 
@@ -171,6 +175,10 @@ class InvalidTopicName(InputError):
     """A topic name that Kafka refuses."""
 
 
+class PoisonRecord(InputError):
+    """A record of the source cannot be read: it is not framed, its schema is unknown, or it is not what that says."""
+
+
 class RecordTooLarge(InputError):
     """A record, or a batch of records, is larger than the topic takes."""
 
@@ -190,6 +198,10 @@ class SourceNotNamed(InputError):
 
 class RowUnfit(InputError):
     """A source of one's own gave rows that its schema has no place for; nothing of them becomes null or is cut."""
+
+
+class ValueUnfit(InputError):
+    """A value cannot be written by its schema: a null where that has none, no symbol of an enum, a text not UTF-8."""
 
 
 class ResourceError(OncewardError):
@@ -273,6 +285,13 @@ class RegistryReplaced(ResourceError):
 
 class SchemaUnknown(ResourceError):
     """The schema registry knows no such id, subject, version or schema."""
+
+
+class SchemaIdUnseen(ResourceError):
+    """Records name schemas that were not known when the query was defined, and a plan is fixed once it is. The next
+    start knows them. ``details["news"]`` names what was learnt."""
+
+    recovery = Recovery.RESTART_AT_ONCE
 
 
 class SourceDataLost(ResourceError):

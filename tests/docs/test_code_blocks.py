@@ -8,6 +8,7 @@ addresses, topics of the test's own, folders. What is not run stands in :data:`O
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -27,6 +28,7 @@ from redis import Redis
 
 import markdown_pages as markdown
 import onceward
+from avro_codec import write
 from http_target import HttpTarget
 from markdown_pages import ROOT, Block
 from mysql_client import sql_at
@@ -279,12 +281,26 @@ def test_the_upsert_page_runs(reader: Reader, local_redis: LocalRedis, opensearc
 
 
 def test_the_avro_page_runs(reader: Reader, registry: LocalRegistry):
-    """With a registry that has neither login nor TLS."""
+    """With a registry that has neither login nor TLS; what the topic has besides Avro is put aside."""
+    topic = reader.topics["people"]
+    fields = [{"name": "name", "type": "string"}, {"name": "age", "type": "int"}]
+    schema = {"type": "record", "name": f"P{reader.ids}", "fields": fields}
+    number = onceward.SchemaRegistry(registry.url).register(f"{topic}-value", json.dumps(schema))
+    producer = Producer({"bootstrap.servers": reader.servers})
+    producer.produce(
+        topic, key="ada", value=b"\x00" + number.to_bytes(4, "big") + write(schema, {"name": "Ada", "age": 36})
+    )
+    assert producer.flush(60) == 0
     for block in markdown.blocks(ROOT / "docs" / "avro.md"):
         if block.language == "python":
             text = block.text.replace("https://registry:8081", registry.url)
             reader.run(block, text.replace('        "ssl.ca.location": "/etc/kafka/ca.crt",\n', ""))
     assert reader.names["known"].keys() == {reader.names["person_id"]}
+    assert [m.value for m in read_topic(reader.servers, reader.topics["people-clean"])] == [b"ADA"]
+    assert sorted(
+        str(m.value, "utf-8") for m in read_topic(reader.servers, reader.topics["people-rejected"])
+    ) == sorted(reader.fed)
+    assert reader.names["records"].schema["value"].dataType.simpleString() == "binary"
 
 
 def test_the_lake_page_runs(reader: Reader, lake: Any):

@@ -1,4 +1,4 @@
-"""A collector is added to the Java options that there are, and never a second one."""
+"""A collector and Avro's limits are added to the Java options that there are, and none of them a second time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from onceward.spark.java_options import java_options, spark_defaults
+from onceward.spark.java_options import AVRO_LIMITS, java_options, spark_defaults
 
 DRIVER, EXECUTOR = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
-OURS = "-XX:+UseParallelGC"
+LIMITS = " ".join(f"-D{name}={value}" for name, value in AVRO_LIMITS.items())
+OURS = f"-XX:+UseParallelGC {LIMITS}"
 
 
 def test_without_other_options():
@@ -22,11 +23,21 @@ def test_what_the_defaults_say_stays():
 
 @pytest.mark.parametrize("setting", [DRIVER, "spark.driver.defaultJavaOptions"])
 def test_a_chosen_collector_stays_alone(setting: str):
-    assert java_options({setting: "-Da=b -XX:+UseG1GC"}, {}) == {EXECUTOR: OURS}
+    given = "-Da=b -XX:+UseG1GC"
+    driver = f"{given} {LIMITS}" if setting == DRIVER else LIMITS
+    assert java_options({setting: given}, {}) == {DRIVER: driver, EXECUTOR: OURS}
 
 
 def test_a_collector_in_the_environment():
-    assert java_options({}, {"JDK_JAVA_OPTIONS": "-XX:+UseZGC"}) == {}
+    assert java_options({}, {"JDK_JAVA_OPTIONS": "-XX:+UseZGC"}) == {DRIVER: LIMITS, EXECUTOR: LIMITS}
+
+
+def test_a_limit_that_is_set_stays():
+    name, *others = AVRO_LIMITS
+    given = f"-D{name}=5 -XX:+UseZGC"
+    rest = " ".join(f"-D{other}={AVRO_LIMITS[other]}" for other in others)
+    assert java_options({EXECUTOR: given}, {})[EXECUTOR] == f"{given} {rest}"
+    assert java_options({}, {"JDK_JAVA_OPTIONS": f"{LIMITS} -XX:+UseZGC"}) == {}
 
 
 def test_spark_defaults_as_spark_reads_them(tmp_path: Path):

@@ -21,6 +21,7 @@ from onceward.errors import (
     Fenced,
     LedgerOutdated,
     OncewardError,
+    SchemaIdUnseen,
     SendFailed,
     TopicMissing,
     UnsupportedQuery,
@@ -175,6 +176,32 @@ def test_the_strategys_word_is_the_end(lives: Any):
     failing = [Life(SendFailed(str(number))) for number in range(4)]
     started, error = lives(*failing, strategy=ow.FixedDelay(attempts=2, delay_s=0))
     assert (started, str(error)) == (3, "2")
+
+
+def learnt(*ids: int) -> Life:
+    return Life(SchemaIdUnseen(f"ids {ids}", details={"news": [f"registry {number}" for number in ids]}))
+
+
+def test_what_was_learnt_is_no_failure(lives: Any):
+    started, last = lives(
+        learnt(1), learnt(2, 3), Life(SendFailed("a")), learnt(4), Life(), strategy=ow.FixedDelay(1, 0)
+    )
+    assert isinstance(last, Life)
+    assert last.error is None
+    assert started == 5
+
+
+@pytest.mark.parametrize("again", [learnt(1), learnt(), learnt(1, 2)], ids=["again", "nothing", "known"])
+def test_what_was_learnt_twice_is_a_failure(lives: Any, again: Life):
+    started, error = lives(learnt(1, 2), again, Life(), strategy=ow.NoRestart())
+    assert isinstance(error, SchemaIdUnseen)
+    assert started == 2
+
+
+def test_learning_waits_for_no_pause(lives: Any):
+    started, last = lives(learnt(1), Life(), strategy=ow.FixedDelay(delay_s=1e6))
+    assert isinstance(last, Life)
+    assert started == 2
 
 
 def test_what_a_start_raises_that_is_not_ours_is_raised_at_once(lives: Any):

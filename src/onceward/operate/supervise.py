@@ -4,6 +4,10 @@ What may be tried again is decided by the error (:class:`onceward.errors.Recover
 that was fenced, is set up wrongly, or cannot write its data would only fail again, and a fenced one would do harm. All
 else passes by itself more often than not: a broker that is away, executors that died, a transaction that timed out.
 
+Where a query had only to be defined anew (``Recovery.RESTART_AT_ONCE``: a schema that is new to it, say), it has not
+failed: it is started again at once, and no strategy hears of it. That is so for as long as it says what it has learnt,
+and has not said it before; else it is a failure like others, so that nothing is tried for ever.
+
 A restart is a start like any other: what a crash left open is ended, what was decided is finished, and then batches go
 on (:mod:`onceward.engine.micro_batch`). It is the same query on the same checkpoint, in the same Spark session.
 """
@@ -47,7 +51,8 @@ def supervise(
     :param start: defines and starts the query; called again for each restart, on the same checkpoint. Build the sink
         once, outside of it. What it raises counts as a failure, but for what is not Onceward's the first time: then
         the program is wrong.
-    :param strategy: default: :class:`ExponentialDelay`, without end.
+    :param strategy: default: :class:`ExponentialDelay`, without end. It is asked after failures only: a query that has
+        met a schema which is new to it starts again at once.
     :param stop: ends the query within a second when it is set; while a restart is waited for, the last error is raised.
     :returns: the last query, which has ended without an error: by ``query.stop()``, by ``stop``, or because its trigger
         was ``availableNow``.
@@ -63,12 +68,16 @@ def supervise(
         )
     ended = stop or threading.Event()
     failures: list[Failure] = []
+    learnt: set[str] = set()
     while True:
         started = time.monotonic()
-        query, error = _one_life(start, ended, first=not failures)
+        query, error = _one_life(start, ended, first=not failures and not learnt)
         if error is None:
             assert query is not None  # noqa: S101 — a start that failed has an error
             return query
+        if _is_news(error, learnt) and not ended.is_set():
+            log.info("query %s is defined anew, and goes on: %s", _name(query), error)
+            continue
         failures.append(Failure(started, time.monotonic(), random.random()))  # noqa: S311 — a pause is no secret
         passes = may_pass(error)
         delay = chosen.delay(failures) if passes else None
@@ -84,6 +93,15 @@ def supervise(
 def may_pass(error: BaseException) -> bool:
     """May the query be started again after this? What is not ours to judge may."""
     return not isinstance(error, OncewardError) or error.recovery is not Recovery.STOP
+
+
+def _is_news(error: BaseException, learnt: set[str]) -> bool:
+    """Has the query learnt something that it had not said yet? It is added to ``learnt``."""
+    if not isinstance(error, OncewardError) or error.recovery is not Recovery.RESTART_AT_ONCE:
+        return False
+    new = set(map(str, error.details.get("news", ()))) - learnt
+    learnt |= new
+    return bool(new)
 
 
 def _one_life(

@@ -31,7 +31,8 @@ def spark_conf(*packages: str) -> dict[str, str]:
     * ``spark.sql.execution.arrow.maxRecordsPerBatch``: fewer, larger Arrow batches from the JVM to the tasks.
     * ``spark.speculation``: off; the sink refuses it.
     * ``spark.driver.extraJavaOptions``, ``spark.executor.extraJavaOptions``: what ``spark-defaults.conf`` says, and
-      ``-XX:+UseParallelGC``, unless a collector is chosen there or in ``JDK_JAVA_OPTIONS`` and its kin. To choose
+      ``-XX:+UseParallelGC``, unless a collector is chosen there or in ``JDK_JAVA_OPTIONS`` and its kin, and the limits
+      within which Avro reads (``org.apache.avro.limits.…``: texts and bytes of 64 MiB, 4 million items). To choose
       yourself (for heaps of tens of GB, say, where its pauses are long), set the option after these:
       ``.config(map=spark_conf()).config("spark.executor.extraJavaOptions", "-XX:+UseG1GC")``.
 

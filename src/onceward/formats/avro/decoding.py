@@ -1,0 +1,188 @@
+"""``ow.avro.decode``: framed Avro becomes a column. Driver only; called by users where they define a query."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Literal
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType
+
+from onceward.engine.decoding import TAG, register
+from onceward.errors import BadColumn, ConfigurationError, SchemaUnfit, SchemaUnknown, UnsupportedQuery
+from onceward.formats.avro.known import Registry, Schemas, known_of
+from onceward.formats.avro.plan import Plan
+from onceward.formats.avro.step import MOST_IDS, AvroDecoding
+from onceward.formats.avro.types import why_spark_cannot_read, why_values_would_change
+from onceward.formats.registry.subjects import topic_name
+from onceward.spark.avro_java import keep_within_limits, why_not_a_column, why_not_a_schema, why_not_readable_as
+from onceward.spark.source_topics import topics_of
+
+log = logging.getLogger(__name__)
+
+_WAYS = ("stop", "dead_letter")
+
+
+def decode(
+    frame: DataFrame,
+    *,
+    registry: Registry,
+    column: str = "value",
+    subject: str | None = None,
+    reader_schema: str | int | None = None,
+    on_error: Literal["stop", "dead_letter"] = "stop",
+    refresh_s: float = 30.0,
+    unknown_id_wait_s: float = 10.0,
+) -> DataFrame:
+    """``frame`` with ``column``, records in the frame of a schema registry, decoded: a struct where they are records.
+
+    ::
+
+        source = ow.kafka_source(spark, topic="people", …)
+        people = ow.avro.decode(source, registry=ow.SchemaRegistry("http://registry:8081"), on_error="dead_letter")
+        people.select("key", "value.name", "value.born")
+
+    Each record is read by the schema that it was written with, as the reader's schema: fields are found by name or
+    alias, what is missing has its default, what is new is left out (Avro 1.12, "Schema Resolution"). All columns inside
+    may be null. A null value, Kafka's deletion, stays: the row has a null there.
+
+    A record that is not framed, names a schema that the registry does not have, ends before or after its bytes, holds a
+    text that is not UTF-8, or a value that the reader's schema does not take, is *poison*. An id that was unknown when
+    the query was defined stops the query with :class:`~onceward.errors.SchemaIdUnseen`, whatever ``on_error`` says, and
+    the next definition knows it: :func:`onceward.supervise` sees to that.
+
+    :param registry: a :class:`onceward.SchemaRegistry`; asked when the query is defined, and when a new id is met.
+    :param column: binary.
+    :param subject: the schemas of all its versions are known from the start, those of others are learnt when they are
+        met. Default: ``<topic>-value`` (or ``-key``), if ``frame`` comes from one topic of Kafka.
+    :param reader_schema: as which schema records are read: Avro as JSON, the number of a version of ``subject``, or
+        None for its newest version now. Columns may be others then when the query is started again.
+    :param on_error: what poison does. ``"stop"``: the batch fails with :class:`~onceward.errors.PoisonRecord`, which
+        says where the record is. ``"dead_letter"``: it goes to ``KafkaSink(dead_letter_topic=…)`` in the batch's own
+        transaction, and only the others are in the result. For streams, directly on the source's frame.
+    :param refresh_s: how often, at most, a batch begins with a look whether the registry is still the same.
+    :param unknown_id_wait_s: how long an id is asked for that the registry does not have, before it counts as unknown.
+
+    Of a frame that is no stream, the ids are looked for first, by a job of its own.
+
+    :raises BadColumn: there is no such column, or it is not binary.
+    :raises SchemaUnknown: the registry has no such subject or version. :raises RegistryUnreachable: it does not answer.
+    :raises SchemaUnfit: the reader's schema is no Avro, or Spark has no column for it (a record within itself).
+    :raises UnsupportedQuery: dead letters of a frame that is no stream.
+    """
+    _check(frame, column, on_error, refresh_s, unknown_id_wait_s)
+    session = frame.sparkSession
+    keep_within_limits(session)
+    subject = _subject(frame, column, subject, required=not isinstance(reader_schema, str))
+    known = known_of(registry)
+    ids = _ids_of(registry, subject, reader_schema)
+    schemas = known.schemas(registry, ids)
+    reader, name = _reader(registry, subject, reader_schema)
+    _refuse_reader(session, reader, name)
+    tag = TAG + uuid.uuid4().hex
+    plan = _plan(session, tag, column, schemas, reader)
+    if not frame.isStreaming and (unseen := plan.unseen(frame, MOST_IDS)):
+        known.ask(registry, unseen, unknown_id_wait_s)
+        plan = _plan(session, tag, column, known.schemas(registry, ids), reader)
+    step = AvroDecoding(
+        tag, plan, registry, known, plan.ids,
+        sets_aside=on_error == "dead_letter", refresh_s=refresh_s, wait_s=unknown_id_wait_s,
+    )  # fmt: skip
+    register(step)
+    tagged = frame.alias(tag)
+    return plan.good(tagged) if step.sets_aside else plan.good_or_raise(tagged)
+
+
+def _check(frame: DataFrame, column: str, on_error: str, refresh_s: float, unknown_id_wait_s: float) -> None:
+    kinds = {field.name: field.dataType for field in frame.schema.fields}
+    if not isinstance(kinds.get(column), BinaryType):
+        what = f"is {kinds[column].simpleString()}" if column in kinds else f"is none of {', '.join(kinds)}"
+        raise BadColumn(
+            f"column={column!r} {what}, and framed records are binary",
+            next_step="name the column that has the records as they came, column= of decode(…)",
+        )
+    if on_error not in _WAYS:
+        raise ConfigurationError(f"on_error={on_error!r}", next_step=f"set on_error to one of {', '.join(_WAYS)}")
+    for name, seconds in (("refresh_s", refresh_s), ("unknown_id_wait_s", unknown_id_wait_s)):
+        if not 0 <= seconds < float("inf"):
+            raise ConfigurationError(f"{name}={seconds!r}", next_step=f"set {name} to 0 or more seconds")
+    if on_error == "dead_letter":
+        _refuse_dead_letters(frame, kinds.get("key"), kinds.get("value"))
+
+
+def _refuse_dead_letters(frame: DataFrame, *raw: object) -> None:
+    """A dead letter is the source's record as it came, and a sink of ours must be there to write it."""
+    if not frame.isStreaming:
+        raise UnsupportedQuery(
+            'on_error="dead_letter" of a frame that is no stream: there is no batch whose transaction takes them',
+            next_step='use on_error="stop", or call decode(…) where the streaming query is defined',
+        )
+    if any(kind is not None and not isinstance(kind, BinaryType) for kind in raw):
+        raise BadColumn(
+            "dead letters are records as they came, and key or value of this frame is not binary any more",
+            next_step='decode one of the two with on_error="dead_letter", directly on the source\'s frame, and then '
+            'the other one with on_error="stop"',
+        )
+
+
+def _subject(frame: DataFrame, column: str, subject: str | None, *, required: bool) -> str | None:
+    if subject is not None:
+        return subject
+    topics = topics_of(frame) if column in ("key", "value") else []
+    if len(topics) == 1:
+        return topic_name(topics[0], "key" if column == "key" else "value")
+    if not required:
+        return None
+    raise ConfigurationError(
+        f"subject= is not given, and cannot be told from the frame ({', '.join(topics) or 'no topic of Kafka'})",
+        next_step="pass subject= (by default serializers use <topic>-value), or the text of the reader's schema as "
+        "reader_schema=",
+    )
+
+
+def _ids_of(registry: Registry, subject: str | None, reader_schema: str | int | None) -> list[int]:
+    if subject is None:
+        return []
+    try:
+        return [version.id for version in registry.versions(subject)]
+    except SchemaUnknown:
+        if not isinstance(reader_schema, str):
+            raise
+        log.warning("%r has no subject %s yet; the ids of its schemas are learnt when they are met", registry, subject)
+        return []
+
+
+def _reader(registry: Registry, subject: str | None, given: str | int | None) -> tuple[str, str]:
+    """The reader's schema, and what to call it."""
+    if isinstance(given, str):
+        return given, "reader_schema="
+    assert subject is not None  # noqa: S101 — it is required then
+    version = registry.latest(subject) if given is None else registry.version(subject, given)
+    name = f"version {version.version} of subject {subject}"
+    log.info("records are read as %s (schema id %d)", name, version.id)
+    return registry.resolved_text(version.id), name
+
+
+def _refuse_reader(session: SparkSession, reader: str, name: str) -> None:
+    why = why_not_a_schema(session, reader) or why_spark_cannot_read(reader) or why_not_a_column(session, reader)
+    if why is not None:
+        raise SchemaUnfit(
+            f"{name} cannot be the schema of a column: {why}",
+            next_step="pass a schema that Spark can have a column of as reader_schema= (fields may be left out of it)",
+            details={"reader": name},
+        )
+
+
+def _plan(session: SparkSession, tag: str, column: str, schemas: Schemas, reader: str) -> Plan:
+    texts, unreadable, unfit = {}, dict(schemas.unreadable), {}
+    for number, text in schemas.texts.items():
+        why = why_not_a_schema(session, text) or why_spark_cannot_read(text) or why_values_would_change(text, reader)
+        if why is not None:
+            unreadable[number] = why
+            log.warning("records of schema id %d cannot be read: %s", number, why)
+            continue
+        texts[number] = text
+        if (doubt := why_not_readable_as(session, text, reader)) is not None:
+            unfit[number] = doubt
+    return Plan(tag, column, Schemas(texts, unreadable, schemas.missing), reader, unfit)

@@ -1,0 +1,166 @@
+"""``ow.avro.encode``: a column becomes framed Avro. Driver only; called by users where they define a query."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.avro.functions import to_avro
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from onceward.engine.decoding import TAG, DecodingStep, register
+from onceward.errors import BadColumn, ConfigurationError, SchemaUnfit, SchemaUnknown
+from onceward.formats.avro.framing import prefix
+from onceward.formats.avro.known import Registry
+from onceward.formats.avro.plan import quoted
+from onceward.formats.avro.step import Witness
+from onceward.formats.avro.types import Type, linked
+from onceward.formats.avro.valid_text import texts_are_valid
+from onceward.spark.avro_java import schema_for, why_not_a_schema, why_not_writable
+from onceward.spark.failures import RAISED
+
+_REFRESH_S = 30.0
+
+
+def encode(
+    frame: DataFrame,
+    *,
+    registry: Registry,
+    subject: str,
+    column: str = "value",
+    schema: str | int | None = None,
+    auto_register_schemas: bool = False,
+) -> DataFrame:
+    """``frame`` with ``column`` as Avro in the frame of a schema registry: binary, ready for a sink.
+
+    ::
+
+        rows = people.select("key", F.struct("name", "born").alias("value"))
+        records = ow.avro.encode(rows, registry=registry, subject="people-clean-value")
+
+    The column's fields are those of the schema, by name, in any order. A null in ``column`` stays a null, Kafka's
+    deletion. Timestamps are written as precisely as the schema has them.
+
+    A value that the schema cannot take (a null where it has none, a text that is no symbol of an enum or not UTF-8)
+    fails the batch with :class:`~onceward.errors.ValueUnfit`; nothing is left out and nothing becomes null.
+
+    :param subject: where the schema is registered; by default serializers use ``<topic>-value``.
+    :param schema: Avro as JSON, the number of a version of ``subject``, or None for its newest version now.
+    :param auto_register_schemas: register ``schema`` if it is not; without a ``schema`` one that Spark makes of the
+        column's type. The registry refuses what is not compatible with older versions.
+    :raises BadColumn: the column is missing, or its type is not the schema's.
+    :raises SchemaUnknown: the registry has no such subject, version or schema.
+    :raises SchemaUnfit: it is no Avro, or the registry refuses it. :raises RegistryUnreachable: it does not answer.
+    """
+    kinds = {field.name: field for field in frame.schema.fields}
+    if column not in kinds:
+        raise BadColumn(
+            f"column={column!r} is none of {', '.join(kinds)}", next_step="name the column that is to be encoded"
+        )
+    kind = kinds[column].dataType
+    number, text = _schema(frame, kind, registry, subject, schema, auto_register_schemas)
+    _check(frame, column, kind, text, f"schema id {number} of subject {subject}")
+    step = _Encoding(registry, number)
+    register(step)
+    value = F.col(quoted(column))
+    body = F.concat(F.lit(prefix(number)), to_avro(value, text))
+    valid = texts_are_valid(value, kind)
+    if valid is not None:
+        said = {"raised": "unfit", "id": number, "message": f"a text in column {column} is not UTF-8"}
+        body = F.when(F.coalesce(valid, F.lit(True)), body).otherwise(F.raise_error(F.lit(RAISED + json.dumps(said))))
+    framed = F.when(value.isNotNull(), body).alias(column)
+    return frame.alias(step.tag).select(*(framed if name == column else F.col(quoted(name)) for name in frame.columns))
+
+
+class _Encoding(DecodingStep):
+    """What is written under an id is read by what the registry has under it then: so it has to stay the same."""
+
+    sets_aside = False
+
+    def __init__(self, registry: Registry, schema_id: int) -> None:
+        self.tag = TAG + uuid.uuid4().hex
+        self._witness = Witness(registry, [schema_id], _REFRESH_S)
+
+    def before_batch(self) -> None:
+        """:raises RegistryReplaced: the id has another schema now."""
+        self._witness.look()
+
+    def dead_letters(self, rows: DataFrame) -> DataFrame:
+        """There are none, and nobody asks."""
+        raise NotImplementedError
+
+
+def _schema(
+    frame: DataFrame, kind: DataType, registry: Registry, subject: str, given: str | int | None, register_it: bool
+) -> tuple[int, str]:
+    """The id, and self-contained Avro."""
+    if isinstance(given, str):
+        _must_be_avro(frame, given)
+    if register_it and not isinstance(given, int):
+        text = given or schema_for(frame.sparkSession, kind, *_record_name(subject))
+        return registry.register(subject, text), text
+    if register_it:
+        raise ConfigurationError(
+            f"schema={given} is a version that is registered, and auto_register_schemas=True asks to register one",
+            next_step="leave one of the two out, or pass schema= as the text of a schema",
+        )
+    if isinstance(given, str):
+        try:
+            return registry.lookup(subject, given), given
+        except SchemaUnknown as error:
+            raise SchemaUnknown(
+                f"schema= is not registered under {subject}: {error.message}",
+                next_step="register it there (as a step of your deployment), or pass auto_register_schemas=True",
+                details=error.details,
+            ) from error
+    version = registry.latest(subject) if given is None else registry.version(subject, given)
+    return version.id, registry.resolved_text(version.id)
+
+
+def _record_name(subject: str) -> tuple[str, str]:
+    """A name and a namespace that Avro takes, for a schema that Spark makes."""
+    stem = "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in subject)
+    return f"r_{stem}" if not stem[:1].isalpha() else stem, "onceward"
+
+
+def _must_be_avro(frame: DataFrame, text: str) -> None:
+    if (why := why_not_a_schema(frame.sparkSession, text)) is not None:
+        raise SchemaUnfit(f"schema= is no Avro schema: {why}", next_step="pass the text of an Avro schema")
+
+
+def _check(frame: DataFrame, column: str, kind: DataType, text: str, name: str) -> None:
+    """:raises BadColumn: the column is not what the schema says."""
+    why = "; ".join(_differences(kind, linked(text), column)) or why_not_writable(frame.sparkSession, kind, text)
+    if why:
+        raise BadColumn(
+            f"column {column} cannot be written by {name}: {why}",
+            next_step="select the column with the schema's fields and types (F.struct(…), CAST; "
+            "F.lit(None) where it is to be null), or pass another schema=",
+            details={"column": column},
+        )
+
+
+def _differences(kind: DataType, schema: Type, where: str) -> list[str]:
+    """Fields that only one of the two has. Spark would write nulls for those that may be null."""
+    if schema.kind == "union":
+        others = [member for member in schema.inside if member.kind != "null"]
+        return _differences(kind, others[0], where) if len(others) == 1 else []
+    if isinstance(kind, StructType) and schema.kind == "record":
+        ours, theirs = (
+            {field.name: field.dataType for field in kind.fields},
+            {f.names[0]: f.type for f in schema.fields},
+        )
+        found = [f"{where}.{name} is missing" for name in theirs if name not in ours]
+        found += [f"{where}.{name} is not in the schema" for name in ours if name not in theirs]
+        for name in ours.keys() & theirs.keys():
+            found += _differences(ours[name], theirs[name], f"{where}.{name}")
+        return found
+    inner: Any = None
+    if isinstance(kind, ArrayType) and schema.kind == "array":
+        inner = kind.elementType
+    elif isinstance(kind, MapType) and schema.kind == "map":
+        inner = kind.valueType
+    return [] if inner is None else _differences(inner, schema.inside[0], f"{where}[]")

@@ -1,0 +1,169 @@
+"""Which schema ids this process has asked a registry for, and what it said. Driver only.
+
+A plan is fixed once its query is defined, so what a batch finds out is kept here until the query is defined again, by
+:func:`onceward.formats.avro.decode`, a restart later. One memory for each registry, whatever objects stand for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Hashable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from onceward.errors import RegistryReplaced, SchemaUnfit, SchemaUnknown
+from onceward.formats.registry.answers import LARGEST_ID, RegisteredSchema, Version
+
+log = logging.getLogger(__name__)
+
+_TOGETHER = 8  # questions at once
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+
+
+class Registry(Protocol):
+    """What is asked of a schema registry: :class:`onceward.SchemaRegistry`, or an object that answers alike.
+
+    ``url``, or else the object itself, tells one registry from another.
+    """
+
+    def schema(self, schema_id: int) -> RegisteredSchema:
+        """:raises SchemaUnknown: there is none."""
+
+    def resolved_text(self, schema_id: int) -> str:
+        """Self-contained Avro. :raises SchemaUnfit: it is no Avro."""
+
+    def versions(self, subject: str) -> list[Version]:
+        """:raises SchemaUnknown: there is no such subject."""
+
+    def latest(self, subject: str) -> Version:
+        """The same."""
+
+    def version(self, subject: str, number: int) -> Version:
+        """The same."""
+
+    def lookup(self, subject: str, schema_text: str) -> int:
+        """The id of a schema. :raises SchemaUnknown: it is not registered there."""
+
+    def register(self, subject: str, schema_text: str) -> int:
+        """The id of a schema that is registered, now at the latest."""
+
+    def still_the_same(self, known: Iterable[int]) -> None:
+        """:raises RegistryReplaced: an id has another schema now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schemas:
+    """What is known of ids at one moment.
+
+    :param texts: self-contained Avro. :param unreadable: the registry has them, but no record of them can be read; and
+        why. :param missing: the registry was asked and does not have them.
+    """
+
+    texts: dict[int, str]
+    unreadable: dict[int, str]
+    missing: frozenset[int]
+
+    def __contains__(self, schema_id: int) -> bool:
+        return schema_id in self.texts or schema_id in self.unreadable or schema_id in self.missing
+
+
+class Known:
+    """The memory of one registry. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fingerprints: dict[int, str] = {}
+        self._missing: set[int] = set()
+
+    def schemas(self, registry: Registry, ids: Collection[int]) -> Schemas:
+        """Of ``ids``, of all that were met before, and of those that the registry did not have then: asked again.
+
+        :raises OncewardError: the registry cannot be asked, or is another one.
+        """
+        with self._lock:
+            asked = set(ids) | set(self._fingerprints) | self._missing
+        self.ask(registry, asked, wait_s=0)
+        with self._lock:
+            found, missing = sorted(self._fingerprints), frozenset(self._missing)
+        texts, unreadable = {}, {}
+        for schema_id in found:
+            text, why = _text_of(registry, schema_id)
+            if why is None:
+                texts[schema_id] = text
+            else:
+                unreadable[schema_id] = why
+        return Schemas(texts, unreadable, missing)
+
+    def ask(self, registry: Registry, ids: Collection[int], wait_s: float) -> None:
+        """Ask for each of ``ids``, and again for those that are not there, until ``wait_s`` is up: a registry that is
+        copied from another one may be behind it.
+
+        :raises OncewardError: the registry cannot be asked, or is another one. What it said until then is kept.
+        """
+        deadline, pause = time.monotonic() + wait_s, _FIRST_PAUSE_S
+        open_ids = self._look(registry, ids)
+        while open_ids and time.monotonic() + pause < deadline:
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            open_ids = self._look(registry, open_ids)
+
+    def missing(self) -> frozenset[int]:
+        """The ids that the registry did not have when it was asked last."""
+        with self._lock:
+            return frozenset(self._missing)
+
+    def _look(self, registry: Registry, ids: Collection[int]) -> list[int]:
+        """Those of ``ids`` that the registry does not have."""
+        with ThreadPoolExecutor(min(_TOGETHER, max(1, len(ids))), thread_name_prefix="onceward-schemas") as threads:
+            there = list(threads.map(lambda schema_id: self._is_there(registry, schema_id), ids))
+        # Ids that no registry gives need no patience.
+        return [number for number, found in zip(ids, there, strict=True) if not found and 0 < number <= LARGEST_ID]
+
+    def _is_there(self, registry: Registry, schema_id: int) -> bool:
+        found: RegisteredSchema | None = None
+        if 0 < schema_id <= LARGEST_ID:
+            try:
+                found = registry.schema(schema_id)
+            except SchemaUnknown:
+                found = None
+        with self._lock:
+            before = self._fingerprints.get(schema_id)
+            if found is None:
+                self._missing.add(schema_id)
+            else:
+                self._missing.discard(schema_id)
+                self._fingerprints.setdefault(schema_id, found.fingerprint)
+        if before is not None and (found is None or found.fingerprint != before):
+            raise _replaced(registry, schema_id)
+        return found is not None
+
+
+def _text_of(registry: Registry, schema_id: int) -> tuple[str, str | None]:
+    """Self-contained Avro, or why there is none."""
+    try:
+        return registry.resolved_text(schema_id), None
+    except SchemaUnfit as error:
+        return "", error.message
+
+
+def _replaced(registry: Registry, schema_id: int) -> RegistryReplaced:
+    return RegistryReplaced(
+        f"{registry!r} is not the one that it was: this process knows another schema under id {schema_id}",
+        next_step="give it its schemas back under their ids (from a backup, in import mode), or begin with another "
+        "topic: records under that id would be read as something else",
+        details={"id": schema_id},
+    )
+
+
+_lock = threading.Lock()
+_of: dict[Hashable, Known] = {}
+
+
+def known_of(registry: Registry) -> Known:
+    """The process's memory of ``registry``, by its ``url``."""
+    place: Any = getattr(registry, "url", None) or registry
+    with _lock:
+        return _of.setdefault(place, Known())

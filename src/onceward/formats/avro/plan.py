@@ -1,0 +1,251 @@
+"""What Spark is told: one expression that reads a framed record, and one verdict on what came out. Driver only.
+
+Called by :mod:`onceward.formats.avro.step`. For each schema id that is known when the query is defined the plan has one
+branch: the record's first five bytes are compared with what such a record begins with, and Spark's ``from_avro`` reads
+the whole value, with sixteen random bytes appended to it, by a schema of three fields: the five bytes, the record, the
+sixteen bytes. These come out as they went in if, and only if, the record ended where its bytes end: cut off, it takes
+some of them for its own, and then some are missing; too long, something else is read in their place. They are drawn
+anew for each plan, so that nobody can write a record that holds them.
+
+``from_avro`` is costly and must be evaluated once a record. A predicate above a projection is pushed below it, taking a
+copy of the projected expression along; one above a *generator* is not. So the decoded record comes out of
+``explode(array(…))``, an array of one. With ``on_error="stop"`` the verdict is in a second one, and not in a filter:
+Spark puts the user's own conditions into our filter, and would drop a poison record by ``value.id > 5``, before ours is
+looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections.abc import Mapping
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import StructType
+
+from onceward.formats.avro.framing import MAGIC, PREFIX_BYTES, prefix
+from onceward.formats.avro.known import Schemas
+from onceward.formats.avro.schemas import (
+    FIRST,
+    SECOND,
+    VALUE,
+    around_reader,
+    around_writer,
+    same_with_bytes,
+    texts_as_bytes,
+)
+from onceward.formats.avro.valid_text import texts_are_valid
+from onceward.spark.failures import RAISED
+
+BAD_FRAMING, UNKNOWN_SCHEMA_ID, DOES_NOT_FIT = "BadFraming", "UnknownSchemaId", "DoesNotFit"
+DECODED = "onceward_decoded"
+_CHECKED = "onceward_checked"
+_MODE = {"mode": "PERMISSIVE"}  # whatever cannot be read gives nulls, and no error
+_PLACE = ("topic", "partition", "offset")
+
+
+class Plan:
+    """Fixed when it is made.
+
+    :param tag: what the errors that it raises name.
+    :param column: where the framed records are; binary.
+    :param schemas: the ids that it reads; :param reader: as which schema.
+    :param unfit: of ids that ``reader`` cannot be read from, or not always: what is wrong with them, for messages.
+    """
+
+    def __init__(self, tag: str, column: str, schemas: Schemas, reader: str, unfit: Mapping[int, str]) -> None:
+        self._tag = tag
+        self._value = F.col(quoted(column))
+        self._column = column
+        self._schemas = schemas
+        self._reader, self._texts = texts_as_bytes(reader)
+        self._unfit = unfit
+        self._mark, self._end = _new_mark()
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids that the registry has said something of."""
+        return sorted({*self._schemas.texts, *self._schemas.unreadable})
+
+    def good(self, rows: DataFrame) -> DataFrame:
+        """The rows that can be read, with the column decoded."""
+        read = self._decoded(rows)
+        return self._with_value(rows, read.where(self._is_good(read)), DECODED)
+
+    def good_or_raise(self, rows: DataFrame) -> DataFrame:
+        """All rows, with the column decoded; a record that cannot be read fails the job that meets it."""
+        read = self._decoded(rows)
+        poison = F.raise_error(self._poison(read))
+        checked = F.when(self._is_good(read), F.col(DECODED)).otherwise(poison)
+        return self._with_value(rows, read.select("*", F.explode(F.array(checked)).alias(_CHECKED)), _CHECKED)
+
+    def bad(self, rows: DataFrame) -> DataFrame:
+        """The rows that :meth:`good` leaves out, with ``error_class`` and ``error_message`` added."""
+        read = self._decoded(rows)
+        return read.where(~self._is_good(read)).select(
+            *(F.col(quoted(name)) for name in rows.columns),
+            self._class().alias("error_class"),
+            self._message(read).alias("error_message"),
+        )
+
+    def unseen(self, rows: DataFrame, most: int) -> list[int]:
+        """The ids in ``rows`` that the plan does not know, ``most`` at most: a Spark job."""
+        known = self._begins_with_one_of([*self._schemas.texts, *self._settled()])
+        first = F.substring(self._value, 1, PREFIX_BYTES).alias("first")
+        found = rows.where(self._is_framed() & ~known).select(first).distinct().limit(most).collect()
+        return [int.from_bytes(row["first"][1:], "big") for row in found]
+
+    # below
+
+    def _decoded(self, rows: DataFrame) -> DataFrame:
+        """``rows`` and :data:`DECODED`: the record and its end, or nulls. A schema id that is not known raises."""
+        nothing = F.lit(None)
+        # Known ids first: what comes behind them costs them nothing.
+        branches = [(self._begins_with(number), self._read_by(text)) for number, text in self._schemas.texts.items()]
+        if settled := self._settled():
+            branches.append((self._begins_with_one_of(settled), nothing))
+        branches.append((self._value.isNull() | ~self._is_framed(), nothing))
+        decoded = _case(branches).otherwise(F.raise_error(self._raised("unseen")))
+        return rows.select("*", F.explode(F.array(decoded)).alias(DECODED))
+
+    def _settled(self) -> list[int]:
+        """Ids whose records cannot be read, whatever is in them."""
+        return sorted({*self._schemas.missing, *self._schemas.unreadable})
+
+    def _read_by(self, writer: str) -> Column:
+        framed = F.concat(self._value, F.lit(self._mark))
+        writer = same_with_bytes(writer, self._texts)
+        return from_avro(framed, around_writer(writer), {**_MODE, "avroSchema": around_reader(self._reader, writer)})
+
+    def _is_framed(self) -> Column:
+        begins = F.substring(self._value, 1, len(MAGIC)) == F.lit(MAGIC)
+        return (F.octet_length(self._value) >= PREFIX_BYTES) & begins
+
+    def _begins_with(self, number: int) -> Column:
+        return F.startswith(
+            self._value, F.lit(prefix(number))
+        )  # which copies nothing, unlike a comparison of substrings
+
+    def _begins_with_one_of(self, ids: list[int]) -> Column:
+        """As one text of SQL, however many there are: in Python each would be a call into the JVM."""
+        prefixes = ", ".join(f"X'{prefix(number).hex()}'" for number in ids)
+        column = quoted(self._column)
+        return F.expr(f"substring({column}, 1, {PREFIX_BYTES}) IN ({prefixes})") if ids else F.lit(False)
+
+    def _is_good(self, read: DataFrame) -> Column:
+        """True or false, never null; the one verdict that everything goes by. A null value is no record at all (a
+        deletion, in Kafka), and passes."""
+        return self._value.isNull() | F.coalesce(self._ends() & self._texts_are_valid(read), F.lit(False))
+
+    def _ends(self) -> Column:
+        first, second = self._end
+        return (F.col(f"{DECODED}.{FIRST}") == first) & (F.col(f"{DECODED}.{SECOND}") == second)
+
+    def _texts_are_valid(self, read: DataFrame) -> Column:
+        kind = read.schema[DECODED].dataType
+        if not isinstance(kind, StructType):
+            return F.lit(True)  # no schema is known, so nothing is decoded
+        value = kind[VALUE].dataType
+        valid = texts_are_valid(F.col(f"{DECODED}.{VALUE}"), value, self._texts)
+        return F.lit(True) if valid is None else F.coalesce(valid, F.lit(True))
+
+    def _with_value(self, rows: DataFrame, read: DataFrame, decoded: str) -> DataFrame:
+        """The columns of ``rows``, in their order, with the record itself in the place of its bytes."""
+        value = self._as_texts(F.col(f"{decoded}.{VALUE}"), read, decoded).alias(self._column)
+        return read.select(*(value if name == self._column else F.col(quoted(name)) for name in rows.columns))
+
+    def _as_texts(self, value: Column, read: DataFrame, decoded: str) -> Column:
+        """The record with its texts, which were read as bytes; a text is its bytes, so nothing is copied."""
+        kind = read.schema[decoded].dataType
+        if not self._texts or not isinstance(kind, StructType):
+            return value
+        record = kind[VALUE].dataType
+        assert isinstance(record, StructType)  # noqa: S101 — it has fields that are texts
+        each = [(field.name, value.getField(field.name)) for field in record.fields]
+        fields = [(part.cast("string") if name in self._texts else part).alias(name) for name, part in each]
+        return F.when(value.isNotNull(), F.struct(*fields))
+
+    # what is said of records that are no good
+
+    def _id(self) -> Column:
+        return F.conv(F.hex(F.substring(self._value, 2, PREFIX_BYTES - 1)), 16, 10)
+
+    def _class(self) -> Column:
+        missing = self._begins_with_one_of(sorted(self._schemas.missing))
+        otherwise = F.when(missing, F.lit(UNKNOWN_SCHEMA_ID)).otherwise(F.lit(DOES_NOT_FIT))
+        return F.when(~self._is_framed(), F.lit(BAD_FRAMING)).otherwise(otherwise)
+
+    def _message(self, read: DataFrame) -> Column:
+        """Why a record that is no good is none, as far as can be told."""
+        size = F.octet_length(self._value)
+        by_id = F.concat(F.lit("by schema id "), self._id())
+        short = F.concat(F.lit("it has "), size, F.lit(f" bytes, and a framed record has {PREFIX_BYTES} or more"))
+        other = F.concat(
+            F.lit("it begins with byte "), F.hex(F.substring(self._value, 1, 1)),
+            F.lit(", not 00: no serializer of a schema registry wrote it"),
+        )  # fmt: skip
+        never = [
+            (self._begins_with(number), F.lit(f"schema id {number}: {why}"))
+            for number, why in self._schemas.unreadable.items()
+        ]
+        doubtful = [
+            (
+                self._begins_with(number),
+                F.lit(f"by schema id {number} it cannot be read: it is cut off or damaged, or holds what the reader's "
+                      f"schema does not take ({why})"),
+            )
+            for number, why in self._unfit.items()
+        ]  # fmt: skip
+        branches = [
+            (size < PREFIX_BYTES, short),
+            (~self._is_framed(), other),
+            (self._class() == UNKNOWN_SCHEMA_ID, F.concat(F.lit("the registry knows no schema id "), self._id())),
+            *never,
+            (F.coalesce(self._ends(), F.lit(False)), F.concat(by_id, F.lit(" a text in it is not UTF-8"))),
+            (
+                F.col(f"{DECODED}.{FIRST}").isNotNull(),
+                F.concat(by_id, F.lit(" it is longer than its schema says, or damaged")),
+            ),
+            *doubtful,
+        ]
+        return _case(branches).otherwise(F.concat(by_id, F.lit(" it cannot be read: it is cut off or damaged")))
+
+    def _poison(self, read: DataFrame) -> Column:
+        places = [F.col(quoted(name)).alias(name) for name in _PLACE if name in read.columns]
+        return self._raised(
+            "poison", self._class().alias("class"), self._message(read).alias("message"), *places
+        )  # fmt: skip
+
+    def _raised(self, kind: str, *more: Column) -> Column:
+        """For :mod:`onceward.spark.failures`."""
+        said = F.struct(
+            F.lit(kind).alias("raised"), F.lit(self._tag).alias("tag"), self._id().cast("long").alias("id"), *more
+        )
+        return F.concat(F.lit(RAISED), F.to_json(said))
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark reads it, dots and all."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _new_mark() -> tuple[bytes, tuple[float, float]]:
+    """Sixteen random bytes, and the two numbers as which Avro reads them.
+
+    As numbers they are compared without a copy. Numbers that are equal to none, or to one with other bytes, are left
+    out: NaN, and zero.
+    """
+    while True:
+        mark = os.urandom(16)
+        first, second = struct.unpack("<dd", mark)  # Avro's double: eight bytes, the least significant first
+        if all(math.isfinite(number) and number != 0 for number in (first, second)):
+            return mark, (first, second)
+
+
+def _case(branches: list[tuple[Column, Column]]) -> Column:
+    (condition, value), *rest = branches
+    return reduce(lambda case, branch: case.when(*branch), rest, F.when(condition, value))

@@ -1,0 +1,116 @@
+"""Avro schemas as JSON, and what is put around them. Pure.
+
+Used by :mod:`onceward.formats.avro.plan`, in the driver. The rules of names are those of the Avro specification 1.12
+("Names"): a type without a namespace is in that of the type around it, and in none at the top.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from onceward.errors import SchemaUnfit
+from onceward.formats.avro.framing import PREFIX_BYTES
+
+VALUE = "value"
+FIRST, SECOND = "first", "second"
+"""Two doubles, which are sixteen bytes: the mark."""
+PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+
+_FRAME = "frame"
+_FEW_FIELDS = 12
+# In no namespace, like the top of any schema: so the types inside keep the names that they have by themselves.
+_OURS = ("onceward_framed", "onceward_prefix")
+_MARK = [{"name": FIRST, "type": "double"}, {"name": SECOND, "type": "double"}]
+
+
+def around_writer(text: str) -> str:
+    """The schema of ``prefix + body + mark``, where ``body`` was written with ``text``.
+
+    Whatever the top of ``text`` is, a record of three fields is written as its fields, one behind the other.
+    """
+    record, fixed = _names(text)
+    frame = {"name": _FRAME, "type": {"type": "fixed", "name": fixed, "size": PREFIX_BYTES}}
+    return _record(record, frame, {"name": VALUE, "type": parsed(text)}, *_MARK)
+
+
+def around_reader(text: str, writer: str) -> str:
+    """The schema as which a record of :func:`around_writer` of ``writer`` is read: the value, and what came then."""
+    # Named like the writer's: Avro matches records, and fixed types, by name.
+    record, _ = _names(writer)
+    return _record(record, {"name": VALUE, "type": parsed(text)}, *_MARK)
+
+
+def texts_as_bytes(reader: str) -> tuple[str, frozenset[str]]:
+    """``reader`` with bytes in the place of the texts that are fields of it, and these fields' names.
+
+    What is written is the same. But for each text Avro's library looks up as what class of Java it shall come, in a
+    map that all threads share, which costs a quarter of the time of reading a record of a few texts. Records of many
+    fields stay as they are: making them texts again takes code, and a method of more than 8,000 bytes is interpreted.
+    """
+    schema = parsed(reader)
+    few = len(_fields(schema)) <= _FEW_FIELDS
+    names = frozenset(field["name"] for field in _fields(schema) if few and _is_text(field))
+    return json.dumps(_with_bytes(schema, names)), names
+
+
+def same_with_bytes(writer: str, names: frozenset[str]) -> str:
+    """``writer``, whose fields of these names are bytes if they are texts."""
+    return json.dumps(_with_bytes(parsed(writer), names))
+
+
+def _fields(schema: Any) -> list[dict[str, Any]]:
+    is_record = isinstance(schema, dict) and schema.get("type") == "record"
+    return [field for field in schema.get("fields", ()) if isinstance(field, dict)] if is_record else []
+
+
+def _is_text(field: dict[str, Any]) -> bool:
+    """Nothing but a text, or null. A default is the same for bytes as long as it is ASCII."""
+    default = field.get("default")
+    if isinstance(default, str) and not default.isascii():
+        return False
+    kind = field.get("type")
+    return kind == "string" or (isinstance(kind, list) and len(kind) == 2 and set(map(str, kind)) == {"null", "string"})
+
+
+def _with_bytes(schema: Any, names: frozenset[str]) -> Any:
+    fields = _fields(schema)
+    if not fields:
+        return schema
+    return schema | {"fields": [_as_bytes(field) if field["name"] in names else field for field in fields]}
+
+
+def _as_bytes(field: dict[str, Any]) -> dict[str, Any]:
+    if not _is_text(field):
+        return field
+    kind = field["type"]
+    bytes_now = "bytes" if kind == "string" else ["bytes" if member == "string" else member for member in kind]
+    return field | {"type": bytes_now}
+
+
+def parsed(text: str) -> Any:
+    """``text`` as JSON; a bare word is a primitive type, as registries have it without quotes at times.
+
+    :raises SchemaUnfit: it is no JSON.
+    """
+    if text.strip() in PRIMITIVES:
+        return text.strip()
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SchemaUnfit(
+            f"an Avro schema is no JSON ({error}): {text[:200]!r}",
+            next_step="give the text of an Avro schema, as the registry has it",
+        ) from None
+
+
+def _names(writer: str) -> list[str]:
+    """Names for our types that nothing in ``writer`` has."""
+    names = list(_OURS)
+    while any(name in writer for name in names):
+        names = [f"{name}_" for name in names]
+    return names
+
+
+def _record(name: str, *fields: dict[str, Any]) -> str:
+    return json.dumps({"type": "record", "name": name, "fields": fields})

@@ -1,0 +1,182 @@
+"""What happens to a decoded column at each batch: is the registry still the same, which records are dead letters, and
+which schema ids have to be learnt before the next start. Driver only; called by the engine (``engine.decoding``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from onceward.engine.decoding import DecodingStep
+from onceward.errors import OncewardError, RegistryReplaced, SchemaIdUnseen
+from onceward.formats.avro.known import Known, Registry
+from onceward.formats.avro.plan import Plan, quoted
+
+log = logging.getLogger(__name__)
+
+MOST_IDS = 10_000
+"""Ids that one failed batch is searched for. Has it more, the next try finds the rest."""
+
+_ASKED_AT_ONCE = 50  # ids whose schemas are compared at one batch; all in turn
+_PATIENCE_S = 2.0
+_LONGEST_PAUSE_S = 600.0
+_SHOWN = 10
+_HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+_FROM_THE_SOURCE: tuple[tuple[str, str, DataType], ...] = (
+    ("key", "key", BinaryType()),
+    ("value", "value", BinaryType()),
+    ("headers", "headers", _HEADERS),
+    ("topic", "source_topic", StringType()),
+    ("partition", "source_partition", IntegerType()),
+    ("offset", "source_offset", LongType()),
+    ("timestamp", "source_timestamp", TimestampType()),
+)
+
+
+class AvroDecoding(DecodingStep):
+    """One call of :func:`onceward.formats.avro.decode`.
+
+    :param refresh_s: how often, at most, the registry is asked whether it is still the same.
+    :param wait_s: how long ids are asked for that it does not have.
+    """
+
+    def __init__(
+        self, tag: str, plan: Plan, registry: Registry, known: Known, ids: list[int], *,
+        sets_aside: bool, refresh_s: float, wait_s: float,
+    ) -> None:  # fmt: skip
+        self.tag = tag
+        self.sets_aside = sets_aside
+        self._plan = plan
+        self._registry = registry
+        self._known = known
+        self._ids = ids
+        self._wait_s = wait_s
+        self._witness = Witness(registry, ids, refresh_s)
+
+    def before_batch(self) -> None:
+        """:raises RegistryReplaced: an id of the plan has another schema now."""
+        self._witness.look()
+
+    def dead_letters(self, rows: DataFrame) -> DataFrame:
+        """See :class:`DecodingStep`."""
+        bad = self._plan.bad(rows)
+        columns = [_if_there(bad, name, kind).alias(alias) for name, alias, kind in _FROM_THE_SOURCE]
+        return bad.select(*columns, "error_class", "error_message")
+
+    def explain(self, error: OncewardError, rows: Callable[[], DataFrame] | None) -> OncewardError | None:
+        """Ask the registry for every id of the batch that the plan does not know, so that the next start knows them."""
+        if not isinstance(error, SchemaIdUnseen) or error.details.get("tag") != self.tag:
+            return None
+        ids = [int(number) for number in error.details["ids"]]
+        if rows is not None:
+            try:
+                ids = sorted({*ids, *self._plan.unseen(rows(), MOST_IDS)})
+            except Exception as also:  # noqa: BLE001 — the one id that is known of will do; the next try finds others
+                log.warning("the batch could not be searched for other schema ids: %s", also)
+        log.info("asking %r for %d schema ids that the query does not know", self._registry, len(ids))
+        try:
+            self._known.ask(self._registry, ids, self._wait_s)
+        except OncewardError as refused:
+            return refused
+        return _learnt(self._registry, ids, self._known.missing())
+
+
+class Witness:
+    """Asks a registry, now and then, whether its ids still mean what they meant.
+
+    A registry that does not answer stops nothing: what is known needs no registry. It is asked in a thread, and waited
+    for as long as a batch may wait; what it says later counts at the next batch.
+    """
+
+    def __init__(self, registry: Registry, ids: list[int], refresh_s: float) -> None:
+        self._registry = registry
+        self._ids = ids
+        self._next = 0
+        self._refresh_s = self._pause_s = refresh_s
+        self._due = time.monotonic() + refresh_s  # the query has just been defined, with its answers
+        self._asked: Future[None] | None = None
+
+    def look(self) -> None:
+        """:raises RegistryReplaced: an id has another schema now, or is gone."""
+        if self._asked is None:
+            if not self._ids or time.monotonic() < self._due:
+                return
+            # In a daemon of its own, so that a process can end while a registry does not answer.
+            self._asked = _in_a_thread(lambda ids: self._registry.still_the_same(ids), self._some())
+        try:
+            self._asked.result(_PATIENCE_S)
+        except RegistryReplaced:
+            raise
+        except NotYet:
+            log.info("%r has not answered yet; the batch goes on with the schemas that are known", self._registry)
+            return
+        except Exception as error:  # noqa: BLE001 — whatever it is: known schemas need no registry
+            self._pause_s = min(2 * self._pause_s, max(_LONGEST_PAUSE_S, self._refresh_s))
+            log.warning("the batch goes on with the schemas that are known: %s", error)
+        else:
+            self._pause_s = self._refresh_s
+        self._asked, self._due = None, time.monotonic() + self._pause_s
+
+    def _some(self) -> list[int]:
+        if len(self._ids) <= _ASKED_AT_ONCE:
+            return self._ids
+        begin, self._next = self._next, (self._next + _ASKED_AT_ONCE) % len(self._ids)
+        return (self._ids + self._ids)[begin : begin + _ASKED_AT_ONCE]
+
+
+def _in_a_thread(ask: Callable[[list[int]], None], ids: list[int]) -> Future[None]:
+    answer: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            ask(ids)
+        except BaseException as error:  # noqa: BLE001 — for whoever takes the result
+            answer.set_exception(error)
+        else:
+            answer.set_result(None)
+
+    threading.Thread(target=run, name="onceward-registry", daemon=True).start()
+    return answer
+
+
+def _if_there(rows: DataFrame, name: str, kind: DataType) -> Column:
+    fields = {field.name: field.dataType for field in rows.schema.fields}
+    # Only as a source of Kafka's has it: a column of that name and another type means something else.
+    there = name in fields and fields[name].simpleString() == kind.simpleString()
+    return F.col(quoted(name)) if there else F.lit(None).cast(kind)
+
+
+def _learnt(registry: Registry, ids: list[int], missing: frozenset[int]) -> SchemaIdUnseen:
+    there, not_there = [n for n in ids if n not in missing], [n for n in ids if n in missing]
+    said = [f"has {_shown(there)}"] if there else []
+    said += [f"does not have {_shown(not_there)}"] if not_there else []
+    return SchemaIdUnseen(
+        f"records of the batch name schema ids that were not known when the query was defined; {registry!r} "
+        + " and ".join(said),
+        next_step="start the query again, defining it anew, so that its plan has them; ow.supervise(start) does it by "
+        "itself, at once; records of ids that the registry does not have are poison then",
+        details={"ids": ids[:MOST_IDS], "news": [f"{registry!r} {number}" for number in ids]},
+    )
+
+
+def _shown(ids: list[int]) -> str:
+    more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
+    return ", ".join(map(str, ids[:_SHOWN])) + more

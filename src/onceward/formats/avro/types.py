@@ -1,0 +1,166 @@
+"""The types of an Avro schema, linked by their names: which of them Spark cannot read, or would read as something else.
+Pure. Called by :func:`onceward.formats.avro.decode` for each schema, in the driver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from onceward.formats.avro.schemas import PRIMITIVES, parsed
+
+_NUMBERS = frozenset(("int", "long", "float", "double"))
+_MOMENTS = ("date", "time-", "timestamp-", "local-timestamp-")
+_LOCAL = "local-"
+
+
+@dataclass(eq=False)
+class Type:
+    """One type; a name that is used again is the same object, so that a recursive schema has circles."""
+
+    kind: str
+    name: str = ""
+    logical: str = ""
+    scale: int = 0
+    size: int = 0
+    fields: list[Field] = field(default_factory=list)
+    inside: list[Type] = field(default_factory=list)
+    """Members of a union; items of an array, values of a map."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """Of a record."""
+
+    names: tuple[str, ...]
+    """Its own, and then its aliases."""
+    type: Type
+
+
+def linked(text: str) -> Type:
+    """:raises SchemaUnfit: it is no JSON. What else is wrong with a schema is for Avro's own library to say."""
+    return _link(parsed(text), "", {})
+
+
+def why_spark_cannot_read(text: str) -> str | None:
+    """What is in the way of reading records of a schema; None: nothing.
+
+    Two kinds of schemas are refused that Avro allows. A record that is a part of itself has no column, and a damaged
+    one could be nested until the stack of an executor ends. Items of no bytes (an array of nulls) can be as many as a
+    record says, millions of millions, in a few bytes.
+    """
+    return _refused(linked(text), (), set())
+
+
+def why_values_would_change(writer: str, reader: str) -> str | None:
+    """Where a value would come out as another one; None: nowhere.
+
+    Avro's resolution looks at the types, and passes over what they stand for: milliseconds would be read as
+    microseconds, and 1.23 as 12.3 where the scale is another one. A number that stands for nothing
+    on one side is no contradiction.
+    """
+    return _changed(linked(writer), linked(reader), "the value", set())
+
+
+def _link(schema: Any, namespace: str, named: dict[str, Type]) -> Type:
+    if isinstance(schema, str):
+        return Type(schema) if schema in PRIMITIVES else named.get(_full(schema, namespace), Type("unknown", schema))
+    if isinstance(schema, list):
+        return Type("union", inside=[_link(member, namespace, named) for member in schema])
+    if not isinstance(schema, dict):
+        return Type("unknown")
+    kind = schema.get("type")
+    if kind in ("record", "error", "enum", "fixed"):
+        return _link_named(schema, str(kind), namespace, named)
+    if kind in ("array", "map"):
+        return Type(kind, inside=[_link(schema.get("items" if kind == "array" else "values"), namespace, named)])
+    found = _link(kind, namespace, named)
+    return _as_logical(found, schema) if found.kind in PRIMITIVES else found
+
+
+def _link_named(schema: dict[str, Any], kind: str, namespace: str, named: dict[str, Type]) -> Type:
+    name = _full(str(schema.get("name")), schema.get("namespace") or namespace)
+    found = Type("record" if kind == "error" else kind, name)
+    named[name] = found
+    if kind == "fixed":
+        found.size = schema["size"] if isinstance(schema.get("size"), int) else 0
+        return _as_logical(found, schema)
+    for one in schema.get("fields", ()) if kind in ("record", "error") else ():
+        inner = _link(one.get("type"), name.rpartition(".")[0], named)
+        found.fields.append(Field((str(one.get("name")), *map(str, one.get("aliases", ()))), inner))
+    return found
+
+
+def _as_logical(found: Type, schema: dict[str, Any]) -> Type:
+    found.logical = str(schema.get("logicalType", ""))
+    found.scale = schema["scale"] if isinstance(schema.get("scale"), int) else 0
+    return found
+
+
+def _full(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _refused(found: Type, around: tuple[Type, ...], seen: set[Type]) -> str | None:
+    if found in around:
+        return f"it is recursive: {found.name} contains itself, and a column of Spark cannot"
+    if found in seen:
+        return None
+    seen.add(found)
+    if found.kind == "array" and found.inside and _takes_no_bytes(found.inside[0], ()):
+        return "it has an array of items that take no bytes, so that a few bytes could stand for any number of them"
+    for inner in [*found.inside, *(one.type for one in found.fields)]:
+        if (why := _refused(inner, (*around, found), seen)) is not None:
+            return why
+    return None
+
+
+def _takes_no_bytes(found: Type, around: tuple[Type, ...]) -> bool:
+    if found.kind == "record":
+        return found not in around and all(_takes_no_bytes(one.type, (*around, found)) for one in found.fields)
+    return found.kind == "null" or (found.kind == "fixed" and found.size == 0)
+
+
+def _changed(writer: Type, reader: Type, where: str, seen: set[tuple[Type, Type]]) -> str | None:
+    if (writer, reader) in seen:
+        return None
+    seen.add((writer, reader))
+    if writer.kind == "union" or reader.kind == "union":
+        pairs = [(one, match, where) for one in _members(writer) for match in _matches(one, _members(reader))]
+    elif writer.kind == reader.kind == "record":
+        pairs = [
+            (theirs.type, ours.type, f"{where}.{ours.names[0]}")
+            for ours in reader.fields
+            for theirs in [next((one for one in writer.fields if one.names[0] in ours.names), None)]
+            if theirs is not None
+        ]
+    elif writer.kind == reader.kind and writer.inside:
+        pairs = [(writer.inside[0], reader.inside[0], f"{where}[]")]
+    else:
+        return _means_another(writer, reader, where)
+    for theirs, ours, place in pairs:
+        if (why := _changed(theirs, ours, place, seen)) is not None:
+            return why
+    return None
+
+
+def _members(found: Type) -> list[Type]:
+    return found.inside if found.kind == "union" else [found]
+
+
+def _matches(writer: Type, readers: list[Type]) -> list[Type]:
+    """Of a reader's types those as which ``writer`` may be read."""
+    alike = [one for one in readers if one.kind == writer.kind]
+    by_name = [one for one in alike if one.name == writer.name]
+    if alike:
+        return by_name or alike
+    return [one for one in readers if one.kind in _NUMBERS and writer.kind in _NUMBERS]
+
+
+def _means_another(writer: Type, reader: Type, where: str) -> str | None:
+    theirs, ours = writer.logical.removeprefix(_LOCAL), reader.logical.removeprefix(_LOCAL)
+    if theirs == ours == "decimal" and writer.scale != reader.scale:
+        return f"{where} was written with {writer.scale} decimal places and would be read with {reader.scale}"
+    if theirs != ours and theirs.startswith(_MOMENTS) and ours.startswith(_MOMENTS):
+        return f"{where} was written as {writer.logical} and would be read as {reader.logical}"
+    return None

@@ -1,0 +1,66 @@
+"""Is every text in a decoded value UTF-8? A condition on a column, made from its type.
+
+Used by :mod:`onceward.formats.avro.plan`, in the driver; evaluated by Spark's tasks. Neither Avro's decoder nor Spark's
+``from_avro`` looks: bytes that are no UTF-8 would go through as a text, and be written by the sink.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+
+_SEPARATOR = ","  # one byte of ASCII: halves of a character on its two sides never become a whole one
+
+
+def texts_are_valid(value: Column, kind: DataType, as_bytes: frozenset[str] = frozenset()) -> Column | None:
+    """A condition that is false where a text in ``value`` is no UTF-8, and else true or null. None: it has no texts.
+
+    :param as_bytes: fields of a struct that are texts, too, though they are binary.
+    """
+    if isinstance(kind, StringType):
+        return F.is_valid_utf8(value)
+    if isinstance(kind, StructType):
+        return _all(
+            F.is_valid_utf8(value.getField(field.name).cast("string"))
+            if field.name in as_bytes
+            else texts_are_valid(value.getField(field.name), field.dataType)
+            for field in kind.fields
+        )
+    if isinstance(kind, ArrayType):
+        return _elements_are_valid(value, kind.elementType)
+    if isinstance(kind, MapType):
+        keys = _elements_are_valid(F.map_keys(value), kind.keyType)
+        return _all((keys, _elements_are_valid(F.map_values(value), kind.valueType)))
+    return None
+
+
+def _elements_are_valid(array: Column, kind: DataType) -> Column | None:
+    if isinstance(kind, StringType):
+        # One look at all of them; forall() would be interpreted, element by element.
+        return F.is_valid_utf8(F.array_join(array, _SEPARATOR))
+    if not _has_texts(kind):
+        return None
+    return F.forall(array, lambda element: _or_null(texts_are_valid(element, kind)))
+
+
+def _has_texts(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_texts(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _has_texts(kind.elementType)
+    return isinstance(kind, StringType | MapType)  # a map's keys are texts
+
+
+def _or_null(condition: Column | None) -> Column:
+    assert condition is not None  # noqa: S101 — asked for a type with texts
+    return F.coalesce(condition, F.lit(True))
+
+
+def _all(conditions: object) -> Column | None:
+    together: Column | None = None
+    for condition in conditions:  # type: ignore[attr-defined]
+        if condition is not None:
+            safe = _or_null(condition)
+            together = safe if together is None else together & safe
+    return together

@@ -1,0 +1,174 @@
+"""What comes out of ``ow.avro.decode`` is what went in, whatever Avro can say, also when the schemas differ.
+
+Records are written by tests/avro_codec.py, which knows the specification and nothing of Java.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import struct
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row
+
+import onceward as ow
+from avro_codec import write
+from memory_registry import MemoryRegistry
+
+UTC = datetime.timezone.utc
+UNIQUE = uuid.UUID("12345678-1234-5678-1234-567812345678")
+
+
+def record(*fields: tuple[str, Any], name: str = "R", **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields], **more}
+
+
+def logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+def framed(number: int, schema: Any, value: Any) -> bytearray:
+    return bytearray(b"\x00" + struct.pack(">I", number) + write(schema, value))
+
+
+def frame_of(spark: Any, *values: Any) -> DataFrame:
+    return spark.createDataFrame([(n, value) for n, value in enumerate(values)], "n int, value binary")
+
+
+def read(spark: Any, writer: Any, value: Any, reader: Any = None) -> Any:
+    """``value``, written by ``writer`` and decoded as ``reader``."""
+    registry = MemoryRegistry()
+    registry.add("s", writer, 7)
+    frame = frame_of(spark, framed(7, writer, value))
+    chosen = None if reader is None else json.dumps(reader)
+    found = ow.avro.decode(frame, registry=registry, subject="s", reader_schema=chosen).collect()
+    assert [row.n for row in found] == [0]
+    return found[0].value
+
+
+EVERYTHING = [
+    ("a boolean", "boolean", True, True),
+    ("an int", "int", -(2**31), -(2**31)),
+    ("a long", "long", 2**63 - 1, 2**63 - 1),
+    ("a float", "float", 1.5, 1.5),
+    ("a double", "double", -1e300, -1e300),
+    ("bytes", "bytes", b"\xff\x00", bytearray(b"\xff\x00")),
+    ("a string", "string", "Zoë €😀", "Zoë €😀"),
+    ("an empty string", "string", "", ""),
+    ("a null", ["null", "string"], (0, None), None),
+    ("no null", ["null", "string"], (1, "x"), "x"),
+    ("an enum", {"type": "enum", "name": "E", "symbols": ["A", "B"]}, 1, "B"),
+    ("a fixed", {"type": "fixed", "name": "F", "size": 3}, b"abc", bytearray(b"abc")),
+    ("an array", {"type": "array", "items": ["null", "string"]}, [(1, "a"), (0, None)], ["a", None]),
+    ("an empty array", {"type": "array", "items": "long"}, [], []),
+    ("a map", {"type": "map", "values": "int"}, {"é": 1, "b": 2}, {"é": 1, "b": 2}),
+    ("a union", ["int", "string"], (1, "x"), Row(member0=None, member1="x")),
+    ("a union with null", ["null", "int", "string"], (1, 5), Row(member0=5, member1=None)),
+    ("int or long", ["int", "long"], (1, 2**40), 2**40),
+    ("a record", record(("a", "int"), ("b", record(("c", "string"), name="S"))), {"a": 1, "b": {"c": "x"}},
+     Row(a=1, b=Row(c="x"))),
+    ("arrays of maps of records", {"type": "array", "items": {"type": "map", "values": record(("a", "string"))}},
+     [{"k": {"a": "x"}}], [{"k": Row(a="x")}]),
+    ("a decimal", logical("bytes", "decimal", precision=9, scale=2), b"\xff\x85", decimal.Decimal("-1.23")),
+    ("a fixed decimal", {"type": "fixed", "name": "D", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 3},
+     b"\x00\x00\x04\xd2", decimal.Decimal("1.234")),
+    ("a date", logical("int", "date"), 19_000, datetime.date(2022, 1, 8)),
+    ("time-millis", logical("int", "time-millis"), 3_600_001, 3_600_001),
+    ("time-micros", logical("long", "time-micros"), 3_600_000_001, 3_600_000_001),
+    ("timestamp-millis", logical("long", "timestamp-millis"), 1_700_000_000_123,
+     datetime.datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC)),
+    ("timestamp-micros", logical("long", "timestamp-micros"), 1_700_000_000_123_456,
+     datetime.datetime(2023, 11, 14, 22, 13, 20, 123_456, UTC)),
+    ("local-timestamp-millis", logical("long", "local-timestamp-millis"), 1_700_000_000_123,
+     datetime.datetime(2023, 11, 14, 22, 13, 20, 123_000)),
+    ("local-timestamp-micros", logical("long", "local-timestamp-micros"), 1_700_000_000_123_456,
+     datetime.datetime(2023, 11, 14, 22, 13, 20, 123_456)),
+    ("a uuid", logical("string", "uuid"), str(UNIQUE), str(UNIQUE)),
+    ("a duration", {"type": "fixed", "name": "T", "size": 12, "logicalType": "duration"}, b"\x01" * 12,
+     bytearray(b"\x01" * 12)),
+]  # fmt: skip
+
+
+def test_every_type_of_avro(spark: Any):
+    """All of them in one record, so that none reads into the next."""
+    schema, values = together((schema, value) for _, schema, value, _ in EVERYTHING)
+    found = read(spark, schema, values)
+    for n, (what, _, _, wanted) in enumerate(EVERYTHING):
+        assert comparable(found[n]) == comparable(wanted), what
+
+
+@pytest.mark.parametrize("what", ["a string", "a null", "an array", "a union", "a fixed"])
+def test_what_is_no_record(spark: Any, what: str):
+    schema, value, wanted = next(rest for name, *rest in EVERYTHING if name == what)
+    assert comparable(read(spark, schema, value)) == comparable(wanted)
+
+
+def together(cases: Iterable[tuple[Any, Any]]) -> tuple[Any, dict[str, Any]]:
+    """One record of all of them."""
+    each = list(cases)
+    schema = record(*((f"f{n}", named(n, schema)) for n, (schema, _) in enumerate(each)), name="All", namespace="com.x")
+    return schema, {f"f{n}": value for n, (_, value) in enumerate(each)}
+
+
+def named(number: int, schema: Any) -> Any:
+    """With names of its own: a name may be defined once."""
+    return json.loads(json.dumps(schema).replace('"name": "', f'"name": "N{number}_'), object_hook=_own_fields)
+
+
+def _own_fields(found: dict[str, Any]) -> dict[str, Any]:
+    """Fields keep theirs, and so do the aliases of types."""
+    for field in found.get("fields", ()):
+        field["name"] = field["name"].partition("_")[2]
+    if "name" in found and "type" in found and found["type"] == "record":
+        found["aliases"] = [found["name"].partition("_")[0] + "_" + alias for alias in found.get("aliases", ())]
+    return found
+
+
+def comparable(value: Any) -> Any:
+    """PySpark gives an instant as a local time without a zone."""
+    return value.astimezone(UTC) if isinstance(value, datetime.datetime) else value
+
+
+EVOLUTIONS = [
+    ("a field is new", record(("a", "int")), {"a": 1},
+     record(fields=[{"name": "a", "type": "int"}, {"name": "b", "type": "string", "default": "x"}]),
+     Row(a=1, b="x")),
+    ("a field is gone", record(("a", "int"), ("b", "string"), ("c", "long")), {"a": 1, "b": "x", "c": 2},
+     record(("a", "int"), ("c", "long")), Row(a=1, c=2)),
+    ("a field has another name", record(("a", "int")), {"a": 1},
+     {"type": "record", "name": "R", "fields": [{"name": "b", "aliases": ["a"], "type": "int"}]}, Row(b=1)),
+    ("a record has another name", record(("a", "int"), name="Old"), {"a": 1},
+     record(("a", "int"), name="New", aliases=["Old"]), Row(a=1)),
+    ("a record has another name and no alias", record(("a", "int"), name="Old"), {"a": 1},
+     record(("a", "int"), name="New"), Row(a=1)),
+    ("fields change places", record(("a", "int"), ("b", "string")), {"a": 1, "b": "x"},
+     record(("b", "string"), ("a", "int")), Row(b="x", a=1)),
+    ("int to long", "int", 5, "long", 5),
+    ("int to double", "int", 5, "double", 5.0),
+    ("long to float", "long", 5, "float", 5.0),
+    ("float to double", "float", 1.5, "double", 1.5),
+    ("string to bytes", "string", "é", "bytes", bytearray("é".encode())),
+    ("bytes to string", "bytes", "é".encode(), "string", "é"),
+    ("may be null now", "string", "x", ["null", "string"], "x"),
+    ("may not be null any more", ["null", "string"], (1, "x"), "string", "x"),
+    ("an unknown symbol has a default", {"type": "enum", "name": "E", "symbols": ["A", "B"]}, 1,
+     {"type": "enum", "name": "E", "symbols": ["A", "Z"], "default": "Z"}, "Z"),
+    ("a wider decimal", logical("bytes", "decimal", precision=5, scale=2), b"\x7b",
+     logical("bytes", "decimal", precision=20, scale=2), decimal.Decimal("1.23")),
+    ("a number becomes a moment", "long", 1_700_000_000_123, logical("long", "timestamp-millis"),
+     datetime.datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC)),
+]  # fmt: skip
+
+
+def test_every_evolution(spark: Any):
+    """All of them in one record that was written by one schema and is read as another."""
+    writer, values = together((writer, value) for _, writer, value, _, _ in EVOLUTIONS)
+    reader, _ = together((reader, None) for _, _, _, reader, _ in EVOLUTIONS)
+    found = read(spark, writer, values, reader)
+    for n, (what, _, _, _, wanted) in enumerate(EVOLUTIONS):
+        assert comparable(found[n]) == comparable(wanted), what

@@ -1,0 +1,276 @@
+"""Frames, schemas with ours around them, what is refused, and how a registry is asked now and then: without Spark."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from avro_codec import read, write
+from memory_registry import MemoryRegistry
+from onceward.errors import PoisonRecord, RegistryReplaced, RegistryUnreachable, SchemaIdUnseen, SchemaUnfit, ValueUnfit
+from onceward.formats.avro.framing import prefix, schema_id
+from onceward.formats.avro.known import known_of
+from onceward.formats.avro.schemas import around_reader, around_writer, parsed, same_with_bytes, texts_as_bytes
+from onceward.formats.avro.step import Witness
+from onceward.formats.avro.types import why_spark_cannot_read, why_values_would_change
+from onceward.spark.failures import RAISED, known_failure
+
+
+@given(st.integers(0, 2**32 - 1), st.binary())
+def test_a_frame_tells_its_id(number: int, body: bytes):
+    assert schema_id(prefix(number) + body) == number
+    assert schema_id(b"\x01" + prefix(number)[1:] + body) is None
+    assert schema_id(prefix(number)[:4]) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ("string", "x"),
+        ('"long"', 7),
+        (["null", "string"], (1, "x")),
+        ({"type": "record", "name": "R", "fields": [{"name": "end", "type": "int"}, {"name": "value", "type": "int"}]},
+         {"end": 1, "value": 2}),
+    ],
+)  # fmt: skip
+def test_a_record_with_ours_around_it_is_its_bytes_between_ours(schema: Any, value: Any):
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    written = b"\x00\x00\x00\x00\x01" + write(parsed(text), value) + b"\x01" * 16
+    found = read(json.loads(around_writer(text)), written)
+    assert found["frame"] == b"\x00\x00\x00\x00\x01"
+    assert found["value"] == value
+
+
+def test_names_of_ours_are_in_nobodys_way():
+    """The record inside is in no namespace, as it was, and no type of ours has a name that a user's type has."""
+    schema = {"type": "record", "name": "onceward_framed", "fields": [{"name": "a", "type": "int"}]}
+    writer, reader = around_writer(json.dumps(schema)), around_reader('"string"', json.dumps(schema))
+    assert json.loads(writer)["name"] == json.loads(reader)["name"] == "onceward_framed_"
+    assert "namespace" not in json.loads(writer)
+
+
+def record(*types: Any, name: str = "R") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": f"f{n}", "type": t} for n, t in enumerate(types)]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        record(["null", "R"]),
+        record({"type": "array", "items": "R"}),
+        record(record({"type": "map", "values": "com.x.R"}, name="S")) | {"namespace": "com.x"},
+        {"type": "array", "items": "null"},
+        record({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}),
+        record({"type": "array", "items": record("null", name="S")}),
+    ],
+)
+def test_what_spark_cannot_read_is_refused(schema: Any):
+    assert why_spark_cannot_read(json.dumps(schema))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "string",
+        record(record("int", name="S"), "S", {"type": "array", "items": "S"}),
+        {"type": "map", "values": "null"},
+    ],
+)
+def test_a_name_that_is_used_again_is_no_circle(schema: Any):
+    assert why_spark_cannot_read(json.dumps(schema)) is None
+
+
+def test_what_is_no_json_is_no_schema():
+    with pytest.raises(SchemaUnfit, match="no JSON"):
+        parsed("{not json")
+
+
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+MILLS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 3}
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "changes"),
+    [
+        (MILLIS, MICROS, True),
+        (record(MILLIS), record(["null", MICROS]), True),
+        (record({"type": "array", "items": MILLIS}), record({"type": "array", "items": MICROS}), True),
+        (["null", {"type": "map", "values": CENTS}], {"type": "map", "values": MILLS}, True),
+        ({"type": "int", "logicalType": "date"}, MILLIS, True),
+        (CENTS, MILLS, True),
+        (CENTS, CENTS | {"precision": 20}, False),
+        (MILLIS, {"type": "long", "logicalType": "local-timestamp-millis"}, False),
+        (MILLIS, "long", False),
+        ("long", MILLIS, False),
+        (record(MILLIS, "int"), {"type": "record", "name": "R", "fields": [{"name": "f1", "type": "int"}]}, False),
+        (record("int", MILLIS),
+         {"type": "record", "name": "R", "fields": [{"name": "new", "aliases": ["f1"], "type": MICROS}]}, True),
+    ],
+)  # fmt: skip
+def test_a_value_that_would_be_another_one_is_noticed(writer: Any, reader: Any, changes: bool):
+    why = why_values_would_change(json.dumps(writer), json.dumps(reader))
+    assert (why is not None) == changes
+
+
+def raised(**said: Any) -> str:
+    return f"[USER_RAISED_EXCEPTION] {RAISED}{json.dumps(said)} SQLSTATE: P0001\n\tat org.apache.spark"
+
+
+def test_what_a_plan_raises_is_heard():
+    poison = known_failure(
+        raised(
+            raised="poison",
+            tag="t",
+            id=7,
+            **{"class": "DoesNotFit"},
+            message='a "quote"',
+            topic="a",
+            partition=1,
+            offset=2,
+        )
+    )
+    assert isinstance(poison, PoisonRecord)
+    assert 'offset 2 of partition 1 of topic a cannot be read (DoesNotFit): a "quote"' in poison.message
+    assert poison.details["id"] == 7
+    nowhere = known_failure(raised(raised="poison", tag="t", id=7, **{"class": "BadFraming"}, message="short"))
+    assert str(nowhere).startswith("a record cannot be read (BadFraming): short.")
+    unseen = known_failure(raised(raised="unseen", tag="t", id=9))
+    assert isinstance(unseen, SchemaIdUnseen)
+    assert unseen.details == {"tag": "t", "ids": [9]}
+    assert isinstance(known_failure(raised(raised="unfit", id=9, message="not UTF-8")), ValueUnfit)
+    assert known_failure(RAISED + '{"cut off') is None
+
+
+def test_what_avro_says_of_a_value_is_heard():
+    null = known_failure("x.TracingNullPointException: null value for (non-nullable) string at com.x.R.name\n\tat java")
+    assert isinstance(null, ValueUnfit)
+    assert "com.x.R.name is null" in null.message
+    said = "Cannot convert SQL field 'kind' to Avro field 'kind' because \"Q\" cannot be written since it's not "
+    symbol = known_failure(said + 'defined in enum "A", "B"\n\tat org')
+    assert isinstance(symbol, ValueUnfit)
+    assert '"Q"' in symbol.message
+
+
+@pytest.fixture
+def registry() -> MemoryRegistry:
+    found = MemoryRegistry()
+    found.add("s", "string", 1)
+    found.add("s", "long", 2)
+    return found
+
+
+def test_an_id_that_is_missing_is_asked_for_again_at_each_definition(registry: MemoryRegistry):
+    known = known_of(registry)
+    known.ask(registry, [2, 3, 2**31], 0)
+    assert known.missing() == {3, 2**31}
+    registry.add("late", "int", 3)
+    schemas = known.schemas(registry, [1])
+    assert sorted(schemas.texts) == [1, 2, 3]
+    assert schemas.missing == {2**31}
+    assert known_of(registry) is known
+
+
+def test_a_registry_that_comes_late_is_waited_for(registry: MemoryRegistry):
+    known, asked = known_of(registry), registry.schema
+
+    def late(schema_id: int) -> Any:
+        if registry.asked > 2 and schema_id not in registry.schemas:
+            registry.add("s", "int", schema_id)
+        return asked(schema_id)
+
+    registry.schema = late  # type: ignore[method-assign]
+    known.ask(registry, [9], 60)
+    assert known.missing() == frozenset()
+
+
+def test_a_schema_that_cannot_be_read_is_known_as_that(registry: MemoryRegistry):
+    registry.add("s", '{"type": "object"}', 5, kind="JSON")
+    schemas = known_of(registry).schemas(registry, [5])
+    assert list(schemas.unreadable) == [5]
+    assert not schemas.texts
+
+
+def test_another_registry_under_the_same_url_is_noticed(registry: MemoryRegistry):
+    known_of(registry).schemas(registry, [1, 2])
+    other = MemoryRegistry()
+    other.url = registry.url
+    other.add("s", "double", 1)
+    with pytest.raises(RegistryReplaced, match="id 1"):
+        known_of(other).schemas(other, [1])
+
+
+def test_a_registry_that_was_replaced_stops_the_batch(registry: MemoryRegistry):
+    witness = Witness(registry, [1, 2], 0)
+    witness.look()
+    del registry.schemas[2]
+    with pytest.raises(RegistryReplaced):
+        witness.look()
+
+
+def test_a_registry_that_is_away_stops_no_batch(registry: MemoryRegistry):
+    witness = Witness(registry, [1, 2], 0)
+    registry.away = RegistryUnreachable("away")
+    witness.look()
+    registry.away = None
+    del registry.schemas[2]
+    with pytest.raises(RegistryReplaced):
+        witness.look()
+
+
+def test_a_registry_that_hangs_is_heard_later(registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("onceward.formats.avro.step._PATIENCE_S", 0.01)
+    answer = threading.Event()
+
+    def hang(known: Any) -> None:
+        assert answer.wait(60)
+        raise RegistryReplaced("another one")
+
+    registry.still_the_same = hang  # type: ignore[method-assign]
+    witness = Witness(registry, [1], 0)
+    witness.look()
+    witness.look()
+    answer.set()
+    monkeypatch.setattr("onceward.formats.avro.step._PATIENCE_S", 60)
+    with pytest.raises(RegistryReplaced):
+        witness.look()
+
+
+def test_all_ids_have_their_turn():
+    asked: list[int] = []
+    registry = MemoryRegistry()
+    registry.still_the_same = asked.extend  # type: ignore[method-assign, assignment]
+    witness = Witness(registry, list(range(120)), 0)
+    for _ in range(3):
+        witness.look()
+    assert set(asked) == set(range(120))
+    assert len(asked) == 150
+
+
+def test_texts_of_a_record_are_read_as_bytes():
+    """As long as they are nothing else, and have no default that would be other bytes."""
+    plain = [{"name": "a", "type": "string", "default": "x"}, {"name": "b", "type": ["null", "string"]}]
+    others = [
+        {"name": "c", "type": "string", "default": "é"}, {"name": "d", "type": ["null", "int", "string"]},
+        {"name": "e", "type": {"type": "string", "logicalType": "uuid"}}, {"name": "f", "type": "long"},
+    ]  # fmt: skip
+    schema = {"type": "record", "name": "R", "namespace": "x", "fields": [*plain, *others]}
+    read_as, names = texts_as_bytes(json.dumps(schema))
+    assert names == {"a", "b"}
+    wanted = [{"name": "a", "type": "bytes", "default": "x"}, {"name": "b", "type": ["null", "bytes"]}, *others]
+    assert json.loads(read_as) == schema | {"fields": wanted}
+    writer = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": "string"}]}
+    assert json.loads(same_with_bytes(json.dumps(writer), names))["fields"] == [
+        {"name": "a", "type": "int"}, {"name": "b", "type": "bytes"},
+    ]  # fmt: skip
+    many = json.dumps(
+        {"type": "record", "name": "R", "fields": [{"name": f"f{n}", "type": "string"} for n in range(20)]}
+    )
+    assert not texts_as_bytes(many)[1]
+    assert texts_as_bytes('"string"') == ('"string"', frozenset())
