@@ -57,7 +57,7 @@ def test_all_of_one_version(repository: Repository):
 
 def test_an_older_token_provider_stands_in(repository: Repository):
     found = spark_connector("a:b:1", spark_version="4.2.0")
-    assert found.coordinates == (f"{CONNECTOR}:4.2.0", f"{PROVIDER}:4.0.0", "a:b:1")
+    assert found.coordinates == (f"{CONNECTOR}:4.2.0", f"{AVRO}:4.0.0", f"{PROVIDER}:4.0.0", "a:b:1")
     assert sum("token-provider" in name for name in names(found)) == 1
     assert [note.split(" is in none")[0].partition("_2.13:")[2] for note in found.notes] == ["4.2.0", "4.2.0"]
     assert repository.asked[-1].transitive is False, "what it depends on would come in its own, older versions"
@@ -65,8 +65,17 @@ def test_an_older_token_provider_stands_in(repository: Repository):
 
 def test_an_older_connector_stands_in(repository: Repository):
     found = spark_connector(spark_version="4.3.0")
-    assert found.coordinates == (f"{CONNECTOR}:4.2.0", f"{PROVIDER}:4.0.0")
+    assert found.coordinates == (f"{CONNECTOR}:4.2.0", f"{AVRO}:4.0.0", f"{PROVIDER}:4.0.0")
     assert any("connector 4.2.0 is taken for PySpark 4.3.0" in note for note in found.notes)
+
+
+def test_without_any_avro_the_source_is_there_all_the_same(repository: Repository):
+    repository.has.remove(f"{AVRO}:4.0.0")
+    for version in ("4.0.0", "4.2.0"):
+        found = spark_connector(spark_version=version)
+        assert found.coordinates[0] == f"{CONNECTOR}:{version}"
+        assert not any(coordinate.startswith(AVRO) for coordinate in found.coordinates)
+        assert any("from_avro and to_avro will be missing" in note for note in found.notes)
 
 
 def test_what_was_put_together_is_remembered(repository: Repository):

@@ -22,6 +22,7 @@ _CONNECTOR = "spark-sql-kafka-0-10_2.13"
 _TOKEN_PROVIDER = "spark-token-provider-kafka-0-10_2.13"  # noqa: S105 — the name of a jar
 _AVRO = "spark-avro_2.13"
 _TESTED_CONNECTORS = ("4.2.0", "4.1.3", "4.0.0")
+_TESTED_AVRO = ("4.0.0",)
 _TESTED_TOKEN_PROVIDER = "4.0.0"  # noqa: S105 — a version
 
 
@@ -59,7 +60,7 @@ def spark_connector(*packages: str, spark_version: str | None = None) -> Connect
     :raises ResourceError: no connector that fits can be had, or one of ``packages``.
     """
     version = spark_version or installed_spark()
-    kept = kept_as("connector", version, packages, os.environ.get(IVY_SETTINGS_VARIABLE))
+    kept = kept_as("connector", 2, version, packages, os.environ.get(IVY_SETTINGS_VARIABLE))
     if (jars := remembered(kept)) is not None:
         answer = json.loads(kept.read_text())
         return Connector(tuple(jars), tuple(answer["coordinates"]), tuple(answer["notes"]))
@@ -75,7 +76,7 @@ class _Choice:
         self._version = version
         self._packages = packages
         self._connector = version
-        self._with_avro = True
+        self._avro: str | None = version
         self._own_token_provider = True
         self._notes: list[str] = []
 
@@ -90,8 +91,8 @@ class _Choice:
 
     def _resolved(self) -> Connector:
         wanted = [_named(_CONNECTOR, self._connector)]
-        if self._with_avro:
-            wanted.append(_named(_AVRO, self._version))
+        if self._avro is not None:
+            wanted.append(_named(_AVRO, self._avro))
         if self._own_token_provider:
             jars = resolve(*wanted, *self._packages)
         else:
@@ -104,13 +105,15 @@ class _Choice:
 
     def _replaced(self, missing: set[tuple[str, ...]]) -> bool:
         """Replace what is missing, if it is one of the parts that can be; False: nothing more can be done."""
-        before = (self._connector, self._with_avro, self._own_token_provider)
-        if self._with_avro and (_AVRO, self._version) in missing:
-            self._with_avro = False
-            self._notes.append(
-                f"{_AVRO}:{self._version} is in none of the repositories: from_avro and to_avro will be missing"
-            )
-        if (_CONNECTOR, self._connector) in missing and (older := _newest_tested_before(self._connector)) is not None:
+        before = (self._connector, self._avro, self._own_token_provider)
+        if self._avro is not None and (_AVRO, self._avro) in missing:
+            older_avro = _newest_before(_TESTED_AVRO, self._avro)
+            instead = "from_avro and to_avro will be missing" if older_avro is None else f"{older_avro} is taken"
+            self._notes.append(f"{_AVRO}:{self._avro} is in none of the repositories: {instead}")
+            self._avro = older_avro
+        if (_CONNECTOR, self._connector) in missing and (
+            older := _newest_before(_TESTED_CONNECTORS, self._connector)
+        ) is not None:
             self._notes.append(
                 f"{_CONNECTOR}:{self._connector} is in none of the repositories: the connector {older} is taken for "
                 f"PySpark {self._version}"
@@ -122,16 +125,16 @@ class _Choice:
                 f"{_TOKEN_PROVIDER}:{self._connector} is in none of the repositories: its {_TESTED_TOKEN_PROVIDER} is "
                 f"taken with the connector {self._connector}"
             )
-        return (self._connector, self._with_avro, self._own_token_provider) != before
+        return (self._connector, self._avro, self._own_token_provider) != before
 
 
 def _named(artifact: str, version: str) -> str:
     return f"{_GROUP}:{artifact}:{version}"
 
 
-def _newest_tested_before(version: str) -> str | None:
-    """Of the connectors that were tested the newest one that is older; connectors work on later Sparks, not earlier."""
-    return next((tested for tested in _TESTED_CONNECTORS if _numbers(tested) < _numbers(version)), None)
+def _newest_before(tested_ones: tuple[str, ...], version: str) -> str | None:
+    """Of those that were tested the newest one that is older; connectors work on later Sparks, not earlier."""
+    return next((tested for tested in tested_ones if _numbers(tested) < _numbers(version)), None)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
