@@ -259,6 +259,7 @@ def test_settings_that_contradict_each_other(pipeline: Pipeline):
             pipeline.sink(**settings)
 
 
+@pytest.mark.slow
 def test_a_letter_that_is_fed_back_is_read_again_and_a_lost_one_is_missed(pipeline: Pipeline):
     """The whole circle; every record of the source is accounted for, also those that came to it by a replay."""
     dead = pipeline.topic(2)
