@@ -1,0 +1,98 @@
+"""Dead letters where a count could go wrong: frames that come later, verdicts that change, functions that skip.
+
+The format is that of :mod:`test_dead_letters`.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sql
+from streaming_pipeline import Pipeline
+from test_dead_letters import Goods
+
+from onceward.errors import BatchChanged, OncewardError, UnsupportedQuery
+
+
+def same(frame: DataFrame) -> DataFrame:
+    return frame
+
+
+def values(pipeline: Pipeline, topic: str | None = None) -> list[bytes]:
+    return sorted(message.value() for message in pipeline.visible(topic))
+
+
+def one_by_one(pipeline: Pipeline, step: Goods, *names: bytes) -> DataFrame:
+    """Records of these values, one a batch."""
+    pipeline.feed([(b"key", name) for name in names], topic=(topic := pipeline.topic(1)))
+    return step.read(pipeline.frame(topic=topic, max_offsets_per_trigger=1)).select("key", "value")
+
+
+def test_a_second_frame_comes_to_a_committed_batch_with_dead_letters(pipeline: Pipeline):
+    dead, rejected = pipeline.topic(1), pipeline.topic(1)
+    pipeline.feed([(b"a", b"good-1"), (b"b", b"good-2"), (b"c", b"bad-1")])
+
+    def run(together: bool, **options: str) -> OncewardError | None:
+        sink = pipeline.sink(dead_letter_topic=dead, **options)
+
+        def write(frame: DataFrame, batch_id: int) -> None:
+            first, second = (frame.where(f"CAST(value AS STRING) = 'good-{number}'") for number in (1, 2))
+            if not together:
+                sink(first, batch_id)
+            with sink.batch(frame, batch_id) as batch:
+                if together:
+                    batch.write(first)
+                batch.write(second, topic=rejected)
+
+        run = pipeline.run if together else pipeline.refused
+        return run(frame=Goods().read(pipeline.frame()).select("key", "value"), transform=same, sink=write)
+
+    refused = run(together=False)
+    assert isinstance(refused, UnsupportedQuery)
+    assert 'resume="complete"' in refused.next_step
+    run(together=True, resume="complete")
+    pipeline.forget_commit()
+    run(together=True)
+    assert (values(pipeline), values(pipeline, rejected)) == ([b"good-1"], [b"good-2"])
+    assert values(pipeline, dead) == [b"bad-1"]
+
+
+class Patient(Goods):
+    """Reads what begins with one of ``words``; another start of the query may know more of them."""
+
+    words = "'good'"
+
+    def read(self, frame: DataFrame) -> DataFrame:
+        return frame.alias(self.tag).where(self._is_good())
+
+    def dead_letters(self, rows: DataFrame) -> DataFrame:
+        return super().dead_letters(rows).where(f"NOT {self._is_good()}")
+
+    def _is_good(self) -> str:
+        return f"(substring(CAST(value AS STRING), 1, 4) IN ({self.words}))"
+
+
+def test_a_dead_letter_is_not_counted_as_well_when_its_batch_runs_again(pipeline: Pipeline):
+    dead = pipeline.topic(1)
+    pipeline.feed([(b"a", b"good-1"), (b"b", b"late-1")])
+
+    def run(step: Goods, *, refused: bool = False, **options: str) -> OncewardError | None:
+        counts = step.read(pipeline.frame()).groupBy(sql.lit("all").alias("key")).count()
+        run = pipeline.refused if refused else pipeline.run
+        return run(
+            lambda _: counts.selectExpr("key", "CAST(count AS STRING) AS value"),
+            mode="update",
+            dead_letter_topic=dead,
+            **options,
+        )
+
+    run(Patient())
+    pipeline.forget_commit()
+    knows_more = Patient()
+    knows_more.words = "'good', 'late'"
+    refused = run(knows_more, refused=True)
+    assert isinstance(refused, BatchChanged)
+    assert "count them, too" in refused.message
+    run(Patient())
+    pipeline.feed([(b"c", b"good-2")])
+    run(knows_more)
+    assert (values(pipeline), values(pipeline, dead)) == ([b"1", b"2"], [b"late-1"])
