@@ -10,7 +10,7 @@ from pyspark.sql import functions as sql
 from streaming_pipeline import Pipeline
 from test_dead_letters import Goods
 
-from onceward.errors import BatchChanged, OncewardError, UnsupportedQuery
+from onceward.errors import BatchChanged, BatchNotWritten, OncewardError, UnsupportedQuery
 
 
 def same(frame: DataFrame) -> DataFrame:
@@ -96,3 +96,18 @@ def test_a_dead_letter_is_not_counted_as_well_when_its_batch_runs_again(pipeline
     pipeline.feed([(b"c", b"good-2")])
     run(knows_more)
     assert (values(pipeline), values(pipeline, dead)) == ([b"1", b"2"], [b"late-1"])
+
+
+def test_keep_does_not_excuse_what_the_same_run_goes_on_skipping(pipeline: Pipeline):
+    step, dead = Goods(), pipeline.topic(1)
+    rows = one_by_one(pipeline, step, b"good-1", b"bad-1", b"good-2", b"good-3")
+    sink = pipeline.sink(dead_letter_topic=dead, resume="keep")
+
+    def unless_empty(frame: DataFrame, batch_id: int) -> None:
+        if not frame.isEmpty():
+            sink(frame, batch_id)
+
+    assert isinstance(pipeline.refused(frame=rows, transform=same, sink=unless_empty), BatchNotWritten)
+    sink = pipeline.sink(dead_letter_topic=dead, resume="keep")
+    pipeline.run(frame=rows, transform=same, sink=unless_empty)
+    assert values(pipeline) == [b"good-1", b"good-2", b"good-3"]

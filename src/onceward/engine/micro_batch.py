@@ -85,7 +85,9 @@ class MicroBatches:
         if running.batch == self._finished:
             raise second_call(running.batch)
         outcome, notes = self._admit(running), self._notes
-        if outcome is Admission.AFTER_SKIPPED and self._policy.resume != "keep" and any(w.set_aside for w in writes):
+        # "keep" is about what an earlier run has skipped, not about what this one goes on skipping.
+        excused = self._policy.resume == "keep" and (self._newest is None or self._newest.run_id != running.run_id)
+        if outcome is Admission.AFTER_SKIPPED and not excused and any(write.set_aside for write in writes):
             refuse_skipped_dead_letters(running.batch, running.sources, self._newest)
         if running.history is not None:
             self._handed_over(running.history).give(running.batch.batch_id, running.run_id)
