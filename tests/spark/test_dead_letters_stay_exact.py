@@ -111,3 +111,12 @@ def test_keep_does_not_excuse_what_the_same_run_goes_on_skipping(pipeline: Pipel
     sink = pipeline.sink(dead_letter_topic=dead, resume="keep")
     pipeline.run(frame=rows, transform=same, sink=unless_empty)
     assert values(pipeline) == [b"good-1", b"good-2", b"good-3"]
+
+
+def test_a_time_that_passes_between_the_two_readings_is_refused(pipeline: Pipeline):
+    step, dead = Goods(), pipeline.topic(1)
+    pipeline.feed([(b"a", b"good-1"), (b"b", b"bad-1")])
+    late = step.read(pipeline.frame().where("timestamp > now() - INTERVAL 1 DAY"))
+    refused = pipeline.refused(frame=late.select("key", "value"), transform=same, dead_letter_topic=dead)
+    assert isinstance(refused, UnsupportedQuery)
+    assert "other ones each time" in refused.message
