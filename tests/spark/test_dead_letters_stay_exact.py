@@ -10,6 +10,7 @@ from pyspark.sql import functions as sql
 from streaming_pipeline import Pipeline
 from test_dead_letters import Goods
 
+from onceward.engine import decoding
 from onceward.errors import BatchChanged, BatchNotWritten, OncewardError, UnsupportedQuery
 
 
@@ -120,3 +121,21 @@ def test_a_time_that_passes_between_the_two_readings_is_refused(pipeline: Pipeli
     refused = pipeline.refused(frame=late.select("key", "value"), transform=same, dead_letter_topic=dead)
     assert isinstance(refused, UnsupportedQuery)
     assert "other ones each time" in refused.message
+
+
+def test_a_query_is_not_forgotten_for_those_that_came_later(pipeline: Pipeline, monkeypatch):
+    monkeypatch.setattr(decoding, "_REMEMBERED", 10)
+    step, dead = Goods(), pipeline.topic(1)
+    sink = pipeline.sink(dead_letter_topic=dead)
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        sink(frame, batch_id)
+        with monkeypatch.context() as others:  # queries of this process, each started once
+            others.setattr(decoding, "tags_in", lambda *_: [])
+            for number in range(6):
+                decoding.register(Goods())
+                decoding.steps_of(frame, f"run-{batch_id}-{number}")
+
+    rows = one_by_one(pipeline, step, b"bad-1", b"bad-2", b"bad-3", b"bad-4", b"bad-5")
+    pipeline.run(frame=rows, transform=same, sink=write)
+    assert len(values(pipeline, dead)) == 5

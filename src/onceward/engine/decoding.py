@@ -92,6 +92,7 @@ def steps_of(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
     """
     with _lock:
         if (known := _in_run.get(run_id)) is not None:
+            _in_run.move_to_end(run_id)  # a query that runs for months sees many others come and go
             return known
     found = []
     for tag in tags_in(frame, TAG):
