@@ -5,13 +5,15 @@ The format is that of :mod:`test_dead_letters`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from streaming_pipeline import Pipeline
 from test_dead_letters import Goods
 
 from onceward.engine import decoding
-from onceward.errors import BatchChanged, BatchNotWritten, OncewardError, UnsupportedQuery
+from onceward.errors import BatchChanged, BatchNotWritten, OncewardError, RecordTooLarge, UnsupportedQuery
 
 
 def same(frame: DataFrame) -> DataFrame:
@@ -139,3 +141,23 @@ def test_a_query_is_not_forgotten_for_those_that_came_later(pipeline: Pipeline, 
     rows = one_by_one(pipeline, step, b"bad-1", b"bad-2", b"bad-3", b"bad-4", b"bad-5")
     pipeline.run(frame=rows, transform=same, sink=write)
     assert len(values(pipeline, dead)) == 5
+
+
+def test_a_step_that_cannot_explain_leaves_the_error_as_it_is(pipeline: Pipeline):
+    class Odd(Goods):
+        def explain(self, error: OncewardError, rows: Callable[[], DataFrame] | None) -> OncewardError | None:
+            raise ValueError("nothing to say")
+
+    step = Odd(sets_aside=False)
+    sink = pipeline.sink()
+
+    def keeps_errors_to_itself(frame: DataFrame, batch_id: int) -> None:
+        step.refuse = RecordTooLarge("not today", next_step="tomorrow") if batch_id == 1 else None
+        try:
+            sink(frame, batch_id)
+        except RecordTooLarge:
+            assert batch_id == 1
+
+    rows = one_by_one(pipeline, step, b"good-1", b"good-2", b"good-3")
+    assert isinstance(pipeline.refused(frame=rows, transform=same, sink=keeps_errors_to_itself), BatchNotWritten)
+    assert values(pipeline) == [b"good-1"]
