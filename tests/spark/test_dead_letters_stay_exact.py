@@ -12,8 +12,10 @@ from pyspark.sql import functions as sql
 from streaming_pipeline import Pipeline
 from test_dead_letters import Goods
 
+from onceward import lineage
 from onceward.engine import decoding
 from onceward.errors import BatchChanged, BatchNotWritten, OncewardError, RecordTooLarge, UnsupportedQuery
+from verify_process import verify_at
 
 
 def same(frame: DataFrame) -> DataFrame:
@@ -161,3 +163,24 @@ def test_a_step_that_cannot_explain_leaves_the_error_as_it_is(pipeline: Pipeline
     rows = one_by_one(pipeline, step, b"good-1", b"good-2", b"good-3")
     assert isinstance(pipeline.refused(frame=rows, transform=same, sink=keeps_errors_to_itself), BatchNotWritten)
     assert values(pipeline) == [b"good-1"]
+
+
+def test_what_is_too_large_is_no_lost_write_for_the_checker(pipeline: Pipeline):
+    pipeline.output, dead = pipeline.topic(2, max_message_bytes=2_000), pipeline.topic(1, max_message_bytes=100_000)
+    other = pipeline.topic(1)
+    sizes = [10, 5_000, 20, 6_000, 7_000, 30]
+    pipeline.feed([(b"k", b"bad") if size == 30 else (b"k", b"good" + b"x" * size) for size in sizes])
+    rows = Goods().read(pipeline.frame()).select("key", "value", *lineage())
+    sink = pipeline.sink(lineage=True, dead_letter_topic=dead, on_error="dead_letter")
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        with sink.batch(frame, batch_id) as batch:
+            batch.write(frame.where("octet_length(value) <> 14"))
+            batch.write(frame.where("octet_length(value) = 14"), topic=other)
+
+    pipeline.run(frame=rows, transform=same, sink=write)
+    pipeline.forget_commit()
+    pipeline.run(frame=rows, transform=same, sink=write)
+    answer = verify_at(pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly")
+    assert (answer["verdict"], answer["anomalies"]) == ("exactly_once", []), answer
+    assert [len(pipeline.visible(topic)) for topic in (pipeline.output, other, dead)] == [1, 1, 4]
