@@ -5,12 +5,13 @@ The format is that of :mod:`test_dead_letters`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from streaming_pipeline import Pipeline
-from test_dead_letters import Goods
+from test_dead_letters import Goods, header
 
 from onceward import lineage
 from onceward.engine import decoding
@@ -184,3 +185,15 @@ def test_what_is_too_large_is_no_lost_write_for_the_checker(pipeline: Pipeline):
     answer = verify_at(pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly")
     assert (answer["verdict"], answer["anomalies"]) == ("exactly_once", []), answer
     assert [len(pipeline.visible(topic)) for topic in (pipeline.output, other, dead)] == [1, 1, 4]
+
+
+def test_what_is_too_large_is_as_old_as_its_writing(pipeline: Pipeline):
+    pipeline.output, dead = pipeline.topic(1, max_message_bytes=2_000), pipeline.topic(1, max_message_bytes=100_000)
+    pipeline.feed([(b"k", b"x" * 5_000), (b"k", b"small")])
+    rows = pipeline.frame().selectExpr("key", "value", "TIMESTAMP_MILLIS(1577836800123) AS timestamp")
+    began = time.time_ns() // 1_000_000
+    pipeline.run(frame=rows, transform=same, dead_letter_topic=dead, on_error="dead_letter")
+    (letter,), (small,) = pipeline.visible(dead), pipeline.visible()
+    assert letter.timestamp()[1] >= began
+    assert header(letter, "onceward.timestamp") == b"1577836800123"
+    assert (small.timestamp()[1], small.headers()) == (1577836800123, None)
