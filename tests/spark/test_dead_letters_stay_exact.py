@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from streaming_pipeline import Pipeline
@@ -197,3 +198,12 @@ def test_what_is_too_large_is_as_old_as_its_writing(pipeline: Pipeline):
     assert letter.timestamp()[1] >= began
     assert header(letter, "onceward.timestamp") == b"1577836800123"
     assert (small.timestamp()[1], small.headers()) == (1577836800123, None)
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "none"])
+def test_dead_letters_with_a_weaker_delivery(pipeline: Pipeline, delivery: str):
+    dead = pipeline.topic(1)
+    pipeline.feed([(b"a", b"good-1"), (b"b", b"bad-1")])
+    rows = Goods().read(pipeline.frame()).select("key", "value")
+    pipeline.run(frame=rows, transform=same, dead_letter_topic=dead, delivery=delivery)
+    assert (values(pipeline), values(pipeline, dead)) == ([b"good-1"], [b"bad-1"])
