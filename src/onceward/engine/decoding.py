@@ -92,6 +92,7 @@ def steps_of(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
     """
     with _lock:
         if (known := _in_run.get(run_id)) is not None:
+            _in_run.move_to_end(run_id)  # a query that runs for months sees many others come and go
             return known
     found = []
     for tag in tags_in(frame, TAG):
@@ -123,10 +124,20 @@ def explained(error: OncewardError, steps: tuple[DecodingStep, ...], frame: Data
     if isinstance(error, Fenced):
         return error
     for step in steps:
-        better = step.explain(error, lambda tag=step.tag: rows_below(frame, tag))  # type: ignore[misc]
+        better = _explained_by(step, error, lambda tag=step.tag: rows_below(frame, tag))  # type: ignore[misc]
         if better is not None:
             return better
     return error
+
+
+def _explained_by(
+    step: DecodingStep, error: OncewardError, rows: Callable[[], DataFrame] | None
+) -> OncewardError | None:
+    try:
+        return step.explain(error, rows)
+    except Exception as also:  # noqa: BLE001 — the error itself is what counts: unheard, its batch would pass for skipped
+        log.warning("no more could be found out about %r: %r", error, also)
+        return None
 
 
 def heard_of(error: OncewardError) -> OncewardError:
@@ -134,6 +145,6 @@ def heard_of(error: OncewardError) -> OncewardError:
     with _lock:
         steps = tuple(reversed(_registered.values()))
     for step in steps:
-        if (better := step.explain(error, None)) is not None:
+        if (better := _explained_by(step, error, None)) is not None:
             return better
     return error

@@ -51,7 +51,7 @@ from onceward.ledger.admission import (
     second_call,
 )
 from onceward.ledger.record import FrameWritten, LedgerRecord, State
-from onceward.ledger.replayed import Replayed, batch_changed, compare, missing
+from onceward.ledger.replayed import Replayed, batch_changed, compare_all
 from onceward.spark.handed_over import HandedOver, Note, standing
 from onceward.spark.job import naming_failures
 from onceward.spark.query import History, RunningBatch, is_deterministic
@@ -85,7 +85,9 @@ class MicroBatches:
         if running.batch == self._finished:
             raise second_call(running.batch)
         outcome, notes = self._admit(running), self._notes
-        if outcome is Admission.AFTER_SKIPPED and self._policy.resume != "keep" and any(w.set_aside for w in writes):
+        # "keep" is about what an earlier run has skipped, not about what this one goes on skipping.
+        excused = self._policy.resume == "keep" and (self._newest is None or self._newest.run_id != running.run_id)
+        if outcome is Admission.AFTER_SKIPPED and not excused and any(write.set_aside for write in writes):
             refuse_skipped_dead_letters(running.batch, running.sources, self._newest)
         if running.history is not None:
             self._handed_over(running.history).give(running.batch.batch_id, running.run_id)
@@ -273,13 +275,14 @@ class MicroBatches:
         if committed is None:
             return ()
         refused = any(not note.run_id.endswith(_REPLAY) for note in self._noted_as_lacking(running))
-        outcome = compare(committed, now, exactly=refused)
+        aside = [write.set_aside for write in writes]
+        outcome, lacking = compare_all(committed, now, aside, exactly=refused, stateful=running.stateful)
         if outcome is Replayed.NOTHING_NEW:
             return ()
         changed = batch_changed(running.batch, outcome, committed, now)
         if outcome is Replayed.MORE_FRAMES and self._policy.resume == "complete":
             log.warning("%s: writing what is missing: %s", self._policy.pipeline, changed.message)
-            return [writes[index] for index in missing(committed, now)]
+            return [writes[index] for index in lacking]
         by_chance = (
             outcome is Replayed.OTHER_ROWS
             and not refused  # then rows are missing for a reason that is known

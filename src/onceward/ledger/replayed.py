@@ -4,7 +4,8 @@ Called by ``engine.micro_batch`` in the driver. Spark runs a batch again if it d
 log. The rows are the same then, unless the user changed the code in between: a second frame was added to the
 function, say, because the first form of it was refused. Its rows would be dropped with the replay, silently.
 
-Only records are counted, frame by frame. What has fewer now than then cannot lose any; what has more would.
+Only records are counted, frame by frame. What has fewer now than then cannot lose any; what has more would. Dead
+letters are counted apart: they come behind the function's frames, also behind those that it did not have then.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Replayed(Enum):
     NOTHING_NEW = "nothing new"
     MORE_FRAMES = "more frames"
     OTHER_ROWS = "other rows"
+    OTHER_VERDICT = "what was a dead letter is read now"
 
 
 def compare(committed: Sequence[FrameWritten], now: Sequence[FrameWritten], *, exactly: bool = False) -> Replayed:
@@ -35,6 +37,34 @@ def compare(committed: Sequence[FrameWritten], now: Sequence[FrameWritten], *, e
     if again == then or (not exactly and _covered(again, then)):
         return Replayed.NOTHING_NEW
     return Replayed.MORE_FRAMES if again[: len(then)] == then else Replayed.OTHER_ROWS
+
+
+def compare_all(
+    committed: Sequence[FrameWritten],
+    now: Sequence[FrameWritten],
+    set_aside: Sequence[bool],
+    *,
+    exactly: bool = False,
+    stateful: bool = False,
+) -> tuple[Replayed, list[int]]:
+    """As :func:`compare` and :func:`missing`, for a batch that may have dead letters.
+
+    :param set_aside: of each frame in ``now``: is it one of dead letters?
+    :param stateful: a record that was a dead letter then, and can be read now, would be in the query's state as well.
+    """
+    places = {frame.where for frame, aside in zip(now, set_aside, strict=True) if aside}
+    outcomes, lacking = [], []
+    for aside in (False, True):
+        then = [frame for frame in committed if (frame.where in places) is aside]
+        indices = [index for index, is_aside in enumerate(set_aside) if is_aside is aside]
+        again = [now[index] for index in indices]
+        outcomes.append(compare(then, again, exactly=exactly))
+        if outcomes[-1] is Replayed.MORE_FRAMES:
+            lacking += [indices[index] for index in missing(then, again)]
+        elif aside and stateful and sum(f.records for f in again) < sum(f.records for f in then):
+            outcomes.append(Replayed.OTHER_VERDICT)
+    worst = (Replayed.OTHER_ROWS, Replayed.OTHER_VERDICT, Replayed.MORE_FRAMES, Replayed.NOTHING_NEW)
+    return next(outcome for outcome in worst if outcome in outcomes), sorted(lacking)
 
 
 def missing(committed: Sequence[FrameWritten], now: Sequence[FrameWritten]) -> list[int]:
@@ -55,7 +85,15 @@ def _covered(frames: Sequence[FrameWritten], by: Sequence[FrameWritten]) -> bool
 def batch_changed(
     batch: BatchId, outcome: Replayed, committed: Sequence[FrameWritten], now: Sequence[FrameWritten]
 ) -> BatchChanged:
-    """The error for what has rows that would be dropped."""
+    """The error for what has rows that would be dropped, or counted although they are dead letters."""
+    if outcome is Replayed.OTHER_VERDICT:
+        return BatchChanged(
+            f"{batch} is committed with {_text(committed)}, now it has {_text(now)}: records that are dead letters of "
+            "it can be read now, and the query's state would count them, too",
+            next_step="start with the schemas that the records were read by then; or let the state count them: start "
+            'once with resume="keep", and do not feed these dead letters back',
+            details={ROWS_REFUSED: True, "batch_id": batch.batch_id},
+        )
     if outcome is Replayed.MORE_FRAMES:
         advice = (
             'start once with resume="complete", which writes the frames that are missing in a transaction of their own'

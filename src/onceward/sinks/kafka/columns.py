@@ -87,10 +87,14 @@ def prepare(
 def _aside(wanted: dict[str, str], types: Mapping[str, DataType], own_headers: str, topic: str, aside: SetAside) -> str:
     """Adds to ``wanted`` that records which ``topic`` would not take go elsewhere; returns SQL of the headers."""
     large = too_large(aside.limit_bytes, has_key="key" in types, headers="headers" if "headers" in types else None)
-    told = with_headers(own_headers, of_output(aside.limit_bytes, topic, aside.pipeline))
+    told = with_headers(
+        own_headers, of_output(aside.limit_bytes, topic, aside.pipeline, has_timestamp="timestamp" in types)
+    )
     headers = f"CASE WHEN {large} THEN {told} ELSE {own_headers} END"
     wanted["topic"] = f"CASE WHEN {large} THEN '{aside.topic}' ELSE '{topic}' END AS topic"
     wanted["headers"] = f"{headers} AS headers"
+    if "timestamp" in types:  # an old one, and the topic's retention would take the record at once
+        wanted["timestamp"] = f"unix_millis(CASE WHEN NOT ({large}) THEN timestamp END) AS {TIMESTAMP_MS}"
     if "partition" in types:  # it is meant for the topic
         wanted["partition"] = f"CASE WHEN {large} THEN CAST(NULL AS INT) ELSE partition END AS partition"
     return headers

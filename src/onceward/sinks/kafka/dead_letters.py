@@ -10,7 +10,8 @@ header                    value, UTF-8
 onceward.error.class      ``BadFraming``, ``UnknownSchemaId``, ``DoesNotFit``, ``RecordTooLarge`` …
 onceward.error.message    what is wrong, a sentence
 onceward.pipeline         the pipeline id
-onceward.timestamp        the source record's timestamp, milliseconds since 1970
+onceward.timestamp        the source record's timestamp, milliseconds since 1970; of a record that is too large the
+                          one that it would have had, if it had one
 onceward.topic            where the record stood: topic,
 onceward.partition        partition and
 onceward.offset           offset; the names that ``KafkaSink(lineage=True)`` gives to output records, so that
@@ -86,10 +87,14 @@ def too_large(limit_bytes: int, *, has_key: bool, headers: str | None) -> str:
     return f"{size} + {_RECORD_OVERHEAD} > {limit_bytes}"
 
 
-def of_output(limit_bytes: int, topic: str, pipeline: PipelineId) -> dict[str, str]:
-    """The headers of a record of the output that ``topic`` would not take."""
+def of_output(limit_bytes: int, topic: str, pipeline: PipelineId, *, has_timestamp: bool) -> dict[str, str]:
+    """The headers of a record of the output that ``topic`` would not take.
+
+    :param has_timestamp: the record has one of its own (null where it has not), which would be lost.
+    """
     message = f"the record is larger than max.message.bytes={limit_bytes} of topic {topic}, counted before compression"
-    return {CLASS: _text("RecordTooLarge"), MESSAGE: _text(message), PIPELINE: _text(pipeline)}
+    told = {CLASS: _text("RecordTooLarge"), MESSAGE: _text(message), PIPELINE: _text(pipeline)}
+    return told | ({TIMESTAMP: "CAST(CAST(unix_millis(timestamp) AS STRING) AS BINARY)"} if has_timestamp else {})
 
 
 def _text(value: str) -> str:

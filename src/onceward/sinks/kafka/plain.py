@@ -58,7 +58,8 @@ class PlainBatches:
                 producer = preflight.fitting(client, self._settings, topic)
             finally:
                 client.close()
-            self._by_topic[topic] = replace(self._settings, topic=topic, producer=producer)
+            # Of the sink's two topics this one may be the other: for the tasks there is one.
+            self._by_topic[topic] = replace(self._settings, topic=topic, producer=producer, dead_letter_topic=None)
         return self._by_topic[topic]
 
 

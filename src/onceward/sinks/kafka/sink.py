@@ -152,7 +152,9 @@ class KafkaSink(ForeachBatchSink):
             )
         must_be_a_frame(frame, " with a column 'value'")
         columns.check(frame, topic, lineage=self.settings.lineage)
-        return Write(frame, topic)
+        # What is too large for the topic goes elsewhere: the ledger must not say that all of the frame went there.
+        rows_say = self.settings.on_error == "dead_letter" and topic == self.settings.topic
+        return Write(frame, None if rows_say else topic)
 
     def _dead_letters(self, frame: DataFrame) -> Write:
         settings = self.settings
