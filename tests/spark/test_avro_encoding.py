@@ -169,6 +169,12 @@ def test_dead_letters_are_records_as_they_came(spark: Any, registry: MemoryRegis
     once = ow.avro.decode(stream, registry=registry, subject="orders", on_error="dead_letter")
     with pytest.raises(BadColumn, match="as they came"):
         ow.avro.decode(once, registry=registry, column="key", subject="keys", on_error="dead_letter")
+    for renamed in (
+        stream.withColumnRenamed("value", "payload"),
+        stream.selectExpr("key", "value AS payload", "1 AS value"),
+    ):
+        with pytest.raises(BadColumn, match="as they came"):
+            ow.avro.decode(renamed, registry=registry, column="payload", subject="orders", on_error="dead_letter")
     both = ow.avro.decode(once, registry=registry, column="key", subject="keys")
     assert both.schema["key"].dataType.simpleString() == "string"
 

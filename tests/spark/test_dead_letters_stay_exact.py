@@ -207,3 +207,19 @@ def test_dead_letters_with_a_weaker_delivery(pipeline: Pipeline, delivery: str):
     rows = Goods().read(pipeline.frame()).select("key", "value")
     pipeline.run(frame=rows, transform=same, dead_letter_topic=dead, delivery=delivery)
     assert (values(pipeline), values(pipeline, dead)) == ([b"good-1"], [b"bad-1"])
+
+
+def test_a_batch_that_is_skipped_without_a_ledger(pipeline: Pipeline):
+    dead = pipeline.topic(1)
+    sink = pipeline.sink(dead_letter_topic=dead, delivery="at_least_once")
+
+    def unless_empty(frame: DataFrame, batch_id: int) -> None:
+        if not frame.isEmpty():
+            sink(frame, batch_id)
+
+    for name in (b"good-1", b"bad-1", b"good-2"):
+        pipeline.feed([(name, name)])
+    one_by_one = Goods().read(pipeline.frame(max_offsets_per_trigger=1)).select("key", "value")
+    error = pipeline.refused(frame=one_by_one, transform=same, sink=unless_empty)
+    assert isinstance(error, BatchNotWritten), error
+    assert values(pipeline) == [b"good-1"]

@@ -276,7 +276,8 @@ def refusal(
             "written by another sink, or a foreachBatch function skipped them in an earlier run",
             next_step="if the ledger was lost, find out from the output how far it goes; to begin a chain on an "
             "existing checkpoint on purpose (migration, or skipped batches), start once with "
-            'resume="adopt" while the pipeline has no ledger record',
+            'resume="adopt" while the pipeline has no ledger record (what could not be read in skipped batches is '
+            "then in no dead-letter topic)",
             details=_details(batch, newest),
         )
     if outcome is Admission.REPLACED:

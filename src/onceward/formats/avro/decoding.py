@@ -111,18 +111,19 @@ def _check(frame: DataFrame, column: str, on_error: str, refresh_s: float, unkno
         _refuse_dead_letters(frame, kinds.get("key"), kinds.get("value"))
 
 
-def _refuse_dead_letters(frame: DataFrame, *raw: object) -> None:
+def _refuse_dead_letters(frame: DataFrame, key: object, value: object) -> None:
     """A dead letter is the source's record as it came, and a sink of ours must be there to write it."""
     if not frame.isStreaming:
         raise UnsupportedQuery(
             'on_error="dead_letter" of a frame that is no stream: there is no batch whose transaction takes them',
             next_step='use on_error="stop", or call decode(…) where the streaming query is defined',
         )
-    if any(kind is not None and not isinstance(kind, BinaryType) for kind in raw):
+    # Without its value a dead letter would be a deletion.
+    if not isinstance(value, BinaryType) or not (key is None or isinstance(key, BinaryType)):
         raise BadColumn(
-            "dead letters are records as they came, and key or value of this frame is not binary any more",
-            next_step='decode one of the two with on_error="dead_letter", directly on the source\'s frame, and then '
-            'the other one with on_error="stop"',
+            "dead letters are records as they came, and key or value of this frame is gone, or not binary any more",
+            next_step="keep the source's columns key and value under their names; decode one of the two with "
+            'on_error="dead_letter", directly on the source\'s frame, and then the other one with on_error="stop"',
         )
 
 

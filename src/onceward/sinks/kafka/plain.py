@@ -7,6 +7,7 @@ resends within a task add nothing; ``none`` sends without a producer id. Jobs an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from onceward import events
 from onceward.engine import task_job
 from onceward.engine.target import Write
 from onceward.engine.task_writer import TaskWriter, results
+from onceward.errors import ROWS_REFUSED, BatchNotWritten
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 from onceward.sinks.kafka import preflight
 from onceward.sinks.kafka.columns import prepare
@@ -36,6 +38,26 @@ class PlainBatches:
     def __init__(self, settings: KafkaSinkSettings) -> None:
         self._settings = settings
         self._by_topic: dict[str | None, KafkaSinkSettings] = {}
+        self._last: tuple[str, int] | None = None
+
+    def begin(self, writes: Sequence[Write], running: RunningBatch) -> None:
+        """Before the frames of a batch.
+
+        :raises BatchNotWritten: the function has skipped batches of this run, and with them their dead letters. There
+            is no ledger, so what an earlier run has skipped is not known.
+        """
+        last, self._last = self._last, (running.run_id, running.batch.batch_id)
+        if last is None or last[0] != running.run_id or not any(write.set_aside for write in writes):
+            return
+        if running.batch.batch_id > last[1] + 1:
+            raise BatchNotWritten(
+                f"{running.batch} was handed over, and the last before it was batch {last[1]}: the foreachBatch "
+                "function has skipped batches, and what in them could not be read is missing from the dead letters",
+                next_step="hand over every batch, also one without rows (`if frame.isEmpty(): return` skips dead "
+                'letters), and start again, which goes on behind what was skipped; delivery="exactly_once" keeps '
+                "account of it",
+                details={ROWS_REFUSED: True, "batch_id": running.batch.batch_id},
+            )
 
     def write(self, write: Write, running: RunningBatch) -> None:
         """Write one frame; when it returns, every record is acknowledged (with ``acks=1`` by the leader alone).

@@ -172,6 +172,7 @@ class KafkaSink(ForeachBatchSink):
             super()._process(frame, writes, running)
             return
         self._plain = self._plain or PlainBatches(self.settings)
+        self._plain.begin(writes, running)
         for write in writes:
             self._plain.write(write, running)
 
