@@ -1,12 +1,12 @@
 """What Spark is told: one ``from_json`` that reads a record, and one verdict on what came out. Driver only.
 
 Called by :mod:`onceward.formats.json.decoding`. ``from_json`` looks no further than an object's end, and takes an
-array's first item for the object. So it reads the text between two of ours: ``{"<mark>": [`` text
-``, {"<mark>": true}]}``. The list has two items, and the second is ours, if, and only if, the text is one value of
-JSON: what goes on, is cut off, or closes the list itself is no JSON any more, or leaves a list of other items. The
-mark is drawn anew for each plan, so that nobody can write a record that holds it. Where a value does not fit its type, Spark
-notes it in ``columnNameOfCorruptRecord``, also deep inside; what it does not notice, :mod:`.types` does, and texts are
-judged here: bytes that are no UTF-8, and halves of a character (``\\ud800`` alone), of which Java makes ``?``.
+array's first item for the object. So it reads the text between two of ours: ``{"<mark>": [`` text ``, {"<mark>":
+true}]}``. The list has two items, and the second is ours, if, and only if, the text is one value of JSON: what goes
+on, is cut off, or closes the list itself is no JSON any more, or leaves a list of other items. The mark is drawn anew
+for each plan, so that nobody can write a record that holds it. Where a value does not fit its type, Spark notes it in
+``columnNameOfCorruptRecord``, also deep inside; what it does not notice, :mod:`.types` does, and texts are judged
+here: bytes that are no UTF-8, and halves of a character (``\\ud800`` alone), of which Java makes ``?``.
 """
 
 from __future__ import annotations
