@@ -59,6 +59,7 @@ FAULTS = {
     "empty-batch": "empty batch",
     "watermark-batch": "only-watermark batch",
     "avro-poison": "avro: a record that is not framed, or not what its schema says",
+    "json-poison": "json: a record that is no object of JSON, or not what the schema says",
     "avro-unknown-id": "avro: a schema id that is new to the query, or to the registry",
     "avro-registry-away": "avro: the registry does not answer, with and without an id that is new",
     "avro-registry-replaced": "avro: the registry has another schema under a known id, or none",

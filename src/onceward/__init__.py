@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from onceward.engine.two_phase import Task as Task
     from onceward.errors import OncewardError as OncewardError
     from onceward.formats import avro as avro
+    from onceward.formats import json as json
     from onceward.formats.registry.client import SchemaRegistry as SchemaRegistry
     from onceward.ledger.folder import FolderLedger as FolderLedger
     from onceward.ledger.kafka_chain import KafkaLedger as KafkaLedger
@@ -81,7 +82,7 @@ _HOME = {
     "supervise": "onceward.operate.supervise",
 }
 
-_MODULES = {"avro": "onceward.formats.avro", "errors": "onceward.errors"}
+_MODULES = {"avro": "onceward.formats.avro", "errors": "onceward.errors", "json": "onceward.formats.json"}
 
 __all__ = [
     "Chunk",
@@ -112,6 +113,7 @@ __all__ = [
     "avro",
     "error_of",
     "errors",
+    "json",
     "kafka_source",
     "lineage",
     "read_files",

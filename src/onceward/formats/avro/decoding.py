@@ -7,21 +7,19 @@ import uuid
 from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BinaryType
 
 from onceward.engine.decoding import TAG, register
-from onceward.errors import BadColumn, ConfigurationError, SchemaUnfit, SchemaUnknown, UnsupportedQuery
+from onceward.errors import ConfigurationError, SchemaUnfit, SchemaUnknown
 from onceward.formats.avro.known import Registry, Schemas, known_of
 from onceward.formats.avro.plan import Plan
 from onceward.formats.avro.step import MOST_IDS, AvroDecoding
 from onceward.formats.avro.types import why_spark_cannot_read, why_values_would_change
+from onceward.formats.judged import refuse_frame
 from onceward.formats.registry.subjects import topic_name
 from onceward.spark.avro_java import keep_within_limits, why_not_a_column, why_not_a_schema, why_not_readable_as
 from onceward.spark.source_topics import topics_of
 
 log = logging.getLogger(__name__)
-
-_WAYS = ("stop", "dead_letter")
 
 
 def decode(
@@ -95,36 +93,10 @@ def decode(
 
 
 def _check(frame: DataFrame, column: str, on_error: str, refresh_s: float, unknown_id_wait_s: float) -> None:
-    kinds = {field.name: field.dataType for field in frame.schema.fields}
-    if not isinstance(kinds.get(column), BinaryType):
-        what = f"is {kinds[column].simpleString()}" if column in kinds else f"is none of {', '.join(kinds)}"
-        raise BadColumn(
-            f"column={column!r} {what}, and framed records are binary",
-            next_step="name the column that has the records as they came, column= of decode(…)",
-        )
-    if on_error not in _WAYS:
-        raise ConfigurationError(f"on_error={on_error!r}", next_step=f"set on_error to one of {', '.join(_WAYS)}")
+    refuse_frame(frame, column, on_error)
     for name, seconds in (("refresh_s", refresh_s), ("unknown_id_wait_s", unknown_id_wait_s)):
         if not 0 <= seconds < float("inf"):
             raise ConfigurationError(f"{name}={seconds!r}", next_step=f"set {name} to 0 or more seconds")
-    if on_error == "dead_letter":
-        _refuse_dead_letters(frame, kinds.get("key"), kinds.get("value"))
-
-
-def _refuse_dead_letters(frame: DataFrame, key: object, value: object) -> None:
-    """A dead letter is the source's record as it came, and a sink of ours must be there to write it."""
-    if not frame.isStreaming:
-        raise UnsupportedQuery(
-            'on_error="dead_letter" of a frame that is no stream: there is no batch whose transaction takes them',
-            next_step='use on_error="stop", or call decode(…) where the streaming query is defined',
-        )
-    # Without its value a dead letter would be a deletion.
-    if not isinstance(value, BinaryType) or not (key is None or isinstance(key, BinaryType)):
-        raise BadColumn(
-            "dead letters are records as they came, and key or value of this frame is gone, or not binary any more",
-            next_step="keep the source's columns key and value under their names; decode one of the two with "
-            'on_error="dead_letter", directly on the source\'s frame, and then the other one with on_error="stop"',
-        )
 
 
 def _subject(frame: DataFrame, column: str, subject: str | None, *, required: bool) -> str | None:

@@ -15,10 +15,10 @@ from onceward.engine.decoding import TAG, DecodingStep, register
 from onceward.errors import BadColumn, ConfigurationError, SchemaUnfit, SchemaUnknown
 from onceward.formats.avro.framing import prefix
 from onceward.formats.avro.known import Registry
-from onceward.formats.avro.plan import quoted
 from onceward.formats.avro.step import Witness
 from onceward.formats.avro.types import Type, linked
 from onceward.formats.avro.valid_text import texts_are_valid
+from onceward.formats.judged import quoted
 from onceward.spark.avro_java import schema_for, why_not_a_schema, why_not_writable
 from onceward.spark.failures import RAISED
 

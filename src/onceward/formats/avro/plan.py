@@ -39,13 +39,12 @@ from onceward.formats.avro.schemas import (
     texts_as_bytes,
 )
 from onceward.formats.avro.valid_text import texts_are_valid
-from onceward.spark.failures import RAISED
+from onceward.formats.judged import DOES_NOT_FIT, poison, quoted, raised
 
-BAD_FRAMING, UNKNOWN_SCHEMA_ID, DOES_NOT_FIT = "BadFraming", "UnknownSchemaId", "DoesNotFit"
+BAD_FRAMING, UNKNOWN_SCHEMA_ID = "BadFraming", "UnknownSchemaId"
 DECODED = "onceward_decoded"
 _CHECKED = "onceward_checked"
 _MODE = {"mode": "PERMISSIVE"}  # whatever cannot be read gives nulls, and no error
-_PLACE = ("topic", "partition", "offset")
 
 
 class Plan:
@@ -215,22 +214,10 @@ class Plan:
         return _case(branches).otherwise(F.concat(by_id, F.lit(" it cannot be read: it is cut off or damaged")))
 
     def _poison(self, read: DataFrame) -> Column:
-        places = [F.col(quoted(name)).alias(name) for name in _PLACE if name in read.columns]
-        return self._raised(
-            "poison", self._class().alias("class"), self._message(read).alias("message"), *places
-        )  # fmt: skip
+        return poison(self._tag, read, self._class(), self._message(read), self._id().cast("long").alias("id"))
 
-    def _raised(self, kind: str, *more: Column) -> Column:
-        """For :mod:`onceward.spark.failures`."""
-        said = F.struct(
-            F.lit(kind).alias("raised"), F.lit(self._tag).alias("tag"), self._id().cast("long").alias("id"), *more
-        )
-        return F.concat(F.lit(RAISED), F.to_json(said))
-
-
-def quoted(name: str) -> str:
-    """A column's name as Spark reads it, dots and all."""
-    return "`" + name.replace("`", "``") + "`"
+    def _raised(self, kind: str) -> Column:
+        return raised(self._tag, kind, self._id().cast("long").alias("id"))
 
 
 def _new_mark() -> tuple[bytes, tuple[float, float]]:

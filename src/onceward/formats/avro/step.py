@@ -11,24 +11,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import DataFrame
 
 from onceward.engine.decoding import DecodingStep
 from onceward.errors import OncewardError, RegistryReplaced, SchemaIdUnseen
 from onceward.formats.avro.known import Known, Registry
-from onceward.formats.avro.plan import Plan, quoted
+from onceward.formats.avro.plan import Plan
+from onceward.formats.judged import as_dead_letters
 
 log = logging.getLogger(__name__)
 
@@ -39,16 +28,6 @@ _ASKED_AT_ONCE = 50  # ids whose schemas are compared at one batch; all in turn
 _PATIENCE_S = 2.0
 _LONGEST_PAUSE_S = 600.0
 _SHOWN = 10
-_HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-_FROM_THE_SOURCE: tuple[tuple[str, str, DataType], ...] = (
-    ("key", "key", BinaryType()),
-    ("value", "value", BinaryType()),
-    ("headers", "headers", _HEADERS),
-    ("topic", "source_topic", StringType()),
-    ("partition", "source_partition", IntegerType()),
-    ("offset", "source_offset", LongType()),
-    ("timestamp", "source_timestamp", TimestampType()),
-)
 
 
 class AvroDecoding(DecodingStep):
@@ -77,9 +56,7 @@ class AvroDecoding(DecodingStep):
 
     def dead_letters(self, rows: DataFrame) -> DataFrame:
         """See :class:`DecodingStep`."""
-        bad = self._plan.bad(rows)
-        columns = [_if_there(bad, name, kind).alias(alias) for name, alias, kind in _FROM_THE_SOURCE]
-        return bad.select(*columns, "error_class", "error_message")
+        return as_dead_letters(self._plan.bad(rows))
 
     def explain(self, error: OncewardError, rows: Callable[[], DataFrame] | None) -> OncewardError | None:
         """Ask the registry for every id of the batch that the plan does not know, so that the next start knows them."""
@@ -155,13 +132,6 @@ def _in_a_thread(ask: Callable[[list[int]], None], ids: list[int]) -> Future[Non
 
     threading.Thread(target=run, name="onceward-registry", daemon=True).start()
     return answer
-
-
-def _if_there(rows: DataFrame, name: str, kind: DataType) -> Column:
-    fields = {field.name: field.dataType for field in rows.schema.fields}
-    # Only as a source of Kafka's has it: a column of that name and another type means something else.
-    there = name in fields and fields[name].simpleString() == kind.simpleString()
-    return F.col(quoted(name)) if there else F.lit(None).cast(kind)
 
 
 def _learnt(registry: Registry, ids: list[int], missing: frozenset[int]) -> SchemaIdUnseen:

@@ -1,0 +1,87 @@
+"""``ow.json.decode``: texts of JSON become a column. Driver only; called by users where they define a query."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import DataType, StructType
+
+from onceward.engine.decoding import TAG, DecodingStep, register
+from onceward.errors import ConfigurationError, SchemaUnfit
+from onceward.formats.json.plan import Plan
+from onceward.formats.json.types import why_not
+from onceward.formats.judged import as_dead_letters, refuse_frame
+
+_EMPTY_IS_NULL = "spark.sql.legacy.json.allowEmptyString.enabled"
+
+
+def decode(
+    frame: DataFrame,
+    *,
+    schema: StructType | str,
+    column: str = "value",
+    on_error: Literal["stop", "dead_letter"] = "stop",
+) -> DataFrame:
+    """``frame`` with ``column``, texts of JSON as bytes, decoded: a struct of the fields of ``schema``.
+
+    ::
+
+        source = ow.kafka_source(spark, topic="people", …)
+        people = ow.json.decode(source, schema="name STRING NOT NULL, born DATE", on_error="dead_letter")
+        people.select("key", "value.name", "value.born")
+
+    A record that is not one object of JSON (RFC 8259) in UTF-8, or has a value that its field does not take, is
+    *poison*: nothing becomes a null because it could not be read. A field that is missing is null, unless the schema
+    says ``NOT NULL``; one that the schema does not have is left out. A null value, Kafka's deletion, stays: the row has
+    a null there. The page on JSON has the whole table of what is taken.
+
+    :param schema: BOOLEAN, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, STRING, DATE, TIMESTAMP, TIMESTAMP_NTZ, VARIANT, and
+        STRUCT, ARRAY and MAP (by STRING) of them; as a type, or as Spark's DDL.
+    :param column: binary.
+    :param on_error: what poison does. ``"stop"``: the batch fails with :class:`~onceward.errors.PoisonRecord`, which
+        says where the record is. ``"dead_letter"``: it goes to ``KafkaSink(dead_letter_topic=…)`` in the batch's own
+        transaction, and only the others are in the result. For streams, directly on the source's frame.
+
+    :raises BadColumn: there is no such column, or it is not binary.
+    :raises SchemaUnfit: ``schema`` is none, or has a type that Spark would not read exactly.
+    :raises UnsupportedQuery: dead letters of a frame that is no stream.
+    """
+    refuse_frame(frame, column, on_error)
+    if str(frame.sparkSession.conf.get(_EMPTY_IS_NULL, "false")).lower() == "true":
+        raise ConfigurationError(
+            f"{_EMPTY_IS_NULL}=true makes nulls of empty texts where a number is wanted",
+            next_step=f"set {_EMPTY_IS_NULL} to false, its default",
+        )
+    step = JsonDecoding(Plan(tag := TAG + uuid.uuid4().hex, column, _struct(schema)), tag, on_error == "dead_letter")
+    register(step)
+    tagged = frame.alias(tag)
+    return step.plan.good(tagged) if step.sets_aside else step.plan.good_or_raise(tagged)
+
+
+class JsonDecoding(DecodingStep):
+    """One call of :func:`decode`."""
+
+    def __init__(self, plan: Plan, tag: str, sets_aside: bool) -> None:
+        self.plan = plan
+        self.tag = tag
+        self.sets_aside = sets_aside
+
+    def dead_letters(self, rows: DataFrame) -> DataFrame:
+        """See :class:`DecodingStep`."""
+        return as_dead_letters(self.plan.bad(rows))
+
+
+def _struct(schema: object) -> StructType:
+    step = "pass a StructType, or its columns as DDL (name STRING NOT NULL, born DATE), as schema= of json.decode(…)"
+    if isinstance(schema, str):
+        try:
+            schema = DataType.fromDDL(schema)
+        except Exception as error:  # Spark's ParseException
+            raise SchemaUnfit(f"schema={schema!r} is no DDL: {str(error).split(chr(10))[0]}", next_step=step) from error
+    if not isinstance(schema, StructType):
+        raise SchemaUnfit(f"schema={schema!r} is no struct", next_step=step)
+    if (why := why_not(schema)) is not None:
+        raise SchemaUnfit(f"JSON is not read by this schema: {why}", next_step="take another type for the field there")
+    return schema

@@ -1,0 +1,140 @@
+"""What Spark is told: one ``from_json`` that reads a record, and one verdict on what came out. Driver only.
+
+Called by :mod:`onceward.formats.json.decoding`. ``from_json`` looks no further than an object's end, and takes an
+array's first item for the object. So it reads the text between two of ours: ``{"<mark>": [`` text ``, {"<mark>":
+true}]}``. The list has two items, and the second is ours, if, and only if, the text is one value of JSON: what goes
+on, is cut off, or closes the list itself is no JSON any more, or leaves a list of other items. The mark is drawn anew
+for each plan, so that nobody can write a record that holds it. Where a value does not fit its type, Spark notes it in
+``columnNameOfCorruptRecord``, also deep inside; what it does not notice, :mod:`.types` does, and texts are judged
+here: bytes that are no UTF-8, and halves of a character (``\\ud800`` alone), of which Java makes ``?``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
+
+from onceward.formats.json.types import fields_of, fits, read_as
+from onceward.formats.judged import DOES_NOT_FIT, poison, quoted, with_one
+
+DECODED = "onceward_decoded"
+_CHECKED = "onceward_checked"
+_BAD = "bad"
+_STRICTLY = {
+    "mode": "PERMISSIVE",  # whatever cannot be read gives nulls and a note, and no error
+    "columnNameOfCorruptRecord": _BAD,
+    "allowComments": "false",
+    "allowSingleQuotes": "false",
+    "allowUnquotedFieldNames": "false",
+    "allowNumericLeadingZeros": "false",
+    "allowNonNumericNumbers": "false",
+    "allowUnquotedControlChars": "false",
+    "allowBackslashEscapingAnyCharacter": "false",
+}
+_WHOLE_CHARACTERS = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_HALF_A_CHARACTER = r"\\u[dD][89a-fA-F]"
+
+
+class Plan:
+    """Fixed when it is made.
+
+    :param tag: what the errors that it raises name.
+    :param column: where the records are; binary. :param schema: what :func:`.types.why_not` has nothing against.
+    """
+
+    def __init__(self, tag: str, column: str, schema: StructType) -> None:
+        self._tag = tag
+        self._column = column
+        self._schema = schema
+        self._value = F.col(quoted(column))
+        self._text = self._value.cast("string")
+        self._mark = f"onceward_{uuid.uuid4().hex}"
+        self._items = F.col(f"{DECODED}.{self._mark}")
+        self._record = F.get(self._items, F.lit(0))
+
+    def good(self, rows: DataFrame) -> DataFrame:
+        """The rows that can be read, with the column decoded."""
+        return self._with_value(rows, self._decoded(rows).where(self._is_good()), self._record)
+
+    def good_or_raise(self, rows: DataFrame) -> DataFrame:
+        """All rows, with the column decoded; a record that cannot be read fails the job that meets it."""
+        read = self._decoded(rows)
+        raising = F.raise_error(poison(self._tag, rows, F.lit(DOES_NOT_FIT), self._message()))
+        checked = F.when(self._is_good(), self._record).otherwise(raising)
+        return self._with_value(rows, with_one(read, checked, _CHECKED), F.col(_CHECKED))
+
+    def bad(self, rows: DataFrame) -> DataFrame:
+        """The rows that :meth:`good` leaves out, with ``error_class`` and ``error_message`` added."""
+        return (
+            self._decoded(rows)
+            .where(~self._is_good())
+            .select(
+                *(F.col(quoted(name)) for name in rows.columns),
+                F.lit(DOES_NOT_FIT).alias("error_class"),
+                self._message().alias("error_message"),
+            )
+        )
+
+    # below
+
+    def _decoded(self, rows: DataFrame) -> DataFrame:
+        """``rows`` and :data:`DECODED`: the list of the record and our mark, and Spark's note on it."""
+        record = read_as(self._schema)
+        assert isinstance(record, StructType)  # noqa: S101 — it was one
+        item = StructType([*record.fields, StructField(self._mark, BooleanType())])
+        schema = StructType([StructField(self._mark, ArrayType(item)), StructField(_BAD, StringType())])
+        begin, end = f'{{"{self._mark}":[', f',{{"{self._mark}":true}}]}}'
+        text = F.concat(F.lit(begin), self._text, F.lit(end))
+        return with_one(rows, F.from_json(text, schema, _STRICTLY), DECODED)
+
+    def _is_good(self) -> Column:
+        """True or false, never null; the one verdict that everything goes by. A null value is no record at all (a
+        deletion, in Kafka), and passes."""
+        judged = (self._is_one_object(), self._has_whole_characters(), F.is_valid_utf8(self._text), *self._fitting())
+        return self._value.isNull() | F.coalesce(reduce(lambda a, b: a & b, judged), F.lit(False))
+
+    def _is_one_object(self) -> Column:
+        ours = F.get(self._items, F.lit(1)).getField(self._mark)
+        noted = F.col(f"{DECODED}.{_BAD}")
+        return noted.isNull() & (F.size(self._items) == 2) & ours & self._record.isNotNull()
+
+    def _has_whole_characters(self) -> Column:
+        """An escaped half of a character needs the other half. The expressions are slow, and hardly ever needed."""
+        none = ~(F.contains(self._text, F.lit("\\ud")) | F.contains(self._text, F.lit("\\uD")))
+        return none | ~F.regexp_replace(self._text, _WHOLE_CHARACTERS, " ").rlike(_HALF_A_CHARACTER)
+
+    def _fitting(self) -> list[Column]:
+        return [condition for _, condition in self._fields()]
+
+    def _fields(self) -> list[tuple[str, Column]]:
+        """The fields of the schema that may not fit though Spark has noted nothing, and whether they do."""
+        all_fields = (
+            (field.name, fits(self._record.getField(field.name), field.dataType, field.nullable))
+            for field in self._schema.fields
+        )
+        return [(name, condition) for name, condition in all_fields if condition is not None]
+
+    def _with_value(self, rows: DataFrame, read: DataFrame, record: Column) -> DataFrame:
+        """The columns of ``rows``, in their order, with the record itself in the place of its bytes."""
+        value = F.when(record.isNotNull(), F.struct(*fields_of(record, self._schema))).alias(self._column)
+        return read.select(*(value if name == self._column else F.col(quoted(name)) for name in rows.columns))
+
+    def _message(self) -> Column:
+        """Why a record that is no good is none, as far as can be told."""
+        listed = F.from_json(F.concat(F.lit("["), self._text, F.lit("]")), "array<variant>", _STRICTLY)
+        said = (
+            F.when(~F.is_valid_utf8(self._text), F.lit("it is not UTF-8"))
+            .when(~self._has_whole_characters(), F.lit("a text in it has half a character (\\ud800 to \\udfff alone)"))
+            .when(self._text.rlike(r"\A[ \t\r\n]*\z"), F.lit("it is empty"))
+            .when(~self._text.rlike(r"\A[ \t\r\n]*\{"), F.lit("it does not begin as an object of JSON does"))
+            .when(F.coalesce(F.size(listed), F.lit(-1)) != 1, F.lit("it is no JSON, or goes on behind the object"))
+            .when(~F.coalesce(self._is_one_object(), F.lit(False)), F.lit("a value is not of the schema's type"))
+        )
+        for name, condition in self._fields():
+            why = f"field {name!r} is not what the schema says: missing, of another type, out of range, or a key twice"
+            said = said.when(~F.coalesce(condition, F.lit(False)), F.lit(why))
+        return said.otherwise(F.lit("it is not what the schema says"))

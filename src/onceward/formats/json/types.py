@@ -1,0 +1,156 @@
+"""Types that a field of JSON can have: as what Spark reads it, when that fits, and the value of it. Driver only.
+
+Used by :mod:`onceward.formats.json.plan`. Where Spark's ``from_json`` takes what is not there, something stricter is
+read in its place:
+
+* For a string it takes a number, and writes it in its own way (``1.10`` becomes ``1.1``, ``1e400`` becomes
+  ``"Infinity"``). So texts are read as VARIANT, which knows what it is; as binary only a text can be had of it.
+* A day or a time it reads leniently (``2024`` is New Year's Day, in the session's time zone). They are texts of one
+  form.
+* Doubles may be infinite: ``1e400``. Keys of a map may come twice. Both are looked at, and so is what must not be null.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import reduce
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+# In Java's way of writing them: \A and \z, because $ is also before a line's end.
+_DAY = r"\d{4}-\d\d-\d\d"
+_TIME = _DAY + r"[T ]\d\d:\d\d:\d\d(\.\d{1,6})?"
+_FORMS: dict[type[DataType], str] = {
+    DateType: rf"\A{_DAY}\z",
+    TimestampType: rf"\A{_TIME}(Z|[+-]\d\d:\d\d)\z",
+    TimestampNTZType: rf"\A{_TIME}\z",
+}
+_AS_THEY_ARE = (BooleanType, ShortType, IntegerType, LongType, FloatType, DoubleType, VariantType)
+_INSTEAD = {
+    "tinyint": "Spark reads 200 as -56; take SMALLINT",
+    "decimal": "Spark rounds it silently; take VARIANT, and try_variant_get(…, 'decimal(10,2)') in the query",
+    "binary": "JSON has none; take STRING, and unbase64(…) in the query",
+}
+
+
+def why_not(kind: DataType, at: str = "") -> str | None:
+    """Why JSON cannot be read as ``kind``; None: it can."""
+    if isinstance(kind, StructType):
+        twice = [name for name, times in Counter(name.lower() for name in kind.names).items() if times > 1]
+        if twice or not kind.names:
+            return f"{at or 'it'} has {'two fields ' + repr(twice[0]) if twice else 'no fields'}"
+        inside = (why_not(field.dataType, f"{at}.{field.name}".lstrip(".")) for field in kind.fields)
+        return next((why for why in inside if why is not None), None)
+    if isinstance(kind, ArrayType):
+        return why_not(kind.elementType, f"{at}[]")
+    if isinstance(kind, MapType):
+        return why_not(kind.valueType, f"{at}{{}}") if _is_text(kind.keyType) else f"keys of {at} are no STRING"
+    if _is_text(kind) or type(kind) in _FORMS or type(kind) in _AS_THEY_ARE:
+        return None
+    name = kind.simpleString()
+    return f"{at} is {name}: {_INSTEAD.get(name.partition('(')[0], 'this type is not read')}"
+
+
+def read_as(kind: DataType) -> DataType:
+    """The type that ``from_json`` is told."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, read_as(field.dataType)) for field in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(read_as(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(kind.keyType, read_as(kind.valueType))
+    return VariantType() if _is_text(kind) or type(kind) in _FORMS else kind
+
+
+def value_of(read: Column, kind: DataType) -> Column:
+    """``read``, of type :func:`read_as`, as ``kind``."""
+    if read_as(kind) == _nullable(kind):
+        return read
+    if isinstance(kind, StructType):
+        return F.when(read.isNotNull(), F.struct(*fields_of(read, kind)))
+    if isinstance(kind, ArrayType):
+        return F.transform(read, lambda element: value_of(element, kind.elementType))
+    if isinstance(kind, MapType):
+        return F.transform_values(read, lambda _, value: value_of(value, kind.valueType))
+    text = F.try_variant_get(read, "$", "binary").cast("string")
+    if _is_text(kind):
+        return text
+    return F.when(text.rlike(_FORMS[type(kind)]), text.try_cast(kind))
+
+
+def fields_of(read: Column, kind: StructType) -> list[Column]:
+    """The fields of a struct, by their names."""
+    return [value_of(read.getField(field.name), field.dataType).alias(field.name) for field in kind.fields]
+
+
+def fits(read: Column, kind: DataType, nullable: bool) -> Column | None:
+    """Is what was read what the schema says? True or false, never null. None: it always is."""
+    if isinstance(kind, VariantType):
+        return None if nullable else read.isNotNull() & ~F.is_variant_null(read)
+    if read_as(kind) == VariantType():
+        there = value_of(read, kind).isNotNull()
+        return there | read.isNull() | F.is_variant_null(read) if nullable else there
+    inside = _fits_inside(read, kind)
+    if inside is None:
+        return None if nullable else read.isNotNull()
+    return read.isNull() | inside if nullable else read.isNotNull() & inside
+
+
+def _fits_inside(read: Column, kind: DataType) -> Column | None:
+    """The same of what is not null."""
+    if isinstance(kind, FloatType | DoubleType):
+        return F.abs(read) < float("inf")  # for Spark, NaN is larger than all others
+    if isinstance(kind, StructType):
+        return _all(fits(read.getField(field.name), field.dataType, field.nullable) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _each_fits(read, kind.elementType, kind.containsNull)
+    if isinstance(kind, MapType):
+        once = F.size(F.array_distinct(F.map_keys(read))) == F.size(read)
+        return _all((once, _each_fits(F.map_values(read), kind.valueType, kind.valueContainsNull)))
+    return None
+
+
+def _each_fits(array: Column, kind: DataType, nullable: bool) -> Column | None:
+    if fits(F.lit(None), kind, nullable) is None:
+        return None
+    return F.forall(array, lambda element: _or_true(fits(element, kind, nullable)))
+
+
+def _or_true(condition: Column | None) -> Column:
+    return F.lit(True) if condition is None else condition
+
+
+def _all(conditions: object) -> Column | None:
+    found = [condition for condition in conditions if condition is not None]  # type: ignore[attr-defined]
+    return reduce(lambda left, right: left & right, found) if found else None
+
+
+def _is_text(kind: DataType) -> bool:
+    return type(kind) is StringType and kind.simpleString() == "string"  # without a collation
+
+
+def _nullable(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _nullable(field.dataType)) for field in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType))
+    return MapType(kind.keyType, _nullable(kind.valueType)) if isinstance(kind, MapType) else kind

@@ -1,0 +1,111 @@
+"""What steps that read a format have in common: rows are read once, judged, and what is bad is a dead letter or stops
+the job by name. Driver only; called by the formats beside it.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from onceward.errors import BadColumn, ConfigurationError, UnsupportedQuery
+from onceward.spark.failures import RAISED
+
+DOES_NOT_FIT = "DoesNotFit"
+_WAYS = ("stop", "dead_letter")
+_PLACE = ("topic", "partition", "offset")
+_HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+_FROM_THE_SOURCE: tuple[tuple[str, str, DataType], ...] = (
+    ("key", "key", BinaryType()),
+    ("value", "value", BinaryType()),
+    ("headers", "headers", _HEADERS),
+    ("topic", "source_topic", StringType()),
+    ("partition", "source_partition", IntegerType()),
+    ("offset", "source_offset", LongType()),
+    ("timestamp", "source_timestamp", TimestampType()),
+)
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark reads it, dots and all."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def refuse_frame(frame: DataFrame, column: str, on_error: str) -> None:
+    """What any ``decode(frame, column=…, on_error=…)`` refuses.
+
+    :raises BadColumn: there is no such column, it is not binary, or the records are not as they came any more.
+    :raises ConfigurationError: ``on_error`` is no word that is known.
+    :raises UnsupportedQuery: dead letters of a frame that is no stream.
+    """
+    kinds = {field.name: field.dataType for field in frame.schema.fields}
+    if not isinstance(kinds.get(column), BinaryType):
+        what = f"is {kinds[column].simpleString()}" if column in kinds else f"is none of {', '.join(kinds)}"
+        raise BadColumn(
+            f"column={column!r} {what}, and records to decode are binary",
+            next_step="name the column that has the records as they came, column= of decode(…)",
+        )
+    if on_error not in _WAYS:
+        raise ConfigurationError(f"on_error={on_error!r}", next_step=f"set on_error to one of {', '.join(_WAYS)}")
+    if on_error == "dead_letter":
+        _refuse_dead_letters(frame, kinds.get("key"), kinds.get("value"))
+
+
+def _refuse_dead_letters(frame: DataFrame, key: object, value: object) -> None:
+    """A dead letter is the source's record as it came, and a sink of ours must be there to write it."""
+    if not frame.isStreaming:
+        raise UnsupportedQuery(
+            'on_error="dead_letter" of a frame that is no stream: there is no batch whose transaction takes them',
+            next_step='use on_error="stop", or call decode(…) where the streaming query is defined',
+        )
+    # Without its value a dead letter would be a deletion.
+    if not isinstance(value, BinaryType) or not (key is None or isinstance(key, BinaryType)):
+        raise BadColumn(
+            "dead letters are records as they came, and key or value of this frame is gone, or not binary any more",
+            next_step="keep the source's columns key and value under their names; decode one of the two with "
+            'on_error="dead_letter", directly on the source\'s frame, and then the other one with on_error="stop"',
+        )
+
+
+def with_one(rows: DataFrame, value: Column, name: str) -> DataFrame:
+    """``rows`` and ``value``, which is evaluated once a row, whatever is done with it and with the other columns.
+
+    Spark pushes a predicate below a projection, with a copy of what is projected, and leaves out what nobody looks at.
+    With a *generator* it does neither, so the value comes out of ``explode(array(…))``, an array of one.
+    """
+    return rows.select("*", F.explode(F.array(value)).alias(name))
+
+
+def raised(tag: str, kind: str, *more: Column) -> Column:
+    """The text that :mod:`onceward.spark.failures` makes an error of."""
+    said = F.struct(F.lit(kind).alias("raised"), F.lit(tag).alias("tag"), *more)
+    return F.concat(F.lit(RAISED), F.to_json(said))
+
+
+def poison(tag: str, rows: DataFrame, error_class: Column, message: Column, *more: Column) -> Column:
+    """The same for a record that cannot be read; where it stood is said as far as ``rows`` has it."""
+    places = [F.col(quoted(name)).alias(name) for name in _PLACE if name in rows.columns]
+    return raised(tag, "poison", *more, error_class.alias("class"), message.alias("message"), *places)
+
+
+def as_dead_letters(bad: DataFrame) -> DataFrame:
+    """Rows as they came, with ``error_class`` and ``error_message``: the columns ``DEAD_LETTER`` of the engine."""
+    columns = [_if_there(bad, name, kind).alias(alias) for name, alias, kind in _FROM_THE_SOURCE]
+    return bad.select(*columns, "error_class", "error_message")
+
+
+def _if_there(rows: DataFrame, name: str, kind: DataType) -> Column:
+    fields = {field.name: field.dataType for field in rows.schema.fields}
+    # Only as a source of Kafka's has it: a column of that name and another type means something else.
+    there = name in fields and fields[name].simpleString() == kind.simpleString()
+    return F.col(quoted(name)) if there else F.lit(None).cast(kind)

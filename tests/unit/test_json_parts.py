@@ -1,0 +1,56 @@
+"""Which schemas JSON is read by, and as what Spark reads it: without Spark."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    CharType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+from onceward.formats.json.types import read_as, why_not
+
+
+def one(kind: DataType, name: str = "f") -> StructType:
+    return StructType([StructField(name, kind)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (ByteType(), "f is tinyint: Spark reads 200 as -56"),
+        (DecimalType(10, 2), "f is decimal(10,2): Spark rounds"),
+        (BinaryType(), "unbase64"),
+        (CharType(3), "f is char(3)"),
+        (StringType("UTF8_LCASE"), "f is string collate"),
+        (ArrayType(ByteType()), "f[] is tinyint"),
+        (MapType(StringType(), one(ByteType(), "g")), "f{}.g is tinyint"),
+        (MapType(IntegerType(), StringType()), "keys of f are no STRING"),
+        (StructType([]), "f has no fields"),
+        (StructType([StructField("a", StringType()), StructField("A", StringType())]), "f has two fields 'a'"),
+    ],
+)
+def test_a_type_that_would_not_be_exact_is_refused(kind: DataType, said: str):
+    assert said in (why_not(one(kind)) or "")
+
+
+def test_what_from_json_reads_leniently_is_read_as_what_it_is():
+    inside = StructType([StructField("at", TimestampType(), nullable=False), StructField("d", DoubleType())])
+    kind = StructType([StructField("m", MapType(StringType(), ArrayType(inside))), StructField("s", StringType())])
+    assert why_not(kind) is None
+    instead = StructType([StructField("at", VariantType()), StructField("d", DoubleType())])
+    assert read_as(kind) == StructType(
+        [StructField("m", MapType(StringType(), ArrayType(instead))), StructField("s", VariantType())]
+    )
