@@ -172,3 +172,30 @@ def test_every_evolution(spark: Any):
     found = read(spark, writer, values, reader)
     for n, (what, _, _, _, wanted) in enumerate(EVOLUTIONS):
         assert comparable(found[n]) == comparable(wanted), what
+
+
+@pytest.mark.parametrize("around", [False, True], ids=["ours beside its fields", "ours around it"])
+def test_a_record_of_a_few_texts_is_read_by_each_of_its_schemas(spark: Any, around: bool):
+    """Fields of ours are among its own then, unless one of the schemas is no record."""
+    reader = record(("onceward_ONE", "string"), ("n", "long"), name="New", namespace="com.x", aliases=["Old"])
+    reader["fields"] += [{"name": "b", "aliases": ["a"], "type": ["null", "string"], "default": None}]
+    reader["fields"] += [{"name": "first", "type": "double", "default": 2.5}]
+    old = record(("n", "int"), ("a", "string"), ("gone", "double"), ("onceward_ONE", "string"), name="Old")
+    old |= {"namespace": "com.x"}
+    another = record(("onceward_frame", "bytes"), ("onceward_ONE", "string"), ("n", "long"), name="Another")
+    union: Any = ["null", reader]
+    written: list[tuple[Any, Any, Row]] = [
+        (old, {"n": 1, "a": "x", "gone": 0.5, "onceward_ONE": "é"}, Row(onceward_ONE="é", n=1, b="x", first=2.5)),
+        (another, {"onceward_frame": b"..", "onceward_ONE": "", "n": 2}, Row(onceward_ONE="", n=2, b=None, first=2.5)),
+        (reader, {"onceward_ONE": "z", "n": 3, "b": (1, "y"), "first": 1.5},
+         Row(onceward_ONE="z", n=3, b="y", first=1.5)),
+    ]  # fmt: skip
+    if around:
+        value = {"onceward_ONE": "u", "n": 4, "b": (0, None), "first": 0.0}
+        written.append((union, (1, value), Row(onceward_ONE="u", n=4, b=None, first=0.0)))
+    registry = MemoryRegistry()
+    for number, (writer, _, _) in enumerate(written, 1):
+        registry.add("s", writer, number)
+    frame = frame_of(spark, *(framed(n, writer, value) for n, (writer, value, _) in enumerate(written, 1)), None)
+    found = ow.avro.decode(frame, registry=registry, subject="s", reader_schema=json.dumps(reader)).collect()
+    assert [row.value for row in sorted(found)] == [*(wanted for _, _, wanted in written), None]

@@ -102,8 +102,13 @@ def failure(action: Callable[[], Any]) -> OncewardError:
     return found
 
 
-def test_good_and_dead_are_all_of_the_input(spark: Any, registry: MemoryRegistry):
+@pytest.mark.parametrize("around", [False, True], ids=["ours beside its fields", "ours around it"])
+def test_good_and_dead_are_all_of_the_input(spark: Any, around: bool):
     """Random changes of a record, and random bytes: an independent decoder and Spark agree on each."""
+    registry = MemoryRegistry()
+    if around:
+        registry.add("people", ["null", PERSON], 2)  # no record: so no field of ours is among a record's own
+    registry.add("people", PERSON, 1)
     seed = random.randrange(2**32)
     chance, values = random.Random(seed), [None, framed(1, BODY), *(v for vs in POISON.values() for v in vs)]
     for _ in range(3000):

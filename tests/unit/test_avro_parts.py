@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import threading
 from typing import Any
 
@@ -15,7 +16,14 @@ from memory_registry import MemoryRegistry
 from onceward.errors import PoisonRecord, RegistryReplaced, RegistryUnreachable, SchemaIdUnseen, SchemaUnfit, ValueUnfit
 from onceward.formats.avro.framing import prefix, schema_id
 from onceward.formats.avro.known import known_of
-from onceward.formats.avro.schemas import around_reader, around_writer, parsed, same_with_bytes, texts_as_bytes
+from onceward.formats.avro.schemas import (
+    around_reader,
+    around_writer,
+    names_beside,
+    parsed,
+    same_with_bytes,
+    texts_as_bytes,
+)
 from onceward.formats.avro.step import Witness
 from onceward.formats.avro.types import why_spark_cannot_read, why_values_would_change
 from onceward.spark.failures import RAISED, known_failure
@@ -52,6 +60,33 @@ def test_names_of_ours_are_in_nobodys_way():
     writer, reader = around_writer(json.dumps(schema)), around_reader('"string"', json.dumps(schema))
     assert json.loads(writer)["name"] == json.loads(reader)["name"] == "onceward_framed_"
     assert "namespace" not in json.loads(writer)
+
+
+def test_fields_of_ours_beside_those_of_a_record_change_nothing_of_it():
+    """The names of its fields, its types and itself mean what they meant; ours are the bytes before and behind it."""
+    inner = {"type": "fixed", "name": "Onceward_FRAME", "size": 1}
+    schema = record() | {"namespace": "com.x", "aliases": ["Old"]}
+    schema["fields"] = [{"name": "onceward_ONE", "type": "int"}, {"name": "f", "type": inner, "aliases": ["g"]}]
+    text = json.dumps(schema)
+    beside = names_beside(text, [text])
+    assert beside is not None
+    writer, reader = json.loads(beside.writer(text)), json.loads(beside.reader(text))
+    names = [field["name"] for field in writer["fields"]]
+    assert names == ["onceward_frame_", "onceward_ONE", "f", "onceward_one_", "onceward_two_"]
+    assert writer | {"fields": writer["fields"][1:-2]} == reader | {"fields": reader["fields"][:-2]} == schema
+    written = b"\x00\x00\x00\x00\x01" + write(schema, {"onceward_ONE": 7, "f": b"x"}) + bytes(8) + b"\x01" * 8
+    found = read(writer, written)
+    assert (found["onceward_frame_"], found["onceward_ONE"], found["f"]) == (b"\x00\x00\x00\x00\x01", 7, b"x")
+    assert (found["onceward_one_"], found["onceward_two_"]) == (0, struct.unpack("<d", b"\x01" * 8)[0])
+
+
+def test_where_fields_of_ours_cannot_be_beside_others():
+    one, union = json.dumps(record("int")), json.dumps(["null", record("int")])
+    many = json.dumps(record(*["int"] * 13))
+    twice = json.dumps(record() | {"fields": [{"name": "a", "type": "int"}, {"name": "A", "type": "int"}]})
+    assert names_beside(one, [one, many])
+    assert not any((names_beside(one, [one, union]), names_beside(one, ["string"]), names_beside(union, [one])))
+    assert not any((names_beside(many, [one]), names_beside(twice, [one])))
 
 
 def record(*types: Any, name: str = "R") -> dict[str, Any]:

@@ -3,9 +3,10 @@
 Called by :mod:`onceward.formats.avro.step`. For each schema id that is known when the query is defined the plan has one
 branch: the record's first five bytes are compared with what such a record begins with, and Spark's ``from_avro`` reads
 the whole value, with sixteen random bytes appended to it, by a schema of three fields: the five bytes, the record, the
-sixteen bytes. These come out as they went in if, and only if, the record ended where its bytes end: cut off, it takes
-some of them for its own, and then some are missing; too long, something else is read in their place. They are drawn
-anew for each plan, so that nobody can write a record that holds them.
+sixteen bytes; or, where that is cheaper, by the record's own fields with ours beside them. Ours come out as they went
+in if, and only if, the record ended where its bytes end: cut off, it takes some of them for its own, and then some are
+missing; too long, something else is read in their place. They are drawn anew for each plan, so that nobody can write a
+record that holds them.
 
 ``from_avro`` is costly and must be evaluated once a record. A predicate above a projection is pushed below it, taking a
 copy of the projected expression along; one above a *generator* is not. So the decoded record comes out of
@@ -25,7 +26,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from onceward.formats.avro.framing import MAGIC, PREFIX_BYTES, prefix
 from onceward.formats.avro.known import Schemas
@@ -35,6 +36,7 @@ from onceward.formats.avro.schemas import (
     VALUE,
     around_reader,
     around_writer,
+    names_beside,
     same_with_bytes,
     texts_as_bytes,
 )
@@ -62,6 +64,7 @@ class Plan:
         self._column = column
         self._schemas = schemas
         self._reader, self._texts = texts_as_bytes(reader)
+        self._beside = names_beside(self._reader, schemas.texts.values()) if self._texts else None
         self._unfit = unfit
         self._mark, self._end = _new_mark()
 
@@ -118,7 +121,11 @@ class Plan:
     def _read_by(self, writer: str) -> Column:
         framed = F.concat(self._value, F.lit(self._mark))
         writer = same_with_bytes(writer, self._texts)
-        return from_avro(framed, around_writer(writer), {**_MODE, "avroSchema": around_reader(self._reader, writer)})
+        if self._beside is None:
+            whole, reader = around_writer(writer), around_reader(self._reader, writer)
+        else:
+            whole, reader = self._beside.writer(writer), self._beside.reader(self._reader)
+        return from_avro(framed, whole, {**_MODE, "avroSchema": reader})
 
     def _is_framed(self) -> Column:
         begins = F.substring(self._value, 1, len(MAGIC)) == F.lit(MAGIC)
@@ -142,27 +149,39 @@ class Plan:
 
     def _ends(self) -> Column:
         first, second = self._end
-        return (F.col(f"{DECODED}.{FIRST}") == first) & (F.col(f"{DECODED}.{SECOND}") == second)
+        return (self._first() == first) & (self._second() == second)
+
+    def _first(self) -> Column:
+        return F.col(f"{DECODED}.{self._beside.first if self._beside else FIRST}")
+
+    def _second(self) -> Column:
+        return F.col(f"{DECODED}.{self._beside.second if self._beside else SECOND}")
+
+    def _record(self, read: DataFrame, decoded: str) -> tuple[Column, DataType | None]:
+        """Where in ``decoded`` the fields of the record are, or what it is if it is none; and its type, without ours.
+        No type: no schema is known, so nothing is decoded."""
+        kind = read.schema[decoded].dataType
+        if not isinstance(kind, StructType):
+            return F.col(f"{decoded}.{VALUE}"), None
+        if self._beside is None:
+            return F.col(f"{decoded}.{VALUE}"), kind[VALUE].dataType
+        ours = (self._beside.first, self._beside.second)
+        return F.col(decoded), StructType([field for field in kind.fields if field.name not in ours])
 
     def _texts_are_valid(self, read: DataFrame) -> Column:
-        kind = read.schema[DECODED].dataType
-        if not isinstance(kind, StructType):
-            return F.lit(True)  # no schema is known, so nothing is decoded
-        value = kind[VALUE].dataType
-        valid = texts_are_valid(F.col(f"{DECODED}.{VALUE}"), value, self._texts)
+        value, kind = self._record(read, DECODED)
+        valid = None if kind is None else texts_are_valid(value, kind, self._texts)
         return F.lit(True) if valid is None else F.coalesce(valid, F.lit(True))
 
     def _with_value(self, rows: DataFrame, read: DataFrame, decoded: str) -> DataFrame:
         """The columns of ``rows``, in their order, with the record itself in the place of its bytes."""
-        value = self._as_texts(F.col(f"{decoded}.{VALUE}"), read, decoded).alias(self._column)
+        value = self._as_texts(*self._record(read, decoded)).alias(self._column)
         return read.select(*(value if name == self._column else F.col(quoted(name)) for name in rows.columns))
 
-    def _as_texts(self, value: Column, read: DataFrame, decoded: str) -> Column:
+    def _as_texts(self, value: Column, record: DataType | None) -> Column:
         """The record with its texts, which were read as bytes; a text is its bytes, so nothing is copied."""
-        kind = read.schema[decoded].dataType
-        if not self._texts or not isinstance(kind, StructType):
+        if not self._texts or record is None:
             return value
-        record = kind[VALUE].dataType
         assert isinstance(record, StructType)  # noqa: S101 — it has fields that are texts
         each = [(field.name, value.getField(field.name)) for field in record.fields]
         fields = [(part.cast("string") if name in self._texts else part).alias(name) for name, part in each]
@@ -206,7 +225,7 @@ class Plan:
             *never,
             (F.coalesce(self._ends(), F.lit(False)), F.concat(by_id, F.lit(" a text in it is not UTF-8"))),
             (
-                F.col(f"{DECODED}.{FIRST}").isNotNull(),
+                self._first().isNotNull(),
                 F.concat(by_id, F.lit(" it is longer than its schema says, or damaged")),
             ),
             *doubtful,

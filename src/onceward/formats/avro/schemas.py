@@ -7,6 +7,8 @@ Used by :mod:`onceward.formats.avro.plan`, in the driver. The rules of names are
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from onceward.errors import SchemaUnfit
@@ -19,6 +21,8 @@ PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "by
 
 _FRAME = "frame"
 _FEW_FIELDS = 12
+# None of i, k and s in them, which Spark, as Java, takes for the same as letters beyond ASCII.
+_BESIDE = ("onceward_frame", "onceward_one", "onceward_two")
 # In no namespace, like the top of any schema: so the types inside keep the names that they have by themselves.
 _OURS = ("onceward_framed", "onceward_prefix")
 _MARK = [{"name": FIRST, "type": "double"}, {"name": SECOND, "type": "double"}]
@@ -39,6 +43,47 @@ def around_reader(text: str, writer: str) -> str:
     # Named like the writer's: Avro matches records, and fixed types, by name.
     record, _ = _names(writer)
     return _record(record, {"name": VALUE, "type": parsed(text)}, *_MARK)
+
+
+def names_beside(reader: str, writers: Iterable[str]) -> Beside | None:
+    """Names for fields of ours beside those of ``reader`` and ``writers``; None: they cannot be there.
+
+    Spark makes a new row for a record within a record, and one row for all records at the top: where all are records,
+    our fields cost a third less beside theirs than around them. They are for ``reader`` as :func:`texts_as_bytes` has
+    it: where its fields are put together once more anyway, and are few.
+    """
+    schemas = [parsed(text) for text in (reader, *writers)]
+    fields = [field["name"].casefold() for field in _fields(schemas[0])]
+    if not all(map(_fields, schemas)) or len(fields) > _FEW_FIELDS or len(set(fields)) < len(fields):
+        return None
+    there = json.dumps(schemas, ensure_ascii=False).casefold()  # Spark does not tell A from a
+    frame, first, second = _BESIDE
+    while any(name in there for name in (frame, first, second)):
+        frame, first, second = f"{frame}_", f"{first}_", f"{second}_"
+    return Beside(frame, first, second)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Names of our fields, and of the frame's type, in a record of somebody else's."""
+
+    frame: str
+    first: str
+    second: str
+
+    def writer(self, text: str) -> str:
+        """As :func:`around_writer`, with the fields of ``text``, a record, in the place of one that has them."""
+        frame = {"name": self.frame, "type": {"type": "fixed", "name": self.frame, "size": PREFIX_BYTES}}
+        return self._with([frame], parsed(text))
+
+    def reader(self, text: str) -> str:
+        """The schema as which a record of :meth:`writer` is read: the fields of ``text``, and what came then."""
+        return self._with([], parsed(text))
+
+    def _with(self, before: list[dict[str, Any]], record: dict[str, Any]) -> str:
+        # The record keeps its name, its namespace and its aliases, so what is in it means what it meant.
+        mark = [{"name": name, "type": "double"} for name in (self.first, self.second)]
+        return json.dumps(record | {"fields": [*before, *record["fields"], *mark]})
 
 
 def texts_as_bytes(reader: str) -> tuple[str, frozenset[str]]:
