@@ -90,6 +90,7 @@ def test_one_letter_and_some_of_them_are_shown(desk: Desk) -> None:
     assert "PartitionMissing" in desk.command("show", "--partition", "7").output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_we_read_is_what_librdkafka_reads(
     kafka: LocalKafka,

@@ -355,6 +355,7 @@ def test_a_failure_of_the_next_one_is_not_taken_for_the_last_ones_success(
     new_desk.assert_fed_back_once(values)
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_created_again_has_other_letters(new_desk: Desk) -> None:
     values = new_desk.write(10)
     new_desk.replay()

@@ -163,6 +163,7 @@ def test_a_topic_that_no_group_reads(output: Output) -> None:
     assert (found.status, found.what.split(":")[0]) == ("ok", f"topic {output.topic}")
 
 
+@pytest.mark.slow
 def test_a_share_groups_level_is_known_to_the_brokers(kafka: LocalKafka, output: Output) -> None:
     kafka.kafka_tool(
         "kafka-console-share-consumer", "--topic", output.topic, "--group", output.group, "--timeout-ms", "3000"

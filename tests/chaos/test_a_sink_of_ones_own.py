@@ -16,6 +16,7 @@ from onceward.ids import pipeline_id
 BATCHES = 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["commit:finished:2:kill", "send:finished:2:kill", "publish:started:3:kill"])
 def test_killed_around_the_decision(tmp_path: Path, fault: str):
     job = TextFileJob(Path(__file__).with_name("own_sink_job.py"), tmp_path)

@@ -52,6 +52,7 @@ def test_killed_around_the_transaction(request: pytest.FixtureRequest, tmp_path:
     assert newest.sequence == BATCHES - 1
 
 
+@pytest.mark.slow
 @pytest.mark.fault("prepared-driver-killed")
 @pytest.mark.parametrize("fault", ["publish:started:2:kill", "send:finished:2:kill", "publish:finished:2:kill"])
 @pytest.mark.parametrize(

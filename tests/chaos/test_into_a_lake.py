@@ -56,6 +56,7 @@ def lake_job(request: pytest.FixtureRequest, tmp_path: Path) -> LakeJob:
     return LakeJob(tmp_path, request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("lake-driver-killed")
 def test_killed_behind_the_tables_commit(lake_job: LakeJob):
     """The table has the second batch, and the ledger does not know; then before the third is decided."""

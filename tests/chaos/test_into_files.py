@@ -73,6 +73,7 @@ def file_job(request: pytest.FixtureRequest, tmp_path: Path, kafka: LocalKafka, 
     return FileJob(tmp_path, kafka, topic(1), request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("files-driver-killed")
 def test_killed_between_two_renames_twice(file_job: FileJob):
     """In the second batch, and once more while the next start makes good for it; then before the third is decided."""

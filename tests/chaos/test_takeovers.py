@@ -63,6 +63,7 @@ def test_drivers_that_were_stopped_and_come_back_as_zombies_stop_fenced(
     assert 2_000 < found.aborted_records < 4_000, "INVALID: one attempt was to be cut short, one complete"
 
 
+@pytest.mark.slow
 @pytest.mark.fault("ids-mixed-up")
 def test_a_copy_with_another_checkpoint_is_refused_and_harms_nobody(
     kafka: LocalKafka, new_pipeline: Callable[..., Pipeline]
