@@ -68,6 +68,7 @@ def test_killed_behind_the_tables_commit(lake_job: LakeJob):
     lake_job.assert_all_is_there_after_another_life()
 
 
+@pytest.mark.slow
 @pytest.mark.fault("lake-driver-killed")
 @pytest.mark.parametrize(
     ("fault", "visible"), [("publish:started:2:kill", 1), ("commit:started:2:kill", 1), ("open:finished:1:kill", 0)]
