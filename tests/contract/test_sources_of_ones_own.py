@@ -23,6 +23,7 @@ from onceward.testing import LocalPostgres
 from onceward.testing.source_contract import SourceContract, SourceKit, Walk
 
 
+@pytest.mark.once_more
 class TestAGrowingFile(SourceContract):
     @pytest.fixture
     def kit(self, spark: Any, tmp_path: Path) -> Iterator[SourceKit]:
