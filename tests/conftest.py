@@ -36,8 +36,9 @@ NOT_LEADING_YET = {
 IMPATIENT = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Marks each test with its tier and with what it stands on, computed from facts: see ``tiers``."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Function]) -> None:
+    """Marks each test with its tier and with what it stands on, computed from facts: see ``tiers``. Before any of them
+    is left out."""
     for item in items:
         facts = tiers.facts_of(item)
         item.add_marker(tiers.tier_of(facts))
@@ -45,6 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
             item.add_marker(pytest.mark.broker)
         if facts.spark:
             item.add_marker(pytest.mark.spark)
+    config.stash[tiers.COLLECTED] = tiers.collected(items)
 
 
 @pytest.fixture(scope="session")

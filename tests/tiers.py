@@ -81,6 +81,23 @@ class Facts:
     """Shows a fault that begins with a dead driver, which there is a real ``kill -9``."""
 
 
+Collected = dict[str, tuple[list[str], list[str]]]
+"""Tests by their node ids: the tiers that each is marked with, and its faults."""
+
+COLLECTED = pytest.StashKey[Collected]()
+
+
+def collected(items: list[pytest.Function]) -> Collected:
+    """What there is to say of ``items``, marked as they are."""
+    return {
+        item.nodeid: (
+            [tier for tier in TIERS if item.get_closest_marker(tier)],
+            [fault for mark in item.iter_markers("fault") for fault in mark.args],
+        )
+        for item in items
+    }
+
+
 def tier_of(facts: Facts) -> str:
     """The cheapest tier that has what a test with these facts needs; one of :data:`TIERS`."""
     if facts.slow or facts.old_broker or facts.own_cluster:

@@ -15,7 +15,7 @@ from no_java import JavaStarted
 from onceward.errors import ConfigurationError
 from onceward.spark.java import java_executable
 from onceward.testing import LocalKafka
-from tiers import TESTS, TIERS, Facts, tier_of
+from tiers import COLLECTED, TESTS, TIERS, Collected, Facts, tier_of
 
 BROKER, SPARK = Facts(broker=True), Facts(broker=True, spark=True)
 
@@ -56,13 +56,11 @@ def test_the_rule(facts: Facts, tier: str):
 
 
 _COLLECTOR = """
-import json, sys, pytest
-from tiers import TIERS
+import json, pytest, tiers
 
 class Collector:
     def pytest_collection_finish(self, session):
-        self.found = {i.nodeid: [[t for t in TIERS if i.get_closest_marker(t)],
-                                 [n for m in i.iter_markers("fault") for n in m.args]] for i in session.items}
+        self.found = session.config.stash[tiers.COLLECTED]
 
 collector = Collector()
 assert pytest.main(["--collect-only", "-qqq", "-p", "no:cacheprovider"], [collector]) == 0
@@ -71,8 +69,13 @@ print(json.dumps(collector.found))
 
 
 @pytest.fixture(scope="module")
-def suite() -> dict[str, tuple[list[str], list[str]]]:
-    """Every test of the suite with its tiers and its faults, as pytest itself collects it."""
+def suite(request: pytest.FixtureRequest) -> Collected:
+    """Every test of the suite with its tiers and its faults, as pytest itself collects it: here, if all were asked for,
+    or in a process of its own."""
+    config = request.config
+    asked = {(config.invocation_params.dir / argument).resolve() for argument in config.args}
+    if asked == {TESTS} and not config.getoption("ignore") and not config.getoption("lf", default=False):
+        return config.stash[COLLECTED]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(TESTS)]), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-W", "ignore", "-c", _COLLECTOR]
     done = subprocess.run(command, cwd=TESTS.parent, env=environment, capture_output=True, text=True, check=False)
@@ -80,7 +83,7 @@ def suite() -> dict[str, tuple[list[str], list[str]]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def tiers_of(suite: dict[str, tuple[list[str], list[str]]], start: str, part: str = "") -> set[str]:
+def tiers_of(suite: Collected, start: str, part: str = "") -> set[str]:
     found = {
         tier
         for node, (marks, _) in suite.items()

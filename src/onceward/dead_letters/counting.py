@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from onceward.dead_letters.ledger import chain_of, replayed_of
 from onceward.dead_letters.letter import Letter
 from onceward.dead_letters.topic import DeadLetterTopic
 from onceward.ids import TopicPartition
-from onceward.ledger.kafka_topic import LedgerTopic
 from onceward.wire.client import KafkaClient
 
 MOST_GROUPS = 10_000
@@ -136,7 +134,7 @@ def count(client: KafkaClient, topic: str, ledger_topic: str) -> Counts:
     found = DeadLetterTopic(client, topic)
     # After the topic's extent is known: what a replay that runs just now feeds back counts, or does not, but nothing
     # that is counted as replayed can be undone.
-    replayed = replayed_of(LedgerTopic(client, ledger_topic, chain_of(topic)).newest(), topic, found.id)
+    replayed = found.replayed(ledger_topic)
     counts = Counts(topic, fed_back_ever=replayed.count)
     counts.gone = {where.partition: extent.begin for where, extent in found.extents.items() if extent.begin > 0}
     for letter in found.all_letters():

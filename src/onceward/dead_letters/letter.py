@@ -1,8 +1,8 @@
 """A dead letter: a source record as it came, and headers that say why it was set aside. Pure.
 
-What ``KafkaSink(dead_letter_topic=…)`` writes (``sinks.kafka.dead_letters``). Headers of the record come first; ours,
-those of :data:`ABOUT`, begin with the last ``onceward.error.class``. So a record that has such headers itself, being
-the output of another pipeline, keeps its own.
+What ``KafkaSink(dead_letter_topic=…)`` writes. Headers of the record come first; ours, those of
+``sinks.kafka.dead_letter_headers``, begin with the last ``onceward.error.class``. So a record that has such headers
+itself, being the output of another pipeline, keeps its own.
 """
 
 from __future__ import annotations
@@ -13,20 +13,17 @@ from dataclasses import dataclass
 from onceward.errors import InvalidTopicName
 from onceward.ids import TopicPartition, topic_name
 from onceward.records.reader import Record
-
-ERROR_CLASS, ERROR_MESSAGE, PIPELINE = "onceward.error.class", "onceward.error.message", "onceward.pipeline"
-TIMESTAMP, TOPIC, PARTITION, OFFSET = (
-    "onceward.timestamp",
-    "onceward.topic",
-    "onceward.partition",
-    "onceward.offset",
+from onceward.sinks.kafka.dead_letter_headers import (
+    ABOUT,
+    ERROR_CLASS,
+    ERROR_MESSAGE,
+    OFFSET,
+    PARTITION,
+    PIPELINE,
+    TIMESTAMP,
+    TOO_LARGE,
+    TOPIC,
 )
-ABOUT = (ERROR_CLASS, ERROR_MESSAGE, PIPELINE, TIMESTAMP, TOPIC, PARTITION, OFFSET)
-"""In this order, behind the record's own headers; what is not known is left out. Numbers are ASCII decimals, the
-timestamp in ms since 1970."""
-
-OF_THE_OUTPUT = "RecordTooLarge"
-"""The class of letters that are records of a pipeline's output, as it would have written them, not of its source."""
 
 REPLAYED = "onceward.replayed"
 """How often a record was fed back, as an ASCII decimal: on the record in its source topic, and so on the dead letter,
@@ -68,7 +65,7 @@ class Letter:
     @property
     def home(self) -> TopicPartition | None:
         """Where it goes back to: its source, if it is a record of it."""
-        return None if self.error_class == OF_THE_OUTPUT else self.source
+        return None if self.error_class == TOO_LARGE else self.source
 
     @property
     def size(self) -> int:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from onceward.dead_letters.ledger import chain_of, replayed_of
 from onceward.dead_letters.letter import Letter, Wanted
 from onceward.dead_letters.topic import DeadLetterTopic
 from onceward.errors import PartitionMissing
 from onceward.ids import TopicPartition
-from onceward.ledger.kafka_topic import LedgerTopic
 from onceward.wire.client import KafkaClient
 
 
@@ -34,7 +32,7 @@ def letters(
         raise PartitionMissing(
             f"topic {topic} has partitions 0 to {len(found.extents) - 1}", next_step="correct --partition"
         )
-    replayed = replayed_of(LedgerTopic(client, ledger_topic, chain_of(topic)).newest(), topic, found.id)
+    replayed = found.replayed(ledger_topic)
     every = found.all_letters() if where is None else found.letters(where, offset)
     if offset is not None:
         every = itertools.takewhile(lambda letter: letter.offset == offset, every)

@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from onceward.dead_letters.ledger import Replayed, chain_of, replayed_of
+from onceward.dead_letters.ledger import Replayed, chain_of
 from onceward.dead_letters.letter import Letter, Wanted
 from onceward.dead_letters.sending import Parcel, Sender
 from onceward.dead_letters.topic import DeadLetterTopic
 from onceward.errors import ConfigurationError, SourceNotNamed
 from onceward.ids import TopicPartition
 from onceward.ledger.kafka_chain import KafkaChain
-from onceward.ledger.kafka_topic import LedgerTopic
 from onceward.wire.client import KafkaClient
 from onceward.wire.options.settings import ProducerSettings
 
@@ -81,8 +80,7 @@ class Replay:
     def try_out(self, client: KafkaClient, outcome: Outcome) -> None:
         """What :meth:`run` would feed back, as ``outcome``; disturbs nobody, and counts no transactions."""
         topic = DeadLetterTopic(client, self.topic)
-        newest = LedgerTopic(client, self.ledger_topic, chain_of(self.topic)).newest()
-        for parcel in self._parcels(topic, replayed_of(newest, topic.name, topic.id), outcome):
+        for parcel in self._parcels(topic, topic.replayed(self.ledger_topic), outcome):
             outcome.fed_back.update(self._target(letter) for letter in parcel.letters)
         self._refuse_the_unaddressed(outcome)
 

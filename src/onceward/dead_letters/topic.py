@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from onceward.dead_letters.ledger import Replayed, chain_of, replayed_of
 from onceward.dead_letters.letter import Letter, letter_of
 from onceward.errors import SourceTopicReplaced
 from onceward.ids import TopicPartition
+from onceward.ledger.kafka_topic import LedgerTopic
 from onceward.wire.client import KafkaClient
 from onceward.wire.reads.committed import Skip, committed_records, decided_ends
 from onceward.wire.reads.offsets import EARLIEST, list_offsets
@@ -56,6 +58,14 @@ class DeadLetterTopic:
         """Partition by partition."""
         for where in self.extents:
             yield from self.letters(where)
+
+    def replayed(self, ledger_topic: str) -> Replayed:
+        """What the ledger says of replays, without disturbing one that runs.
+
+        :raises AccessDenied, BrokerUnreachable, LedgerUnreadable: …
+        """
+        newest = LedgerTopic(self._client, ledger_topic, chain_of(self.name)).newest()
+        return replayed_of(newest, self.name, self.id)
 
     def must_be_the_same(self) -> None:
         """Ids never come back: as the topic has still the same one, all that was read came from it.

@@ -94,6 +94,8 @@ def steps_of(frame: DataFrame, run_id: str) -> tuple[DecodingStep, ...]:
         if (known := _in_run.get(run_id)) is not None:
             _in_run.move_to_end(run_id)  # a query that runs for months sees many others come and go
             return known
+        if not _registered:  # no plan of this process has a tag, and a walk over one costs some calls into the JVM
+            return ()
     found = []
     for tag in tags_in(frame, TAG):
         step = _registered.get(tag)

@@ -29,6 +29,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from onceward.errors import ConfigurationError, LedgerUnreachable
 from onceward.ledger.database import Database, Session
+from onceward.libraries import library
 
 _LEAST = {False: (8, 0), True: (10, 6)}  # of MySQL, of MariaDB
 _CONNECT_SECONDS = 30
@@ -311,11 +312,4 @@ def _said(url: str) -> dict[str, Any]:
 
 
 def _driver() -> Any:
-    try:
-        import pymysql
-        import pymysql.constants.CLIENT
-    except ImportError as error:
-        raise ConfigurationError(
-            f"a ledger in MySQL or MariaDB needs PyMySQL: {error}", next_step='pip install "onceward[mysql]"'
-        ) from error
-    return pymysql
+    return library("a ledger in MySQL or MariaDB needs PyMySQL", "mysql", "pymysql", "constants.CLIENT")

@@ -17,6 +17,7 @@ from typing import Any
 
 from onceward.errors import ConfigurationError
 from onceward.ledger.database import Database, Session
+from onceward.libraries import library
 
 _DEFAULTS = {
     "connect_timeout": "30",
@@ -138,11 +139,4 @@ CREATE TABLE IF NOT EXISTS {batches} (
 
 
 def _driver() -> Any:
-    try:
-        import psycopg
-        import psycopg.conninfo
-    except ImportError as error:
-        raise ConfigurationError(
-            f"a ledger in PostgreSQL needs psycopg: {error}", next_step='pip install "onceward[postgresql]"'
-        ) from error
-    return psycopg
+    return library("a ledger in PostgreSQL needs psycopg", "postgresql", "psycopg", "conninfo")

@@ -1,7 +1,8 @@
 """Typed errors through Spark, which turns what a Python worker raises into text. Pure: text in, error out, and back.
 
-Written where Spark runs Python away from the driver's own process (the reader of a resettable source), read by
-:mod:`onceward.spark.failures`. JSON only: what a process says is never unpickled.
+Written where Spark runs Python away from the driver's own process (the reader of a resettable source), and into plans
+that may refuse a row (:mod:`onceward.spark.row_guard`); read by :mod:`onceward.spark.failures` and ``write_errors``.
+JSON only: what a process says is never unpickled.
 """
 
 from __future__ import annotations

@@ -343,7 +343,12 @@ def _initial_offset(stream: Any) -> Any:
 
 def kafka_options(execution: Any) -> Iterator[Any]:
     """The options (a Java map) of each Kafka relation that the query reads, in plan order."""
-    leaves = execution.analyzedPlan().collectLeaves()
+    return kafka_options_in(execution.analyzedPlan())
+
+
+def kafka_options_in(plan: Any) -> Iterator[Any]:
+    """The same of an analyzed plan, a stream's."""
+    leaves = plan.collectLeaves()
     for index in range(leaves.size()):
         leaf = leaves.apply(index)
         if leaf.getClass().getSimpleName() == "StreamingRelationV2" and leaf.sourceName() == "kafka":

@@ -7,24 +7,22 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-_RELATIONS = ("StreamingRelationV2", "DataSourceV2Relation")
+from onceward.spark.query import kafka_options_in
 
 
 def topics_of(frame: DataFrame) -> list[str]:
     """The topics that the Kafka sources of ``frame`` subscribe to by name, sorted; none where that cannot be told."""
-    topics: set[str] = set()
     plan = frame._jdf.queryExecution().analyzed()
-    leaves = plan.collectLeaves()
-    for index in range(leaves.size()):
-        for options in _options(leaves.apply(index)):
-            topics |= {name.strip() for name in (options.get("subscribe") or "").split(",") if name.strip()}
+    topics: set[str] = set()
+    for options in (*kafka_options_in(plan), *_options_of_batches(plan)):
+        topics |= {name.strip() for name in (options.get("subscribe") or "").split(",") if name.strip()}
     return sorted(topics)
 
 
-def _options(leaf: Any) -> Iterator[Any]:
-    """What its reader was told, as a Java map."""
-    kind = leaf.getClass().getSimpleName()
-    if kind == "StreamingRelationV2" and leaf.sourceName() == "kafka":
-        yield leaf.extraOptions()
-    elif kind == "DataSourceV2Relation":
-        yield leaf.options()
+def _options_of_batches(plan: Any) -> Iterator[Any]:
+    """What readers of frames that are no streams were told, as Java maps."""
+    leaves = plan.collectLeaves()
+    for index in range(leaves.size()):
+        leaf = leaves.apply(index)
+        if leaf.getClass().getSimpleName() == "DataSourceV2Relation":
+            yield leaf.options()

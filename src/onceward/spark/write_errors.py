@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pyspark.errors import AnalysisException
 
 from onceward.errors import BadColumn, OncewardError, RowRefused, SendFailed
-from onceward.spark.row_guard import refusal
+from onceward.spark.carried import carried_in
 
 _CAUSES = re.compile(r"^(?:Caused by)?: (.*)$", re.MULTILINE)
 _OUTSIDE = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
@@ -38,7 +38,7 @@ def failures_told(how: str, place: str) -> Iterator[None]:
         ) from error
     except Exception as error:
         said = str(error)
-        if (refused := refusal(said)) is not None:
+        if (refused := carried_in(said)) is not None:
             raise refused from None  # the rest is a stack trace
         if broken := _BROKEN_RULE.search(said):
             raise RowRefused(

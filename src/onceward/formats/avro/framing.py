@@ -8,7 +8,6 @@ from __future__ import annotations
 
 PREFIX_BYTES = 5
 MAGIC = b"\x00"
-LARGEST_ID = 2**32 - 1
 
 
 def prefix(schema_id: int) -> bytes:

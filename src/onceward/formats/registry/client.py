@@ -136,8 +136,6 @@ class SchemaRegistry:
                 raise self._replaced(schema_id, wanted, now.fingerprint)
             self._remembered(now)
 
-    refresh = still_the_same
-
     # subjects
 
     def subjects(self) -> list[str]:

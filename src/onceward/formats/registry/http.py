@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from onceward.errors import ConfigurationError
 from onceward.formats.registry.json_limits import NotFit
 from onceward.formats.registry.settings import Address
+from onceward.libraries import library
 
 if TYPE_CHECKING:
     import urllib3
@@ -110,13 +110,7 @@ def _is_distrust(error: BaseException) -> bool:
 
 def client_library() -> Any:
     """:raises ConfigurationError: it is not installed."""
-    try:
-        import urllib3
-    except ImportError as error:
-        raise ConfigurationError(
-            f"a schema registry needs an HTTP client: {error}", next_step='pip install "onceward[avro]"'
-        ) from error
-    return urllib3
+    return library("a schema registry needs an HTTP client", "avro", "urllib3")
 
 
 def _pool(address: Address, tls: ssl.SSLContext | None, seconds: float, cut: _Cut) -> urllib3.HTTPConnectionPool:

@@ -29,19 +29,23 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 
 from onceward.ids import PipelineId
+from onceward.sinks.kafka.dead_letter_headers import (
+    ERROR_CLASS,
+    ERROR_MESSAGE,
+    OFFSET,
+    PARTITION,
+    PIPELINE,
+    TIMESTAMP,
+    TOO_LARGE,
+    TOPIC,
+)
 from onceward.sources import lineage as source
 
 HEADERS = "array<struct<key: string, value: binary>>"
-CLASS, MESSAGE, PIPELINE, TIMESTAMP = (
-    "onceward.error.class",
-    "onceward.error.message",
-    "onceward.pipeline",
-    "onceward.timestamp",
-)
 LINEAGE = {
-    "onceward.topic": f"CAST({source.TOPIC} AS BINARY)",
-    "onceward.partition": f"CAST(CAST({source.PARTITION} AS STRING) AS BINARY)",
-    "onceward.offset": f"CAST(CAST({source.OFFSET} AS STRING) AS BINARY)",
+    TOPIC: f"CAST({source.TOPIC} AS BINARY)",
+    PARTITION: f"CAST(CAST({source.PARTITION} AS STRING) AS BINARY)",
+    OFFSET: f"CAST(CAST({source.OFFSET} AS STRING) AS BINARY)",
 }
 
 _RECORD_OVERHEAD = 128
@@ -56,8 +60,8 @@ def of_source(letters: DataFrame, pipeline: PipelineId, *, lineage: bool) -> Dat
     :param lineage: the sink adds the lineage's headers by itself, of its columns.
     """
     own = {
-        CLASS: "CAST(error_class AS BINARY)",
-        MESSAGE: "CAST(error_message AS BINARY)",
+        ERROR_CLASS: "CAST(error_class AS BINARY)",
+        ERROR_MESSAGE: "CAST(error_message AS BINARY)",
         PIPELINE: _text(pipeline),
         TIMESTAMP: "CAST(CAST(unix_millis(source_timestamp) AS STRING) AS BINARY)",
     }
@@ -93,7 +97,7 @@ def of_output(limit_bytes: int, topic: str, pipeline: PipelineId, *, has_timesta
     :param has_timestamp: the record has one of its own (null where it has not), which would be lost.
     """
     message = f"the record is larger than max.message.bytes={limit_bytes} of topic {topic}, counted before compression"
-    told = {CLASS: _text("RecordTooLarge"), MESSAGE: _text(message), PIPELINE: _text(pipeline)}
+    told = {ERROR_CLASS: _text(TOO_LARGE), ERROR_MESSAGE: _text(message), PIPELINE: _text(pipeline)}
     return told | ({TIMESTAMP: "CAST(CAST(unix_millis(timestamp) AS STRING) AS BINARY)"} if has_timestamp else {})
 
 

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from onceward.errors import ConfigurationError, DeliveryRefused
+from onceward.errors import DeliveryRefused
+from onceward.libraries import library
 from onceward.sinks.write_ahead.row_values import as_json
 from onceward.sinks.write_ahead.upsert_writer import UpsertWriter
 from onceward.sinks.write_ahead.upserts import RESTORE, VERSION_FIELD, Upsert, refused
@@ -302,10 +303,4 @@ def _first_of(wrong: Sequence[DeliveryRefused]) -> DeliveryRefused:
 
 
 def client_library() -> Any:
-    try:
-        import urllib3
-    except ImportError as error:
-        raise ConfigurationError(
-            f"writing to OpenSearch needs an HTTP client: {error}", next_step='pip install "onceward[opensearch]"'
-        ) from error
-    return urllib3
+    return library("writing to OpenSearch needs an HTTP client", "opensearch", "urllib3")

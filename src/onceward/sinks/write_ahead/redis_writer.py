@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from onceward.errors import ConfigurationError
+from onceward.libraries import library
 from onceward.sinks.write_ahead.row_values import text
 from onceward.sinks.write_ahead.upsert_writer import UpsertWriter
 from onceward.sinks.write_ahead.upserts import (
@@ -168,10 +169,4 @@ def fields(row: Any) -> list[str | bytes]:
 
 
 def client_library() -> Any:
-    try:
-        import redis
-    except ImportError as error:
-        raise ConfigurationError(
-            f"writing to Redis needs its client: {error}", next_step='pip install "onceward[redis]"'
-        ) from error
-    return redis
+    return library("writing to Redis needs its client", "redis", "redis")

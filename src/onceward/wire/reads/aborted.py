@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from kafka.protocol.consumer import FetchRequest
-
 from onceward.ids import TopicPartition
 from onceward.records.reader import read_batches
 from onceward.wire.acls import Kind
@@ -16,8 +14,8 @@ from onceward.wire.client import KafkaClient
 from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
 from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api
+from onceward.wire.reads.fetch import fetch_request
 
-_FETCH_BYTES = 1 << 20  # of a batch that is larger the broker sends all the same (KIP-74)
 _OFFSET_OUT_OF_RANGE = 1
 
 
@@ -29,30 +27,9 @@ def is_inside_an_aborted_batch(client: KafkaClient, partition: TopicPartition, p
 
     :raises AccessDenied: Read on the topic is needed. :raises BrokerUnreachable: …
     """
-    wanted = FetchRequest.FetchTopic.FetchPartition(
-        partition=partition.partition,
-        current_leader_epoch=-1,
-        fetch_offset=position,
-        last_fetched_epoch=-1,
-        log_start_offset=-1,
-        partition_max_bytes=_FETCH_BYTES,
-    )
 
     def send(left_ms: float) -> Any:
-        request = FetchRequest(
-            replica_id=-1,
-            max_wait_ms=0,
-            min_bytes=0,
-            max_bytes=_FETCH_BYTES,
-            isolation_level=1,  # then the answer says which transactions were aborted
-            session_id=0,
-            session_epoch=-1,
-            topics=[FetchRequest.FetchTopic(topic=partition.topic, partitions=[wanted])],
-            forgotten_topics_data=[],
-            rack_id="",
-            min_version=4,
-            max_version=12,
-        )
+        request = fetch_request(partition, position, 0, read_committed=True)  # which says what was aborted
         return client.call(request, client.leader_of(partition), left_ms)
 
     def codes(fetched: Any) -> list[int]:

@@ -1,6 +1,7 @@
 """The one Fetch request that is sent here: of one partition, from one offset on.
 
-Called by ``wire.reads.key_reader`` (all up to the high watermark) and ``wire.reads.committed`` (what is decided).
+Called by ``wire.reads.key_reader`` (all up to the high watermark), ``wire.reads.committed`` (what is decided) and
+``wire.reads.aborted`` (what was aborted).
 """
 
 from __future__ import annotations

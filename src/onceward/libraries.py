@@ -1,0 +1,25 @@
+"""Client libraries that an extra brings (``pip install "onceward[redis]"``), imported when they are used.
+
+Runs everywhere; called by ledgers, sinks and formats, none of which needs more than one of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from onceward.errors import ConfigurationError
+
+
+def library(why: str, extra: str, name: str, *parts: str) -> Any:
+    """The module ``name``, its ``parts`` imported as well.
+
+    :param why: who needs what, for the error. :param extra: of the package, which brings it.
+    :raises ConfigurationError: it is not installed, or cannot be imported.
+    """
+    try:
+        for part in parts:
+            import_module(f"{name}.{part}")
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigurationError(f"{why}: {error}", next_step=f'pip install "onceward[{extra}]"') from error
