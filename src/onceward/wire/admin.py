@@ -12,7 +12,7 @@ from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from onceward.wire.acls import Kind
-from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
+from onceward.wire.conversation import asked
 from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api
 from onceward.wire.options.settings import ClientSettings
@@ -38,26 +38,23 @@ def topic_names(client: Caller) -> list[str]:
     A topic without a leader somewhere is listed all the same (``MetadataResponse``: errors stand with each topic).
     """
     request_timeout_ms = client.settings.request_timeout_ms
-    try:
-        answer = converse(
-            Api.METADATA,
-            "the list of topics",
-            lambda left_ms: client.call_any(
-                MetadataRequest(
-                    topics=None,  # all of them; an empty list means none
-                    allow_auto_topic_creation=False,
-                    include_cluster_authorized_operations=False,
-                    include_topic_authorized_operations=False,
-                    min_version=4,
-                    max_version=12,
-                ),
-                left_ms,
+    answer = asked(
+        Api.METADATA,
+        "the list of topics",
+        lambda left_ms: client.call_any(
+            MetadataRequest(
+                topics=None,  # all of them; an empty list means none
+                allow_auto_topic_creation=False,
+                include_cluster_authorized_operations=False,
+                include_topic_authorized_operations=False,
+                min_version=4,
+                max_version=12,
             ),
-            lambda listed: [getattr(listed, "error_code", 0) or 0],
-            Deadline(request_timeout_ms),
-        )
-    except (Refused, Unanswered) as outcome:
-        raise_as_error(outcome)
+            left_ms,
+        ),
+        lambda listed: [getattr(listed, "error_code", 0) or 0],
+        Deadline(request_timeout_ms),
+    )
     return sorted(topic.name for topic in answer.topics if not topic.is_internal)
 
 
@@ -74,19 +71,16 @@ def create_topic(client: Caller, name: str, partitions: int, replication: int, c
         ],
     )
     timeout_ms = client.settings.request_timeout_ms
-    try:
-        answer = converse(
-            Api.CREATE_TOPICS,
-            f"topic {name}",
-            lambda left_ms: client.call_any(
-                CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms, validate_only=False, min_version=4), left_ms
-            ),
-            lambda created: [t.error_code for t in created.topics],
-            Deadline(timeout_ms),
-            resources={Kind.TOPIC: name},
-        )
-    except (Refused, Unanswered) as outcome:
-        raise_as_error(outcome)
+    answer = asked(
+        Api.CREATE_TOPICS,
+        f"topic {name}",
+        lambda left_ms: client.call_any(
+            CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms, validate_only=False, min_version=4), left_ms
+        ),
+        lambda created: [t.error_code for t in created.topics],
+        Deadline(timeout_ms),
+        resources={Kind.TOPIC: name},
+    )
     client.forget_leaders([name])
     return bool(answer.topics[0].error_code != _TOPIC_ALREADY_EXISTS)
 
@@ -103,15 +97,12 @@ def describe_config(
         request = DescribeConfigsRequest(resources=[resource], min_version=1)
         return client.call(request, int(name), left_ms) if kind == "broker" else client.call_any(request, left_ms)
 
-    try:
-        answer = converse(
-            Api.DESCRIBE_CONFIGS,
-            f"{kind} {name}",
-            send,
-            lambda described: [result.error_code for result in described.results],
-            Deadline(timeout_ms or client.settings.request_timeout_ms),
-            resources={_KINDS[kind]: name} if kind in _KINDS else {},
-        )
-    except (Refused, Unanswered) as outcome:
-        raise_as_error(outcome)
+    answer = asked(
+        Api.DESCRIBE_CONFIGS,
+        f"{kind} {name}",
+        send,
+        lambda described: [result.error_code for result in described.results],
+        Deadline(timeout_ms or client.settings.request_timeout_ms),
+        resources={_KINDS[kind]: name} if kind in _KINDS else {},
+    )
     return {config.name: config.value for config in answer.results[0].configs}

@@ -157,6 +157,26 @@ def _gravest(api: Api, codes: Iterable[Code]) -> tuple[int, str, Rule]:
     return max(judged, key=lambda found: _GRAVITY.get(found[2].meaning, len(_GRAVITY)))
 
 
+def asked(
+    api: Api,
+    subject: str,
+    send: Send,
+    codes: Callable[[Any], Iterable[Code]],
+    deadline: Deadline,
+    *,
+    refresh: Callable[[], None] = lambda: None,
+    resources: Resources | None = None,
+) -> Any:
+    """As :func:`converse`, for callers to whom no refusal, and no silence, means anything special.
+
+    :raises OncewardError: what the table has for the outcome.
+    """
+    try:
+        return converse(api, subject, send, codes, deadline, refresh=refresh, resources=resources)
+    except (Refused, Unanswered) as outcome:
+        raise_as_error(outcome)
+
+
 def raise_as_error(outcome: Refused | Unanswered, next_step: str = "") -> NoReturn:
     """Raise ``outcome`` as the error of the table, for callers to whom it means nothing special."""
     raise outcome.as_error(next_step) from None

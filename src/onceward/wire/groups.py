@@ -7,7 +7,6 @@ share groups) have requests of their own, which this client does not speak.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from kafka.protocol.admin import DescribeClusterRequest, DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
@@ -15,7 +14,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 from onceward.errors import AccessDenied, UnsupportedBroker
 from onceward.wire.acls import Kind
 from onceward.wire.client import KafkaClient
-from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
+from onceward.wire.conversation import asked
 from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api
 
@@ -56,12 +55,14 @@ def list_groups(client: KafkaClient) -> list[ListedGroup]:
     """
     found: dict[str, ListedGroup] = {}
     for node in client.brokers():
-        answer = _asked(
-            client,
+        answer = asked(
             Api.LIST_GROUPS,
             f"broker {node}",
-            lambda left_ms, node=node: client.call(ListGroupsRequest(min_version=0, max_version=5), node, left_ms),
+            lambda left_ms, node=node: client.call(  # type: ignore[misc]
+                ListGroupsRequest(min_version=0, max_version=5), node, left_ms
+            ),
             lambda listed: [listed.error_code],
+            Deadline(client.settings.request_timeout_ms),
         )
         for group in answer.groups:
             kind = (getattr(group, "group_type", None) or CLASSIC).lower()
@@ -73,8 +74,7 @@ def sees_all_groups(client: KafkaClient) -> bool:
     """May this principal ``Describe`` the cluster, and is therefore shown every group? Others are left out silently
     (``KafkaApis.handleListGroupsRequest``)."""
     try:
-        answer = _asked(
-            client,
+        answer = asked(
             Api.METADATA,
             "the cluster",
             lambda left_ms: client.call_any(
@@ -82,6 +82,7 @@ def sees_all_groups(client: KafkaClient) -> bool:
                 left_ms,
             ),
             lambda told: [told.error_code],
+            Deadline(client.settings.request_timeout_ms),
         )
     except (AccessDenied, UnsupportedBroker):  # the request is Kafka's since 2.8 (KIP-700)
         return False
@@ -94,8 +95,7 @@ def members_of(client: KafkaClient, group: ListedGroup) -> list[Member]:
     :raises AccessDenied: naming the group. :raises BrokerUnreachable: …
     """
     name = group.name
-    answer = _asked(
-        client,
+    answer = asked(
         Api.DESCRIBE_GROUPS,
         f"group {name}",
         lambda left_ms: client.call(
@@ -104,8 +104,9 @@ def members_of(client: KafkaClient, group: ListedGroup) -> list[Member]:
             left_ms,
         ),
         lambda told: [g.error_code for g in told.groups if g.error_code != _GROUP_ID_NOT_FOUND],
+        Deadline(client.settings.request_timeout_ms),
         refresh=lambda: client.forget_coordinator(name, "group"),
-        group=name,
+        resources={Kind.GROUP: name},
     )
     return [
         Member(member.client_id, member.client_host.lstrip("/"), _assigned(member.member_assignment))
@@ -120,27 +121,3 @@ def _assigned(assignment: bytes) -> frozenset[str]:
         return frozenset()
     told = ConsumerProtocolAssignment.decode(assignment)
     return frozenset(topic.topic for topic in told.assigned_partitions)
-
-
-def _asked(
-    client: KafkaClient,
-    api: Api,
-    subject: str,
-    send: Any,
-    codes: Any,
-    *,
-    refresh: Any = lambda: None,
-    group: str | None = None,
-) -> Any:
-    try:
-        return converse(
-            api,
-            subject,
-            send,
-            codes,
-            Deadline(client.settings.request_timeout_ms),
-            refresh=refresh,
-            resources={} if group is None else {Kind.GROUP: group},
-        )
-    except (Refused, Unanswered) as outcome:
-        raise_as_error(outcome)

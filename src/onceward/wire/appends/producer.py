@@ -31,7 +31,7 @@ from onceward.wire.appends.partition_queue import PartitionQueue
 from onceward.wire.appends.produce_frame import ProduceFrame
 from onceward.wire.client import NO_LEADER, KafkaClient
 from onceward.wire.connections import ConnectionLost
-from onceward.wire.conversation import SHORTEST_WAIT_MS, Refused, Unanswered, converse, raise_as_error
+from onceward.wire.conversation import SHORTEST_WAIT_MS, Refused, asked
 from onceward.wire.deadline import Backoff, Deadline, ShouldStop
 from onceward.wire.error_table import Api, Meaning, Rule, rule_of
 from onceward.wire.options.settings import ProducerSettings
@@ -378,19 +378,16 @@ def idempotent_identity(client: KafkaClient) -> ProducerIdentity:
     :raises BrokerUnreachable: … :raises AccessDenied: the principal lacks IdempotentWrite (brokers before 3.0).
     """
     deadline = Deadline(client.settings.request_timeout_ms)
-    try:
-        answer = converse(
-            Api.INIT_PRODUCER_ID,
-            "an idempotent producer",
-            lambda left_ms: client.call_any(
-                InitProducerIdRequest(
-                    transactional_id=None, transaction_timeout_ms=2**31 - 1, min_version=0, max_version=5
-                ),
-                left_ms,
+    answer = asked(
+        Api.INIT_PRODUCER_ID,
+        "an idempotent producer",
+        lambda left_ms: client.call_any(
+            InitProducerIdRequest(
+                transactional_id=None, transaction_timeout_ms=2**31 - 1, min_version=0, max_version=5
             ),
-            lambda given: [given.error_code],
-            deadline,
-        )
-    except (Refused, Unanswered) as outcome:
-        raise_as_error(outcome)
+            left_ms,
+        ),
+        lambda given: [given.error_code],
+        deadline,
+    )
     return ProducerIdentity(answer.producer_id, answer.producer_epoch)

@@ -11,7 +11,7 @@ from onceward.ids import TopicPartition
 from onceward.records.reader import read_batches
 from onceward.wire.acls import Kind
 from onceward.wire.client import KafkaClient
-from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
+from onceward.wire.conversation import asked
 from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api
 from onceward.wire.reads.fetch import fetch_request
@@ -36,18 +36,15 @@ def is_inside_an_aborted_batch(client: KafkaClient, partition: TopicPartition, p
         code = fetched.responses[0].partitions[0].error_code
         return [0 if code == _OFFSET_OUT_OF_RANGE else code]
 
-    try:
-        answer = converse(
-            Api.FETCH,
-            str(partition),
-            send,
-            codes,
-            Deadline(client.settings.request_timeout_ms),
-            refresh=lambda: client.forget_leaders([partition.topic]),
-            resources={Kind.TOPIC: partition.topic},
-        )
-    except (Refused, Unanswered) as outcome:
-        raise_as_error(outcome)
+    answer = asked(
+        Api.FETCH,
+        str(partition),
+        send,
+        codes,
+        Deadline(client.settings.request_timeout_ms),
+        refresh=lambda: client.forget_leaders([partition.topic]),
+        resources={Kind.TOPIC: partition.topic},
+    )
     told = answer.responses[0].partitions[0]
     aborted = {(each.producer_id, each.first_offset) for each in told.aborted_transactions or ()}
     for batch in read_batches(told.records or b""):

@@ -19,7 +19,7 @@ from onceward.records.reader import ControlType, CorruptRecords, Record, RecordB
 from onceward.wire.acls import Kind
 from onceward.wire.client import KafkaClient
 from onceward.wire.connections import ConnectionLost
-from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
+from onceward.wire.conversation import asked
 from onceward.wire.deadline import Backoff, Deadline
 from onceward.wire.error_table import Api
 from onceward.wire.reads.fetch import fetch_request
@@ -237,18 +237,15 @@ class _PartitionReader:
             found = [fetched.error_code, fetched.responses[0].partitions[0].error_code]
             return [_NOT_LEADER if behind and code == _OFFSET_OUT_OF_RANGE else code for code in found]
 
-        try:
-            answer = converse(
-                Api.FETCH,
-                str(self._partition),
-                lambda left_ms: self._send(left_ms, wait_ms),
-                codes,
-                Deadline(self._client.settings.request_timeout_ms),
-                refresh=lambda: self._client.forget_leaders([self._partition.topic]),
-                resources={Kind.TOPIC: self._partition.topic},
-            )
-        except (Refused, Unanswered) as outcome:
-            raise_as_error(outcome)
+        answer = asked(
+            Api.FETCH,
+            str(self._partition),
+            lambda left_ms: self._send(left_ms, wait_ms),
+            codes,
+            Deadline(self._client.settings.request_timeout_ms),
+            refresh=lambda: self._client.forget_leaders([self._partition.topic]),
+            resources={Kind.TOPIC: self._partition.topic},
+        )
         self._high_watermark = answer.responses[0].partitions[0].high_watermark
         records = answer.responses[0].partitions[0].records
         if not records and not answer.throttle_time_ms:  # a throttled answer is empty, too

@@ -16,7 +16,7 @@ from onceward.ids import TopicPartition
 from onceward.wire.acls import Kind
 from onceward.wire.client import NO_LEADER, KafkaClient
 from onceward.wire.connections import ConnectionLost
-from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
+from onceward.wire.conversation import Refused, asked
 from onceward.wire.deadline import Backoff, Deadline
 from onceward.wire.error_table import Api, Meaning, name_of, rule_of
 
@@ -130,18 +130,15 @@ def committed_offsets(
         )
         return client.call(request, client.coordinator(group, "group", timeout_ms=left_ms), left_ms)
 
-    try:
-        answer = converse(
-            Api.OFFSET_FETCH,
-            f"group {group}",
-            send,
-            lambda fetched: [_one_group(fetched).error_code, *(p.error_code for _, p in _offsets_in(fetched))],
-            Deadline(timeout_ms or client.settings.request_timeout_ms),
-            refresh=lambda: client.forget_coordinator(group, "group"),
-            resources={Kind.GROUP: group},
-        )
-    except (Refused, Unanswered) as outcome:
-        raise_as_error(outcome)
+    answer = asked(
+        Api.OFFSET_FETCH,
+        f"group {group}",
+        send,
+        lambda fetched: [_one_group(fetched).error_code, *(p.error_code for _, p in _offsets_in(fetched))],
+        Deadline(timeout_ms or client.settings.request_timeout_ms),
+        refresh=lambda: client.forget_coordinator(group, "group"),
+        resources={Kind.GROUP: group},
+    )
     return {
         partition: found.committed_offset
         for partition, found in _offsets_in(answer)
