@@ -10,6 +10,7 @@
     │   ├── ConnectorMissing          this session has no Kafka source, or one of another Spark
     │   ├── WorkerPythonUnfit         the Python that Spark's workers run is another, without Onceward
     │   ├── SourceBroken              a source of one's own breaks its contract
+    │   ├── ServerUnfit               settings or grants of a database server do not let its changes be read
     │   ├── TransactionTimeoutTooLarge
     │   └── TransactionTimeoutTooShort
     ├── InputError                    the data cannot be written as they are; nothing of the batch is visible
@@ -21,6 +22,7 @@
     │   ├── ValueUnfit                a value cannot be written by its schema
     │   ├── SchemaUnfit               a schema that cannot be used as it is, or that the registry refuses
     │   ├── SourceNotNamed            a dead letter has no source to be fed back to
+    │   ├── ChangeUnreadable          the binlog has what cannot be passed on as changes of rows
     │   └── RowUnfit                  a source of one's own gave rows that its schema has no place for
     ├── ResourceError                 something outside is missing or refuses us
     │   ├── BrokerUnreachable
@@ -40,7 +42,10 @@
     │   ├── RegistryReplaced          the schema registry has another schema now under an id that was known
     │   ├── SchemaUnknown             the schema registry knows no such id, subject or version
     │   ├── SchemaIdUnseen            a record names a schema that was not known when the query was defined
+    │   ├── ServerUnreachable         the database server that changes are read from does not answer
+    │   ├── BinlogDamaged             bytes of a binlog are not what was written
     │   ├── SourceDataLost            records are gone from the source before they were read
+    │   │   └── BinlogPurged
     │   └── SourceFailed              the code of a source of one's own raised
     ├── AdmissionRefused              checkpoint and ledger tell different stories
     │   ├── LedgerBehind
@@ -155,6 +160,10 @@ class SourceBroken(ConfigurationError):
     """A source of one's own breaks its contract: too many rows, a position that stays where rows came, no JSON."""
 
 
+class ServerUnfit(ConfigurationError):
+    """A database server's settings, its grants or a table's definition do not let its changes be read without loss."""
+
+
 class TransactionTimeoutTooLarge(ConfigurationError):
     """``transaction.timeout.ms`` is above the broker's ``transaction.max.timeout.ms``."""
 
@@ -194,6 +203,12 @@ class SchemaUnfit(InputError):
 class SourceNotNamed(InputError):
     """Records of a dead-letter topic do not say where they came from, or are of a pipeline's output and not of its
     source: they are fed back to a topic that you name, or not at all."""
+
+
+class ChangeUnreadable(InputError):
+    """The binlog has what cannot be passed on as changes of rows: a statement in the place of rows, an undecided XA
+    transaction, a part of a row, an event that is not known. ``details["reason"]`` says which, and ``"at"`` where:
+    ``file:position``. Going on would lose it silently."""
 
 
 class RowUnfit(InputError):
@@ -294,8 +309,25 @@ class SchemaIdUnseen(ResourceError):
     recovery = Recovery.RESTART_AT_ONCE
 
 
+class ServerUnreachable(ResourceError):
+    """The database server that changes are read from does not answer, or ended the conversation."""
+
+    recovery = Recovery.RESTART
+
+
+class BinlogDamaged(ResourceError):
+    """Bytes of a binlog are not what was written: a checksum, a length or a position does not fit. The next reading may
+    give others: a network can do that, too."""
+
+    recovery = Recovery.RESTART
+
+
 class SourceDataLost(ResourceError):
     """Records are gone from the source before they were read: retention was faster than the query."""
+
+
+class BinlogPurged(SourceDataLost):
+    """The server has removed binlogs that were not read yet."""
 
 
 class SourceFailed(ResourceError):

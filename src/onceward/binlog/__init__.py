@@ -1,0 +1,7 @@
+"""MySQL's and MariaDB's binlogs as bytes: events in, Arrow columns and changes out. No I/O anywhere.
+
+In reading order: :mod:`event` (one event), :mod:`kinds` (which there are, and which may be passed over), :mod:`framing`
+(packets to events), :mod:`gtids`, :mod:`statements` (what a QUERY event says), :mod:`packed` (compressed
+transactions and rows); :mod:`table_map` (what a table looked like), :mod:`rows` (where each cell is), :mod:`values` (cells to Arrow),
+:mod:`changes` (rows events to changes), :mod:`texts` (Arrow columns to JSON).
+"""
