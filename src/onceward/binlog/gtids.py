@@ -1,8 +1,8 @@
 """Names of transactions, and sets of them: what a position has read, whatever the binlogs of a server are called. Pure.
 
 MySQL names a transaction ``source:number`` or ``source:tag:number``, and a set has every number of its own. MariaDB
-names it ``domain-server-number``, and a position is the last one of each domain: all before it in that domain are meant,
-which holds where ``gtid_strict_mode`` does.
+names it ``domain-server-number``, and a position is the last one of each domain: all before it in that domain are
+meant, which holds where ``gtid_strict_mode`` does.
 
 Source: MySQL, ``sql/rpl_gtid_set.cc``, ``libs/mysql/binlog/event/control_events.h`` (``Gtid_event``),
 ``libs/mysql/serialization/readme.md``; MariaDB, *GTID_EVENT* and *GTID_LIST_EVENT* of the replication protocol.

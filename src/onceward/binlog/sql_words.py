@@ -39,6 +39,7 @@ def _pattern(ansi_quotes: bool, backslashes: bool) -> re.Pattern[str]:
     return re.compile(f"(?P<blank>{_BLANK})|{rest}", re.DOTALL)
 
 
+_KINDS: dict[str, WordKind] = {"word": "word", "text": "text", "sign": "sign"}
 _PATTERNS = {(ansi, slash): _pattern(ansi, slash) for ansi in (False, True) for slash in (False, True)}
 
 
@@ -58,8 +59,8 @@ def words(statement: str, *, ansi_quotes: bool = False, backslashes: bool = True
             yield Word("broken", statement[at : at + 20])
             return
         at = found.end()
-        kind, text = found.lastgroup, found.group()
-        if kind == "name":
+        text = found.group()
+        if found.lastgroup == "name":
             yield Word("name", text[1:-1].replace(text[0] * 2, text[0]))
-        elif kind == "word" or kind == "text" or kind == "sign":
-            yield Word(kind, text)
+        elif found.lastgroup != "blank":
+            yield Word(_KINDS[str(found.lastgroup)], text)
