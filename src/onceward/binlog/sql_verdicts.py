@@ -32,29 +32,29 @@ class Stop:
 
     reason: str
     """For ``ChangeUnreadable.details``: ``statement``, ``unknown_statement``, ``ddl`` or ``xa``."""
-    why: str
+    what: str
     """Follows "there is"."""
+    next_step: str
+
+
+_COMPARE = (
+    "see the statement with mysqlbinlog, and compare the tables that are read with what has come of them, or start from "
+    "a new checkpoint with a snapshot"
+)
+
+
+def unknown(what: str = "a statement that is not known") -> Stop:
+    return Stop("unknown_statement", what, _COMPARE)
 
 
 Verdict = Passed | Truncated | Stop
 PASSED = Passed()
 
 _DML = (
-    "INSERT",
-    "UPDATE",
-    "DELETE",
-    "REPLACE",
-    "LOAD",
-    "CALL",
-    "DO",
-    "SELECT",
-    "WITH",
-    "VALUES",
-    "TABLE",
-    "HANDLER",
+    "INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "DO", "SELECT", "WITH", "VALUES", "TABLE", "HANDLER",
     "MERGE",
-)
-_ROWLESS = ("GRANT", "REVOKE", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "CHECKSUM", "FLUSH", "INSTALL", "UNINSTALL")
+)  # fmt: skip
+_ROWLESS = ("GRANT", "REVOKE", "FLUSH", "INSTALL", "UNINSTALL")
 _OBJECTS = (
     "VIEW", "INDEX", "TRIGGER", "PROCEDURE", "FUNCTION", "EVENT", "USER", "ROLE", "SERVER", "TABLESPACE", "LOGFILE",
     "RESOURCE", "SPATIAL", "SEQUENCE", "PACKAGE", "LIBRARY", "INSTANCE", "PREPARE",
@@ -91,7 +91,7 @@ class Sentence:
         try:
             return self._statement()
         except _Unknown:
-            return Stop("unknown_statement", "a statement that is not known")
+            return unknown()
 
     def _statement(self) -> Verdict:
         word = self._next
@@ -102,7 +102,7 @@ class Sentence:
         self._advance()
         verb = word.text.upper()
         if verb in _DML:
-            return Stop("statement", f"a statement ({verb} …) in the place of the rows that it changed")
+            return _as_statement(f"a statement ({verb} …) in the place of the rows that it changed")
         if verb in _ROWLESS:
             return PASSED
         rule = getattr(self, f"_{verb.lower()}", None) if verb in _VERBS else None
@@ -129,12 +129,12 @@ class Sentence:
         return PASSED if self._skip("SAVEPOINT") else self._no()
 
     def _rollback(self) -> Verdict:
-        return Stop("statement", "a ROLLBACK, by which rows that are written before it never came to be")
+        return Stop("statement", "a ROLLBACK, by which rows that are written before it never came to be", _COMPARE)
 
     def _xa(self) -> Verdict:
         if self._skip("START", "BEGIN", "END"):
             return PASSED  # what follows, or came before, are its rows; the end is an event of its own
-        return Stop("xa", "the decision on an XA transaction whose rows stand where it was prepared")
+        return Stop("xa", "the decision on an XA transaction, whose rows stand where it was prepared", _COMPARE)
 
     # ── accounts and settings ──
 
@@ -146,6 +146,14 @@ class Sentence:
         return PASSED if self._skip("PASSWORD", "DEFAULT") else self._no()
 
     # ── tables ──
+
+    def _analyze(self) -> Verdict:
+        self._skip("NO_WRITE_TO_BINLOG", "LOCAL")
+        if self._skip(*_TABLE):
+            return PASSED
+        return _as_statement("an ANALYZE of a statement, which is carried out")  # MariaDB's
+
+    _optimize = _repair = _analyze
 
     def _truncate(self) -> Verdict:
         self._skip("TABLE")
@@ -191,7 +199,7 @@ class Sentence:
             if self._next is not None and self._next.says(*_OBJECTS):
                 return PASSED
             if self._skip("TEMPORARY"):
-                return PASSED if self._skip("TABLE") else self._no()
+                return self._create_temporary()
             replaced = replaced or self._take().says("REPLACE")
         return self._no()
 
@@ -206,8 +214,18 @@ class Sentence:
             word = self._take()
             values = word.says("VALUES") and not (self._next is not None and self._next.says("LESS", "IN"))
             if word.says("SELECT", "TABLE") or values:
-                return Stop("statement", f"a CREATE TABLE … SELECT of {'.'.join(name)}, without the rows that it wrote")
+                return _as_statement(f"a CREATE TABLE … SELECT of {'.'.join(name)}, without the rows that it wrote")
         return PASSED
+
+    def _create_temporary(self) -> Verdict:
+        if not self._skip("TABLE"):
+            return PASSED if self._skip("SEQUENCE") else self._no()
+        self._skip_if()
+        name = self._name()
+        if not self._wanted(*name):
+            return PASSED
+        # Only statements use it in the binlog, and nothing in those on that name says which of the two it means.
+        return _as_statement(f"a temporary table called {'.'.join(name)}, as one that is read is")
 
     def _alter(self) -> Verdict:
         ignoring = False
@@ -263,7 +281,7 @@ class Sentence:
     def _whole_database(self, verb: str) -> Verdict:
         self._skip_if()
         name = self._take_name()
-        return Stop("ddl", f"a {verb} DATABASE of {name}") if self._wanted_database(name) else PASSED
+        return Stop("ddl", f"a {verb} DATABASE of {name}", _COMPARE) if self._wanted_database(name) else PASSED
 
     def _object(self) -> Verdict:
         """Something that is no table, behind words that may describe it."""
@@ -341,7 +359,7 @@ class Sentence:
 
 _VERBS = frozenset({
     "BEGIN", "COMMIT", "START", "SAVEPOINT", "RELEASE", "ROLLBACK", "XA", "SET", "TRUNCATE", "DROP", "RENAME", "CREATE",
-    "ALTER",
+    "ALTER", "ANALYZE", "OPTIMIZE", "REPAIR",
 })  # fmt: skip
 """Each is a method above."""
 
@@ -349,4 +367,10 @@ _OPEN, _CLOSE = Word("sign", "("), Word("sign", ")")
 
 
 def _ddl(what: str, name: tuple[str, str]) -> Stop:
-    return Stop("ddl", f"{what} that takes rows from, or brings some to, {'.'.join(name)} without a word of them")
+    return Stop(
+        "ddl", f"{what} that takes rows from {'.'.join(name)}, or brings some to it, without a word of them", _COMPARE
+    )
+
+
+def _as_statement(what: str) -> Stop:
+    return Stop("statement", what, f"set binlog_format=ROW for every session on the server, then {_COMPARE}")

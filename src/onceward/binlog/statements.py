@@ -1,4 +1,4 @@
-"""What a statement in the binlog does to the wanted tables: :func:`verdict_on` a QUERY event. Pure.
+"""What a statement in the binlog does to the wanted tables: :func:`classify` a QUERY event. Pure.
 
 Rows are in rows events, and statements beside them ought to be DDL. Those that change rows without a rows event must
 not be passed over: a TRUNCATE is passed on, all else is a named stop. What is not known is a stop as well: a statement
@@ -9,7 +9,7 @@ What is not obvious:
 * ``ROLLBACK``, and ``ROLLBACK TO``, stand in a binlog only behind rows that were written and are undone by them (a
   transaction that had changed a table without transactions, too). Those rows are not to be believed.
 * Where the server itself writes a statement, names are UTF-8, whatever the client's character set is that the event
-  names. So a text that can be read in two ways is judged in both, and the graver verdict holds.
+  names. So a text that can be read in two ways is judged in both.
 * A name without a database is in the session's, which the event carries.
 
 Source: MySQL, ``libs/mysql/binlog/event/statement_events.h`` (layout and status variables of ``Query_event``),
@@ -23,32 +23,16 @@ from dataclasses import dataclass
 
 from onceward.binlog.event import Event
 from onceward.binlog.lengths import Fields
-from onceward.binlog.sql_verdicts import PASSED, Passed, Sentence, Stop, Truncated, Verdict
+from onceward.binlog.sql_verdicts import PASSED, Passed, Sentence, Stop, Truncated, Verdict, unknown
 from onceward.binlog.sql_words import words
 
-__all__ = ["PASSED", "Passed", "Statement", "Stop", "Truncated", "Verdict", "classify", "statement_of", "verdict_on"]
+__all__ = ["PASSED", "Passed", "Statement", "Stop", "Truncated", "Verdict", "classify", "judged", "statement_of"]
 
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 0x4, 0x100000  # of sql_mode
 _SQL_MODE, _CHARSET = 1, 4  # status variables
-_WIDTHS = {
-    0: 4,
-    _SQL_MODE: 8,
-    3: 4,
-    _CHARSET: 6,
-    7: 2,
-    8: 2,
-    9: 8,
-    10: 4,
-    13: 3,
-    16: 1,
-    17: 8,
-    18: 2,
-    19: 1,
-    20: 1,
-    128: 3,
-    129: 8,
-}
+_WIDTHS = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3}
 _TEXTS = {5: 1, 6: 1, 11: 2}  # how many texts, each behind its length
+_TEXT_AT = 13  # in the body, behind the numbers at its front: variables, database, a zero, then the text
 _HARMLESS = frozenset({b"BEGIN", b"COMMIT"})
 
 _CODECS = {
@@ -79,7 +63,7 @@ class Statement:
     backslashes: bool = True
 
 
-def verdict_on(
+def classify(
     event: Event,
     wanted: Callable[[str, str], bool],
     wanted_database: Callable[[str], bool] = lambda _: True,
@@ -93,9 +77,10 @@ def verdict_on(
     :param lower_case_names: ``lower_case_table_names`` is not 0: names are asked for, and given, in lower case.
     :raises BinlogDamaged: it ends inside of a field.
     """
-    if bytes(memoryview(event.buffer)[max(event.start, event.stop - 6) : event.stop]).lstrip(b"\0") in _HARMLESS:
-        return PASSED
-    return classify(statement_of(event), wanted, wanted_database, lower_case_names=lower_case_names)
+    body = event.body
+    if len(body) > _TEXT_AT and body[_TEXT_AT + body[8] + int.from_bytes(body[11:13], "little") + 1 :] in _HARMLESS:
+        return PASSED  # most are: without looking closer
+    return judged(statement_of(event), wanted, wanted_database, lower_case_names=lower_case_names)
 
 
 def statement_of(event: Event) -> Statement:
@@ -115,7 +100,7 @@ def statement_of(event: Event) -> Statement:
     return Statement(database, tuple(texts), bool(mode & _ANSI_QUOTES), not mode & _NO_BACKSLASH_ESCAPES)
 
 
-def classify(
+def judged(
     statement: Statement,
     wanted: Callable[[str, str], bool],
     wanted_database: Callable[[str], bool] = lambda _: True,
@@ -131,11 +116,10 @@ def classify(
         for text in statement.texts
     ]  # fmt: skip
     if not verdicts:
-        return Stop("unknown_statement", "a statement in a character set that is not known")
-    gravest = max(verdicts, key=lambda verdict: (Passed, Truncated, Stop).index(type(verdict)))
-    if isinstance(gravest, Truncated) and any(verdict != gravest for verdict in verdicts):
-        return Stop("unknown_statement", f"a TRUNCATE of {gravest.table}, or of another name in another character set")
-    return gravest
+        return unknown("a statement in a character set that is not known")
+    if verdicts[0] == PASSED and any(verdict != PASSED for verdict in verdicts):
+        return unknown("a statement whose character set is not sure, and which may be on a table that is read")
+    return verdicts[0]
 
 
 def _said(variables: Fields) -> tuple[int, int]:
