@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from onceward.binlog.event import Event
 from onceward.binlog.lengths import Fields
-from onceward.binlog.sql_verdicts import PASSED, Passed, Sentence, Stop, Truncated, Verdict, unknown
+from onceward.binlog.sql_verdicts import PASSED, Passed, Stop, Truncated, Verdict, unknown, verdict_of
 from onceward.binlog.sql_words import words
 
 __all__ = ["PASSED", "Passed", "Statement", "Stop", "Truncated", "Verdict", "classify", "judged", "statement_of"]
@@ -33,7 +33,7 @@ _SQL_MODE, _CHARSET = 1, 4  # status variables
 _WIDTHS = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3}
 _TEXTS = {5: 1, 6: 1, 11: 2}  # how many texts, each behind its length
 _TEXT_AT = 13  # in the body, behind the numbers at its front: variables, database, a zero, then the text
-_HARMLESS = frozenset({b"BEGIN", b"COMMIT"})
+_HARMLESS, _SHORT = frozenset({b"BEGIN", b"COMMIT"}), 8
 
 _CODECS = {
     "utf-8": (33, 45, 46, 76, 83, *range(192, 216), *range(223, 248), *range(255, 324)),
@@ -42,8 +42,8 @@ _CODECS = {
     "big5": (1, 84), "gb2312": (24, 86), "gbk": (28, 87), "gb18030": (248, 249, 250),
     "shift_jis": (13, 88), "cp932": (95, 96), "euc_jp": (12, 91, 97, 98), "euc_kr": (19, 85),
     "latin2": (2, 9, 21, 27, 77), "cp1250": (26, 34, 44, 66, 99), "cp1251": (14, 23, 50, 51, 52), "koi8_r": (7, 74),
-    "koi8_u": (22, 75), "iso8859_7": (25, 70), "iso8859_8": (16, 71), "latin5": (30, 78), "iso8859_13": (20, 41, 42, 79),
-    "cp1256": (57, 67), "cp1257": (29, 58, 59), "cp850": (4, 80), "cp852": (40, 81), "cp866": (36, 68),
+    "koi8_u": (22, 75), "iso8859_7": (25, 70), "iso8859_8": (16, 71), "latin5": (30, 78),
+    "iso8859_13": (20, 41, 42, 79), "cp1256": (57, 67), "cp1257": (29, 58, 59), "cp850": (4, 80), "cp852": (40, 81), "cp866": (36, 68),
     "mac_roman": (39, 53), "tis_620": (18, 89),
 }  # fmt: skip
 """By a client's collation, what its statements are written in. Source: ``information_schema.collations``."""
@@ -78,8 +78,10 @@ def classify(
     :raises BinlogDamaged: it ends inside of a field.
     """
     body = event.body
-    if len(body) > _TEXT_AT and body[_TEXT_AT + body[8] + int.from_bytes(body[11:13], "little") + 1 :] in _HARMLESS:
-        return PASSED  # most are: without looking closer
+    if len(body) > _TEXT_AT:
+        text = body[_TEXT_AT + body[8] + int.from_bytes(body[11:13], "little") + 1 :]
+        if len(text) < _SHORT and bytes(text) in _HARMLESS:
+            return PASSED  # most are: without looking closer
     return judged(statement_of(event), wanted, wanted_database, lower_case_names=lower_case_names)
 
 
@@ -108,11 +110,11 @@ def judged(
     lower_case_names: bool = False,
 ) -> Verdict:
     """The same for what a QUERY event carries."""
-    verdicts: list[Verdict] = [
-        Sentence(
+    verdicts = [
+        verdict_of(
             words(text, ansi_quotes=statement.ansi_quotes, backslashes=statement.backslashes),
             statement.database, wanted, wanted_database, lower_case_names,
-        ).verdict()
+        )
         for text in statement.texts
     ]  # fmt: skip
     if not verdicts:
