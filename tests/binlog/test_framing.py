@@ -180,7 +180,7 @@ def test_a_missing_event_is_noticed_at_its_place():
 
 
 def test_every_flipped_bit_is_noticed():
-    events, end = whole(*((QUERY, random.Random(at).randbytes(40)) for at in range(3)))
+    events, _ = whole(*((QUERY, random.Random(at).randbytes(40)) for at in range(3)))
     want = facts(read(packets(events), reader()))
     for at in range(1, 4):
         for bit in {*range(19 * 8), *range(0, len(events[at]) * 8, 5)}:

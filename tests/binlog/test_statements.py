@@ -48,7 +48,7 @@ XA END X'78',X'',1
 /* nothing at all */
 CREATE TABLE orders (id int primary key, `select` int, v varchar(9) default 'select', check (id > 0))
 CREATE TABLE IF NOT EXISTS shop.orders LIKE other.orders
-CREATE TABLE orders (id int) PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (7), PARTITION q VALUES LESS THAN MAXVALUE)
+CREATE TABLE orders (id int) PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (7), PARTITION q VALUES IN (8))
 CREATE TABLE `orders` (`id` int NOT NULL) START TRANSACTION
 CREATE TABLE elsewhere SELECT * FROM orders
 CREATE OR REPLACE TABLE elsewhere (id int)
