@@ -1,7 +1,7 @@
 """What a task reads: a range of bytes of one binlog, or a chunk of a snapshot. Runs in tasks, again if a task fails.
 
 A part is JSON. Of a range: ``file``, ``from`` and ``to``; ``server`` and ``born``, which tell whether it is still the
-same file; ``era``, which goes into the rows' positions; ``maps`` and ``gtid`` where it begins inside a transaction: what
+same file; ``era``, which goes into the rows' positions; ``names``, whether the server compares names without regard to case; ``maps`` and ``gtid`` where it begins inside a transaction: what
 its rows are of; ``snapshot`` while one is under way: rows whose chunk has not come yet are left out. Of a chunk:
 ``chunk``, and ``as_of``, the position at whose moment its rows are read.
 """
@@ -61,6 +61,7 @@ def _digits(column: pa.Array, digits: int) -> pa.Array:
 
 
 def _range(settings: Settings, part: Mapping[str, Any]) -> Iterator[pa.Table]:
+    settings = settings.for_server(part["names"])
     server, place = str(part["server"]), Place(part["file"], part["from"])
     maps = [base64.b64decode(one) for one in part.get("maps", ())]
     snapshot, passed = part.get("snapshot"), settings.passed_places
