@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 from onceward.binlog.changes import CHANGES, Decoder
 from onceward.binlog.event import Event
 from onceward.binlog.kinds import FORMAT_DESCRIPTION
+from onceward.binlog.packed import PACKED, unpacked
+from onceward.binlog.stops import place as place_of
 from onceward.errors import ServerUnreachable
 from onceward.sources.mysql.connection import Server, connecting, reading
 from onceward.sources.mysql.position import Place, Position, number_of
@@ -75,13 +77,24 @@ def _range(settings: Settings, part: Mapping[str, Any]) -> Iterator[pa.Table]:
             for event in events:
                 if event.kind == FORMAT_DESCRIPTION:
                     _must_be_born(event, part["born"])
-                if not passed or f"{event.file}:{event.position}" not in passed:
-                    decoder.feed(event)
+                if not passed or place_of(event) not in passed:
+                    if event.kind in PACKED:
+                        held += _unpack(event, decoder)
+                    else:
+                        decoder.feed(event)
                 held += event.stop - event.start
             if held >= _FLUSH_BYTES:
                 yield passing(decoder)
                 held = 0
         yield passing(decoder)
+
+
+def _unpack(event: Event, decoder: Decoder) -> int:
+    size = 0
+    for inner in unpacked(event):
+        decoder.feed(inner)
+        size += inner.stop - inner.start
+    return size
 
 
 def _must_be_born(event: Event, born: int) -> None:
