@@ -28,7 +28,7 @@ def double_text(number: float) -> str:
     digits = digits.rstrip("0")
     if not digits:
         return sign + "0"
-    if -_MOST < point and (point <= _MOST or len(digits) > point):
+    if point > -_MOST and (point <= _MOST or len(digits) > point):
         if point <= 0:
             return f"{sign}0.{'0' * -point}{digits}"
         if len(digits) <= point:

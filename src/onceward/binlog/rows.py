@@ -182,7 +182,9 @@ class Layout:
                 length = "|".join(f"b[o+{k}]<<{8 * k}" if k else "b[o]" for k in range(column.length_bytes))
                 lines.append(f"{indent}l = {length}; o += {column.length_bytes}; add(o); add(l); o += l")
             else:
-                lines.append(f"{indent}add(o); {f'add({column.width}); ' if column.nullable else ''}o += {column.width}")
+                lines.append(
+                    f"{indent}add(o); {f'add({column.width}); ' if column.nullable else ''}o += {column.width}"
+                )
         lines += ["  if o > stop: return -1", "  n += 1", " return n"]
         made: dict[str, Any] = {}
         exec("\n".join(lines), made)  # noqa: S102  made of numbers alone, see above

@@ -54,9 +54,7 @@ def decimals(column: Column, at: BytesAt, cells: Cells) -> pa.Array:
     return _from_words(kind, _limbs(groups, negative, kind.bit_width // 32), cells.null)
 
 
-def _groups(
-    column: Column, at: BytesAt, cells: Cells, negative: Mask
-) -> list[tuple[int, npt.NDArray[np.int64]]]:
+def _groups(column: Column, at: BytesAt, cells: Cells, negative: Mask) -> list[tuple[int, npt.NDArray[np.int64]]]:
     """How many digits, and their number, from the left."""
     whole, found, place = column.precision - column.scale, [], 0
     for digits in (whole % 9, *[9] * (whole // 9), *[9] * (column.scale // 9), column.scale % 9):

@@ -36,7 +36,9 @@ def array(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Arra
             raise BadCell(row, damaged(what)) from None
         except NotImplementedError as error:
             what = f"a value of the compressed column {column.name!r} of {table.name} is packed by {error}"
-            step = f"ALTER TABLE {table.name} MODIFY the column without COMPRESSED, and start from a position after that"
+            step = (
+                f"ALTER TABLE {table.name} MODIFY the column without COMPRESSED, and start from a position after that"
+            )
             raise BadCell(row, unreadable("column_type", what, step)) from None
     return pa.array(found, pa.binary())
 
