@@ -123,7 +123,8 @@ def behind(key: Key, place: Place, columns: Sequence[pa.Array], ask: Ask) -> Mas
 
 
 def _mask(found: pa.Array) -> Mask:
-    return found.to_numpy(zero_copy_only=False).astype(np.bool_)
+    answer: Mask = found.to_numpy(zero_copy_only=False).astype(np.bool_)
+    return answer
 
 
 def _asked(key: Key, place: Place, columns: Sequence[pa.Array], ask: Ask) -> Mask:
@@ -139,13 +140,13 @@ def _asked(key: Key, place: Place, columns: Sequence[pa.Array], ask: Ask) -> Mas
 def _questions(key: Key, place: Place, keys: list[tuple[Any, ...]]) -> Iterator[str]:
     condition = _behind(key, place)
     for first in range(0, len(keys), _AT_ONCE):
-        rows = []
+        rows: list[str] = []
         for number, each in enumerate(keys[first : first + _AT_ONCE], first):
             values = (
                 f"{column.typed_literal(value)}{'' if rows else f' AS {column.quoted}'}"
                 for column, value in zip(key, each, strict=True)
             )
-            rows.append(f"SELECT {number}{'' if rows else ' AS `onceward number`'}, {', '.join(values)}")  # noqa: S608 — hexadecimal, digits
+            rows.append(f"SELECT {number}{'' if rows else ' AS `onceward number`'}, {', '.join(values)}")
         yield f"SELECT `onceward number` FROM ({' UNION ALL '.join(rows)}) AS asked WHERE {condition}"  # noqa: S608
 
 
