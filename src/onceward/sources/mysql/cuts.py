@@ -20,18 +20,24 @@ from onceward.binlog.event import HEADER_BYTES, Event
 from onceward.binlog.gtids import Gtids
 from onceward.binlog.kinds import WHY, must_not_pass
 from onceward.binlog.packed import unpacked
-from onceward.binlog.statements import Stop, Truncated, classify
+from onceward.binlog.statements import Stop, Truncated, verdict_on
 from onceward.binlog.stops import damaged, unreadable
 from onceward.binlog.stops import place as place_of
 from onceward.errors import ChangeUnreadable, OncewardError
 from onceward.sources.mysql.position import FIRST_BYTE, Place, Position
 from onceward.sources.mysql.settings import Settings
-from onceward.sources.mysql.transactions import OUTSIDE, Walk
+from onceward.sources.mysql.transactions import OUTSIDE, Walk, begins_with
 
 IDLE_BYTES = 1 << 30
 """So much may go by without a change that is wanted, until the position moves all the same."""
 
 _COMPARE = "compare these tables with what was read"
+_ON_STATEMENT = {
+    "statement": "set binlog_format=ROW for every session on the server, and see to what this one changed",
+    "unknown_statement": "see with SHOW BINLOG EVENTS what it says, and whether it changes a table that is read",
+    "ddl": "bring the target to the table's new state by hand, or start from a new checkpoint, with a snapshot",
+    "xa": WHY["xa"][1],
+}
 _MOST_TABLES = 10_000  # table maps whose answer is remembered
 
 
@@ -61,11 +67,13 @@ class _Parts:
     gtid: str | None = None
     changes: int = 0
     """In the part that is open."""
+    born: int | None = None
+    """See :class:`~onceward.sources.mysql.position.Position`."""
 
     def cut(self, file: str, pos: int, maps: tuple[bytes, ...] = (), gtid: str | None = None) -> None:
         """The open part ends here, and another one begins."""
         if self.changes:
-            part: dict[str, Any] = {"file": self.file, "from": self.begin, "to": pos}
+            part: dict[str, Any] = {"file": self.file, "born": self.born, "from": self.begin, "to": pos}
             if self.maps:
                 part["maps"] = [base64.b64encode(one).decode() for one in self.maps]
             if self.gtid is not None:
@@ -176,6 +184,10 @@ class Cutter(Walk):
         self._parts.cut(*self.place)
         self._parts.begins(event.file, FIRST_BYTE)
 
+    def _format(self, event: Event) -> None:
+        super()._format(event)
+        self._parts.born = event.timestamp
+
     # What is in them
 
     def _table_map(self, event: Event) -> None:
@@ -210,9 +222,12 @@ class Cutter(Walk):
             self._parts.cut(event.file, event.position, tuple(self._maps.values()), self.gtid)
 
     def _said(self, event: Event) -> None:
-        found = classify(event, self._wanted)
-        if isinstance(found, Stop):
-            self._refuse(event, unreadable(event, found.reason, found.what, found.next_step, gtid=self.gtid))
+        settings = self._settings
+        found = verdict_on(
+            event, settings.wanted, settings.wanted_database, lower_case_names=settings.any_case
+        )  # fmt: skip
+        if isinstance(found, Stop) and not (self._here == 0 and begins_with(event, "ROLLBACK")):
+            self._refuse(event, unreadable(event, found.reason, found.why, _ON_STATEMENT[found.reason], gtid=self.gtid))
         elif isinstance(found, Truncated):
             self._count()
 

@@ -1,7 +1,7 @@
 """What a task reads: a range of bytes of one binlog, or a chunk of a snapshot. Runs in tasks, again if a task fails.
 
 A part is JSON. Of a range: ``file``, ``from`` and ``to``; ``server`` and ``born``, which tell whether it is still the
-same file; ``era``, which goes into the rows' positions; ``maps`` and ``gtid`` where it begins inside a transaction: what
+same file; ``era``, which goes into the rows' positions; ``names``, whether the server compares names without regard to case; ``maps`` and ``gtid`` where it begins inside a transaction: what
 its rows are of; ``snapshot`` while one is under way: rows whose chunk has not come yet are left out. Of a chunk:
 ``chunk``, and ``as_of``, the position at whose moment its rows are read.
 """
@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 from onceward.binlog.changes import CHANGES, Decoder
 from onceward.binlog.event import Event
 from onceward.binlog.kinds import FORMAT_DESCRIPTION
+from onceward.binlog.packed import PACKED, unpacked
+from onceward.binlog.stops import place as place_of
 from onceward.errors import ServerUnreachable
 from onceward.sources.mysql.connection import Server, connecting, reading
 from onceward.sources.mysql.position import Place, Position, number_of
@@ -61,6 +63,7 @@ def _digits(column: pa.Array, digits: int) -> pa.Array:
 
 
 def _range(settings: Settings, part: Mapping[str, Any]) -> Iterator[pa.Table]:
+    settings = settings.for_server(part["names"])
     server, place = str(part["server"]), Place(part["file"], part["from"])
     maps = [base64.b64decode(one) for one in part.get("maps", ())]
     snapshot, passed = part.get("snapshot"), settings.passed_places
@@ -74,13 +77,24 @@ def _range(settings: Settings, part: Mapping[str, Any]) -> Iterator[pa.Table]:
             for event in events:
                 if event.kind == FORMAT_DESCRIPTION:
                     _must_be_born(event, part["born"])
-                if not passed or f"{event.file}:{event.position}" not in passed:
-                    decoder.feed(event)
+                if not passed or place_of(event) not in passed:
+                    if event.kind in PACKED:
+                        held += _unpack(event, decoder)
+                    else:
+                        decoder.feed(event)
                 held += event.stop - event.start
             if held >= _FLUSH_BYTES:
                 yield passing(decoder)
                 held = 0
         yield passing(decoder)
+
+
+def _unpack(event: Event, decoder: Decoder) -> int:
+    size = 0
+    for inner in unpacked(event):
+        decoder.feed(inner)
+        size += inner.stop - inner.start
+    return size
 
 
 def _must_be_born(event: Event, born: int) -> None:

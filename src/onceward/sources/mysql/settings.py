@@ -64,6 +64,15 @@ class Settings:
             database, table = database.lower(), table.lower()
         return any(fnmatchcase(database, one) and fnmatchcase(table, other) for one, other in self.tables)
 
+    def is_named(self, database: str, table: str, *name: str) -> bool:
+        """Is ``name``, one of :attr:`tables`, that table's?"""
+        return (database, table) == name or (self.any_case and (database.lower(), table.lower()) == name)
+
+    def wanted_database(self, database: str) -> bool:
+        """Is any table of it read?"""
+        database = database.lower() if self.any_case else database
+        return database not in SYSTEM and any(fnmatchcase(database, one) for one, _ in self.tables)
+
     def for_server(self, lower_case_table_names: int) -> Settings:
         """As this server compares names."""
         if not lower_case_table_names:

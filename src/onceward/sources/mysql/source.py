@@ -142,7 +142,7 @@ class MySQLChanges(PartitionedSource):
 
         :raises ServerUnfit: the server's settings would lose changes.
         """
-        return starts.first(self._settings, self._server()).to_json()
+        return starts.first(self._settings, self._server(begins=True)).to_json()
 
     def advance(self, position: Any, limit: int) -> Any:
         """The end of the next batch, a place between two transactions.
@@ -157,7 +157,7 @@ class MySQLChanges(PartitionedSource):
         found = self._read(Cutter(self._settings, begin, most_changes=limit), begin)
         if found.changes:
             end = found.end.to_json()
-            self._keep(position, end, found)
+            self._keep(position, end, self._parts(found, found.end))
             return end
         if found.stop is not None:
             raise found.stop
@@ -202,15 +202,19 @@ class MySQLChanges(PartitionedSource):
             ahead.since = now
             return position
         due = now - ahead.since >= self._settings.heartbeat_seconds or ahead.bytes >= IDLE_BYTES
-        return at.to_json() if due else position
+        if not due:
+            return position
+        self._keep(position, at.to_json(), [])
+        return at.to_json()
 
-    def _keep(self, start: Any, end: Any, found: Range) -> None:
+    def _keep(self, start: Any, end: Any, parts: list[Any]) -> None:
         while len(self._plans) >= _KEPT_PLANS:
             del self._plans[next(iter(self._plans))]
-        self._plans[text_of([start, end])] = self._parts(found, found.end)
+        self._plans[text_of([start, end])] = parts
 
-    def _parts(self, found: Range, begin: Position) -> list[Any]:
-        return [{**part, "server": begin.server, "era": begin.era} for part in found.parts]
+    def _parts(self, found: Range, of: Position) -> list[Any]:
+        names = self._server().lower_case_table_names
+        return [{**part, "server": of.server, "era": of.era, "names": names} for part in found.parts]
 
     def _planned_again(self, start: Position, end: Position) -> list[Any]:
         """Of a range that an earlier run has logged."""
@@ -228,7 +232,7 @@ class MySQLChanges(PartitionedSource):
             raise found.stop or _ends_early(end, found.end)
         return self._parts(found, begin)
 
-    def _server(self) -> Server:
+    def _server(self, *, begins: bool = False) -> Server:
         """The session, and a look at the server's settings the first time."""
         if self._session is not None and not self._session.is_open:
             self._session.close()
@@ -237,7 +241,7 @@ class MySQLChanges(PartitionedSource):
             self._session = Server(self._settings)
             self._settings = self._settings.for_server(self._session.lower_case_table_names)
         if not self._is_fit:
-            requirements.check(self._session, self._settings)
+            requirements.check(self._session, self._settings, begins=begins)
             self._is_fit = True
         return self._session
 

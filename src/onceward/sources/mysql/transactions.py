@@ -21,8 +21,9 @@ from collections.abc import Callable, Sequence
 from onceward.binlog import kinds
 from onceward.binlog.event import Event
 from onceward.binlog.gtids import Gtid, Gtids, gtid_of, gtids_before
+from onceward.binlog.packed import unpacked
+from onceward.binlog.statements import statement_of
 from onceward.binlog.stops import damaged, unreadable
-from onceward.binlog.stops import place as place_of
 from onceward.errors import BinlogDamaged, ChangeUnreadable, OncewardError, SourceReplaced
 from onceward.sources.mysql.position import Place, Position, number_of
 
@@ -173,13 +174,14 @@ class Walk:
             self._statement(event)
 
     def _statement(self, event: Event) -> None:
+        plain = next(unpacked(event))
         if not self._passing:
-            self._said(event)
-        if b"XA START" in bytes(event.buffer[event.stop - 600 : event.stop])[:] and self._state == BEGUN:
+            self._said(plain)
+        if self._state == BEGUN and begins_with(plain, "XA START", "XA BEGIN"):
             self._state = OPEN  # MySQL's word for the BEGIN of an XA transaction
         elif self._state == BEGUN:
             self._end(event)
-        elif self._state == OUTSIDE and not event.made_up:
+        elif self._state == OUTSIDE:
             self._stands_behind(event)
 
     def _payload(self, event: Event) -> None:
@@ -259,3 +261,8 @@ def _end_of(event: Event) -> int:
     """Behind its last byte in the file: its header has its size with the checksum."""
     size = int.from_bytes(event.buffer[event.start + 9 : event.start + 13], "little")
     return event.position + size
+
+
+def begins_with(statement: Event, *words: str) -> bool:
+    """Does the text of a QUERY begin with one of these?"""
+    return any(text.lstrip().upper().startswith(words) for text in statement_of(statement).texts)
