@@ -28,6 +28,7 @@ from dataclasses import dataclass
 
 from onceward.binlog.event import HEADER_BYTES, Event
 from onceward.binlog.kinds import ARTIFICIAL_FLAG, FORMAT_DESCRIPTION, HEARTBEAT, HEARTBEAT_V2, ROTATE, Dialect
+from onceward.binlog.stops import ON_DAMAGE
 from onceward.errors import BinlogDamaged
 
 MAGIC = b"\xfebin"
@@ -44,11 +45,6 @@ _CHECKSUM = 4
 _IN_USE = 1  # in a format description's flags, while its file is written; the checksum is of the event without
 _OFTEN_MADE_UP = frozenset({ROTATE, FORMAT_DESCRIPTION, HEARTBEAT, HEARTBEAT_V2})
 _EVENT, _END, _ERROR = 0x00, 0xFE, 0xFF  # the first byte of a packet
-_DAMAGED = (
-    "the query reads it again by itself; if that fails at the same place, run mysqlbinlog --verify-binlog-checksum on "
-    "the file, and read from another server, or from a new checkpoint with a snapshot"
-)
-
 _event = tuple.__new__
 """Event(…) calls a function that does this: half the time of making one."""
 
@@ -272,7 +268,7 @@ class EventReader:
 
     def _damaged(self, what: str) -> BinlogDamaged:
         at = f"{self.file}:{self.position}"
-        return BinlogDamaged(f"at {at} of the binlog there is {what}", next_step=_DAMAGED, details={"at": at})
+        return BinlogDamaged(f"at {at} of the binlog there is {what}", next_step=ON_DAMAGE, details={"at": at})
 
 
 def events_of_file(

@@ -50,20 +50,22 @@ COMPRESSED_ROWS = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
 TRANSACTION_STARTS = frozenset({GTID, ANONYMOUS_GTID, GTID_TAGGED, MARIADB_GTID})
 """The first event of every transaction is one of these; nothing but rotations and the like stands outside of one."""
 
-_STATEMENT_PARTS = frozenset({
-    INTVAR, LOAD, CREATE_FILE, APPEND_BLOCK, EXEC_LOAD, DELETE_FILE, NEW_LOAD, RAND, USER_VAR, BEGIN_LOAD_QUERY,
-    EXECUTE_LOAD_QUERY,
+_LOADS = frozenset({
+    LOAD, CREATE_FILE, APPEND_BLOCK, EXEC_LOAD, DELETE_FILE, NEW_LOAD, BEGIN_LOAD_QUERY, EXECUTE_LOAD_QUERY,
 })  # fmt: skip
-"""What a statement in the binlog rests on, or LOAD DATA's file: the rows it changed are not there."""
+"""LOAD DATA as a statement, and its file in pieces: the rows it wrote are not there."""
 
 _STOPS = {
-    **dict.fromkeys(_STATEMENT_PARTS, "statement"),
+    **dict.fromkeys(_LOADS, "statement"),
     XA_PREPARE: "xa",
     PARTIAL_UPDATE_ROWS: "partial_json",
     INCIDENT: "incident",
 }
 
-_BOTH = frozenset({QUERY, STOP, ROTATE, FORMAT_DESCRIPTION, XID, TABLE_MAP, HEARTBEAT, *ROWS})
+_BOTH = frozenset({QUERY, STOP, ROTATE, INTVAR, RAND, USER_VAR, FORMAT_DESCRIPTION, XID, TABLE_MAP, HEARTBEAT, *ROWS})
+"""INTVAR, RAND and USER_VAR say what the QUERY behind them rests on, which is judged by its text; CREATE EVENT has some
+as well."""
+
 _PASSED: dict[Dialect, frozenset[int]] = {
     "mysql": _BOTH | {
         IGNORABLE, ROWS_QUERY, GTID, ANONYMOUS_GTID, PREVIOUS_GTIDS, TRANSACTION_CONTEXT, VIEW_CHANGE,
@@ -80,7 +82,7 @@ WHY = {
         "look for a newer Onceward",
     ),
     "statement": (
-        "a part of a statement (kind {kind}) in the place of the rows that it changed",
+        "LOAD DATA as a statement (kind {kind}), without the rows that it wrote",
         "set binlog_format=ROW for every session on the server",
     ),
     "xa": (
