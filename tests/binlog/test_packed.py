@@ -29,7 +29,9 @@ def field(kind, value):
 
 def payload(inner, *, compression=0, size=None, packed=None, more=b""):
     raw = b"".join(inner)
-    packed = packed if packed is not None else bytes(pa.compress(raw, "zstd", asbytes=True)) if compression == 0 else raw
+    packed = (
+        packed if packed is not None else bytes(pa.compress(raw, "zstd", asbytes=True)) if compression == 0 else raw
+    )
     fields = field(2, compression) + field(3, len(raw) if size is None else size) + more + field(1, len(packed))
     return event_of(TRANSACTION_PAYLOAD, fields + b"\0" + packed)
 
