@@ -28,6 +28,7 @@ from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark.jars import resolve
 from onceward.testing.guarded_server import GuardedServer
 from onceward.testing.local_server import LocalServer
+from onceward.testing.mysql_binlogs import binlog_settings
 from onceward.testing.native_libraries import put_missing_libraries
 from onceward.testing.plain_user import as_user, given_to_user
 
@@ -53,19 +54,27 @@ class LocalMySQL(LocalServer):
     :param kind: ``"mysql"`` (8.0) or ``"mariadb"``.
     :param settings: of the server, by its own names, without ``--``; an empty value for one that stands alone.
     :param home: of another MySQL, unpacked there, with its ``bin``, ``lib`` and ``share``; all users may read it.
+    :param binlog: write binlogs that tell every change of every row, with GTIDs, under a server number of its own:
+        what :func:`onceward.mysql_changes` needs. They lie in :attr:`binlogs`. Without it the server's defaults hold.
     """
 
     start_seconds = 180
     for_another_user = True
 
     def __init__(
-        self, kind: Kind = "mysql", settings: dict[str, str] | None = None, *, home: Path | None = None
+        self,
+        kind: Kind = "mysql",
+        settings: dict[str, str] | None = None,
+        *,
+        home: Path | None = None,
+        binlog: bool = False,
     ) -> None:
         if kind not in get_args(Kind):
             raise ConfigurationError(
                 f"there is no LocalMySQL of kind {kind!r}", next_step=f"pass one of {', '.join(get_args(Kind))}"
             )
-        super().__init__(settings)
+        # Chosen once: who starts again is the same server.
+        super().__init__({**(binlog_settings(kind) if binlog else {}), **(settings or {})})
         self.kind = kind
         self.product = "MySQL" if kind == "mysql" else "MariaDB"
         self._installed: Path | None = home
@@ -75,6 +84,11 @@ class LocalMySQL(LocalServer):
         """``mysql://…`` or ``mariadb://…`` of the database ``test``, for a user with all rights, with a password made
         for this server."""
         return f"{self.kind}://onceward:{self._password}@127.0.0.1:{self.port}/test?ssl_disabled=true"
+
+    @property
+    def binlogs(self) -> Path:
+        """The folder of its binlogs, ``binlog.000001`` and so on."""
+        return self._data
 
     def _started(self, log: Path) -> GuardedServer:
         settings = {
@@ -135,6 +149,7 @@ class LocalMySQL(LocalServer):
         file = self.folder / "init.sql"
         file.touch(mode=0o600)
         file.write_text(
+            "SET SESSION sql_log_bin = 0;\n"  # no change of anybody's: a replica has statements of its own
             "CREATE DATABASE IF NOT EXISTS test;\n"
             f"CREATE USER IF NOT EXISTS 'onceward'@'%' IDENTIFIED BY '{self._password}';\n"
             "GRANT ALL ON *.* TO 'onceward'@'%' WITH GRANT OPTION;\n"
