@@ -137,7 +137,8 @@ class LocalMySQL(LocalServer):
             "pid-file": str(self._data / "pid"),
             "init-file": str(self._first_statements()),
             "local-infile": "1",  # rows are loaded from the client's memory
-            "skip-ssl": "",  # making keys may take a minute
+            "loose-skip-ssl": "",  # making keys may take a minute; "loose": of newer servers nobody knows it
+            "loose-auto-generate-certs": "0",  # the same for those
             "skip-name-resolve": "",
             "performance-schema": "0",
             "innodb-buffer-pool-size": "64M",
@@ -145,7 +146,7 @@ class LocalMySQL(LocalServer):
             "innodb-flush-log-at-trx-commit": "2",
             "innodb-flush-method": "nosync",
             "sync-binlog": "0",
-            **({"default-authentication-plugin": "mysql_native_password", "mysqlx": "0"} if self._is_mysql else {}),
+            **(self._of_mysql() if self._is_mysql else {}),
             **self._settings,
         }
         options = [f"--{name}={value}" if value else f"--{name}" for name, value in settings.items()]
@@ -153,6 +154,13 @@ class LocalMySQL(LocalServer):
             as_user([*self._command(), *options], signal.SIGKILL),
             log=log, removed_with_us=self.folder, cwd=Path("/"), environment=_PLAIN,
         )  # fmt: skip
+
+    def _of_mysql(self) -> dict[str, str]:
+        return {
+            "loose-default-authentication-plugin": "mysql_native_password",
+            "secure-file-priv": str(self.folder / "tmp"),  # a folder that there is: some builds' own need not be
+            "mysqlx": "0",
+        }
 
     def _is_ready(self, log: Path, said: int) -> bool:
         """It says so before it takes the first connection, and not earlier."""
@@ -218,7 +226,7 @@ class LocalMySQL(LocalServer):
 
     def _run(self, *options: str, said: str = "") -> None:
         done = subprocess.run(
-            as_user([*self._command(), "--skip-ssl", *options], signal.SIGKILL), input=said,
+            as_user([*self._command(), "--loose-skip-ssl", *options], signal.SIGKILL), input=said,
             capture_output=True, text=True, check=False, timeout=self.start_seconds, cwd="/",
             env={**os.environ, **_PLAIN, "HOME": "/"},
         )  # fmt: skip

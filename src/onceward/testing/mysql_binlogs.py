@@ -1,8 +1,7 @@
 """Settings of a MySQL or MariaDB whose binlogs tell all changes, and one as the replica of another.
 
 Called by :mod:`local_mysql`. What is set here is what :func:`onceward.mysql_changes` asks of a server. The statements
-are those of MySQL's manual, "Setting Up Replication Using GTIDs", in the words that 8.0.12 knows where MySQL is below
-8.0.23; and of MariaDB's page "Global Transaction ID".
+are those of MySQL's manual, "Setting Up Replication Using GTIDs", and of MariaDB's page "Global Transaction ID".
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onceward.errors import ConfigurationError, ResourceError
 from onceward.libraries import library
@@ -29,14 +28,14 @@ _BOTH = {
     "binlog-row-image": "FULL",
     "binlog-row-metadata": "FULL",
     "binlog-checksum": "CRC32",  # MariaDB's default is NONE
-    "log-slave-updates": "1",  # a replica's binlogs tell the same transactions
     "relay-log": "relay",  # without the machine's name, which may change
     "relay-log-recovery": "1",  # nothing waits for the disk: a crash may cut the relay log short
     "slave-net-timeout": "4",  # a primary that was killed is missed within seconds
 }
 _OF: dict[Kind, dict[str, str]] = {
     "mysql": {"gtid-mode": "ON", "enforce-gtid-consistency": "ON"},
-    "mariadb": {"gtid-strict-mode": "1"},
+    # MySQL does the second by itself: a replica's binlogs tell its primary's transactions.
+    "mariadb": {"gtid-strict-mode": "1", "log-slave-updates": "1"},
 }
 _POLL_SECONDS = 0.02
 _LONGEST_SECONDS = 60.0
@@ -58,16 +57,21 @@ def follow(replica: LocalMySQL, primary: LocalMySQL) -> None:
             f"{replica.product} does not follow {primary.product} here",
             next_step="take two servers of one kind",
         )
-    host = "MASTER_HOST = '127.0.0.1', MASTER_PORT = %s, MASTER_USER = 'onceward', MASTER_PASSWORD = %s"
-    how = "MASTER_AUTO_POSITION = 1" if replica.kind == "mysql" else "MASTER_USE_GTID = slave_pos, MASTER_SSL = 0"
+    said = {"HOST": "127.0.0.1", "PORT": primary.port, "USER": "onceward", "PASSWORD": primary.password}
     with _connected(replica) as run:
-        run("STOP SLAVE")
+        words = _words(run, replica.kind)
+        run(f"STOP {words.replica}")
         if replica.kind == "mariadb":
             # Who was a primary knows what it wrote, and not yet that it need not be given that again.
             run("SET GLOBAL gtid_slave_pos = @@GLOBAL.gtid_current_pos")
-        run(f"CHANGE MASTER TO {host}, {how}, MASTER_CONNECT_RETRY = 1", primary.port, primary.password)
-        run("START SLAVE")
-        _until(lambda: _follows(run), lambda: _told(run), f"{replica.product} does not follow")
+            how = "MASTER_USE_GTID = slave_pos, MASTER_SSL = 0"
+        else:
+            # A password may not be sent in clear to a newer server, and there is no TLS: so by the server's key.
+            how = f"{words.source}_AUTO_POSITION = 1, GET_{words.source}_PUBLIC_KEY = 1"
+        what = ", ".join(f"{words.source}_{name} = %s" for name in said)
+        run(f"{words.change} TO {what}, {how}, {words.source}_CONNECT_RETRY = 1", *said.values())
+        run(f"START {words.replica}")
+        _until(lambda: _follows(run, words), lambda: _told(run, words), f"{replica.product} does not follow")
 
 
 def wait_for(replica: LocalMySQL, primary: LocalMySQL) -> None:
@@ -80,7 +84,8 @@ def wait_for(replica: LocalMySQL, primary: LocalMySQL) -> None:
         waits = "WAIT_FOR_EXECUTED_GTID_SET" if primary.kind == "mysql" else "MASTER_GTID_WAIT"
         ((late,),) = run(f"SELECT {waits}(%s, {_LONGEST_SECONDS:g})", target)
         if late:
-            raise _failed(f"{replica.product} has not carried out {target} after a minute", _told(run))
+            told = _told(run, _words(run, replica.kind))
+            raise _failed(f"{replica.product} has not carried out {target} after a minute", told)
 
 
 def promoted(replica: LocalMySQL) -> None:
@@ -90,33 +95,58 @@ def promoted(replica: LocalMySQL) -> None:
     :raises ResourceError: what it received cannot be carried out.
     """
     with _connected(replica) as run:
-        run("STOP SLAVE IO_THREAD")
-        _until(lambda: _all_is_carried_out(run, replica.kind), lambda: _told(run), f"{replica.product} lags")
-        run("STOP SLAVE")
-        run("RESET SLAVE ALL")
+        words = _words(run, replica.kind)
+        run(f"STOP {words.replica} IO_THREAD")
+        _until(lambda: _all_is_carried_out(run, words), lambda: _told(run, words), f"{replica.product} lags")
+        run(f"STOP {words.replica}")
+        run(f"RESET {words.replica} ALL")
 
 
-def _follows(run: Run) -> bool:
-    told = _told(run)
+class Words(NamedTuple):
+    """What a server calls things in statements, and in the columns of its state."""
+
+    change: str
+    source: str
+    replica: str
+
+
+_OLD, _NEW = Words("CHANGE MASTER", "MASTER", "SLAVE"), Words("CHANGE REPLICATION SOURCE", "SOURCE", "REPLICA")
+
+
+def _words(run: Run, kind: Kind) -> Words:
+    """MySQL has the new ones since 8.0.23, and since 8.4 no others."""
+    ((version,),) = run("SELECT VERSION()")
+    number = tuple(int(part) for part in version.split("-")[0].split("."))
+    return _NEW if kind == "mysql" and number >= (8, 0, 23) else _OLD
+
+
+def _follows(run: Run, words: Words) -> bool:
+    told = _told(run, words)
     return told["Slave_IO_Running"] == told["Slave_SQL_Running"] == "Yes"
 
 
-def _all_is_carried_out(run: Run, kind: Kind) -> bool:
+def _all_is_carried_out(run: Run, words: Words) -> bool:
     """Has it applied its whole relay log? Without a thread that reads, that does not grow."""
-    state = run.table("SHOW SLAVE STATUS")[0]
+    state = _state(run, words)
     if state["Slave_IO_Running"] != "No":
         return False
-    if kind == "mysql":
+    if "Retrieved_Gtid_Set" in state:
         ((done,),) = run("SELECT GTID_SUBSET(%s, @@GLOBAL.gtid_executed)", state["Retrieved_Gtid_Set"])
         return bool(done)
-    return (state["Master_Log_File"], state["Read_Master_Log_Pos"]) == (
-        state["Relay_Master_Log_File"],
-        state["Exec_Master_Log_Pos"],
-    )
+    received, applied = ("Master_Log_File", "Read_Master_Log_Pos"), ("Relay_Master_Log_File", "Exec_Master_Log_Pos")
+    return [state[name] for name in received] == [state[name] for name in applied]
 
 
-def _told(run: Run) -> dict[str, str]:
-    state = (run.table("SHOW SLAVE STATUS") or [{}])[0]
+def _state(run: Run, words: Words) -> dict[str, Any]:
+    """By the old names of its columns; nothing where it follows nobody."""
+    renamed = {words.source.capitalize(): "Master", words.replica.capitalize(): "Slave"}
+    for found in run.table(f"SHOW {words.replica} STATUS"):
+        return {"_".join(renamed.get(part, part) for part in name.split("_")): told for name, told in found.items()}
+    return {}
+
+
+def _told(run: Run, words: Words) -> dict[str, str]:
+    state = _state(run, words)
     return {name: str(state.get(name, "")) for name in _STATES}
 
 
