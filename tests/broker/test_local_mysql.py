@@ -8,14 +8,14 @@ from typing import Any
 import psutil
 import pytest
 
+import newest_mysql
 from mysql_client import sql_at
 from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark.jars import cache_folder
 from onceward.testing import LocalMySQL, native_libraries
-from onceward.testing.mysql_binlogs import follow
 
 KINDS = ["mysql", "mariadb"]
-SERVERS = [("mysql", None), ("mariadb", None), ("mysql", "8.0.33")]
+SERVERS = [("mysql", None), ("mariadb", None), ("mysql", "8.0.33"), ("mysql", "newest")]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,9 +67,14 @@ def test_a_library_that_cannot_be_had_is_named(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "version"), SERVERS)
 def test_a_replica_takes_over_from_a_killed_primary(kind: Any, version: str | None):
+    server: dict[str, Any] = {"version": version}
+    if version == "newest":
+        server = {"home": newest_mysql.home()}
+        if server["home"] is None:
+            pytest.skip("this machine has no apt, or Debian no MySQL for it")
     with (
-        LocalMySQL(kind, version=version, binlog=True) as primary,
-        LocalMySQL(kind, version=version, replica_of=primary) as replica,
+        LocalMySQL(kind, binlog=True, **server) as primary,
+        LocalMySQL(kind, replica_of=primary, **server) as replica,
     ):
         assert replica.url == primary.url.replace(str(primary.port), str(replica.port))
         sql_at(primary.url, "CREATE TABLE kept (n int PRIMARY KEY)")
@@ -103,7 +108,7 @@ def _transactions(server: LocalMySQL, kind: str) -> list[str]:
 
 def test_two_kinds_do_not_replicate():
     with pytest.raises(ConfigurationError, match="two servers of one kind"):
-        follow(LocalMySQL("mariadb", binlog=True), LocalMySQL(binlog=True))
+        LocalMySQL("mariadb", binlog=True).follow(LocalMySQL(binlog=True))
 
 
 @pytest.mark.slow

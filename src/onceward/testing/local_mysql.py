@@ -32,9 +32,9 @@ from typing import Any
 from onceward.errors import ResourceError
 from onceward.testing.guarded_server import GuardedServer
 from onceward.testing.local_server import LocalServer
-from onceward.testing.mysql_binlogs import binlog_settings, follow, promoted, wait_for
+from onceward.testing.mysql_binlogs import Reached, binlog_settings, follow, promoted, wait_for
 from onceward.testing.mysql_servers import Kind, checked, fetched, installed_mariadb, unpack
-from onceward.testing.plain_user import as_user, given_to_user
+from onceward.testing.plain_user import as_user, given_to_user, is_reachable
 
 _MARIADB_TABLES = (
     "mariadb_system_tables.sql", "mariadb_performance_tables.sql", "mariadb_system_tables_data.sql",
@@ -50,7 +50,7 @@ class LocalMySQL(LocalServer):
     :param kind: ``"mysql"`` (8.0) or ``"mariadb"``.
     :param settings: of the server, by its own names, without ``--``; an empty value for one that stands alone.
     :param version: of MySQL: 8.0.12 (the default) or 8.0.33.
-    :param home: of another MySQL, unpacked there, with its ``bin``, ``lib`` and ``share``; all users may read it.
+    :param home: of another MySQL, unpacked there, with its ``bin``, ``lib`` and ``share``.
     :param binlog: write binlogs that tell every change of every row, with GTIDs, under a server number of its own:
         what :func:`onceward.mysql_changes` needs. They lie in :attr:`binlogs`. Without it the server's defaults hold.
     :param replica_of: a primary with ``binlog``, which runs: this one becomes its replica, with binlogs and the same
@@ -78,7 +78,7 @@ class LocalMySQL(LocalServer):
             self._password = replica_of.password
         self.kind = kind
         self.product = "MySQL" if kind == "mysql" else "MariaDB"
-        self._installed: Path | None = home
+        self._home, self._installed = home, home
         self._version = version
         self._replica_of = replica_of
 
@@ -114,15 +114,19 @@ class LocalMySQL(LocalServer):
 
         :raises ResourceError: it refuses; the server's words are in the message.
         """
-        follow(self, primary)
+        follow(self._reached, primary._reached)
 
     def wait_for(self, primary: LocalMySQL) -> None:
         """Returns when this replica has carried out all that ``primary`` has committed by now."""
-        wait_for(self, primary)
+        wait_for(self._reached, primary._reached)
 
     def promote(self) -> None:
         """Carry out what was received, and be a primary: what one does when the other is dead."""
-        promoted(self)
+        promoted(self._reached)
+
+    @property
+    def _reached(self) -> Reached:
+        return Reached(self.kind, self.product, self.port, self._password)
 
     @property
     def binlogs(self) -> Path:
@@ -206,10 +210,13 @@ class LocalMySQL(LocalServer):
 
     def _make(self) -> None:
         """Unpack the server, and let it make its own tables."""
-        if self._installed is None and not self._is_mysql:
-            self._installed = installed_mariadb()
-        if self._installed is None:
-            unpack(self.kind, fetched(self.kind, self._version), self.folder / "server")
+        home = self._home
+        if home is None and not self._is_mysql:
+            home = installed_mariadb()
+        if home is None or not is_reachable(home):
+            unpack(self.kind, home or fetched(self.kind, self._version), self.folder / "server")
+            home = None
+        self._installed = home
         for folder in (self._data, self.folder / "tmp"):
             folder.mkdir(mode=0o700)
             given_to_user(folder)

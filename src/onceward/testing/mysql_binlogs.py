@@ -10,14 +10,12 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from onceward.errors import ConfigurationError, ResourceError
 from onceward.libraries import library
-
-if TYPE_CHECKING:
-    from onceward.testing.local_mysql import LocalMySQL
-    from onceward.testing.mysql_servers import Kind
+from onceward.testing.mysql_servers import Kind
 
 NAME = "binlog"
 """How the names of the binlogs begin: ``binlog.000001``."""
@@ -42,12 +40,22 @@ _LONGEST_SECONDS = 60.0
 _STATES = ("Slave_IO_Running", "Slave_SQL_Running", "Last_IO_Error", "Last_SQL_Error")
 
 
+@dataclass(frozen=True)
+class Reached:
+    """A server that runs, and how its user ``onceward`` gets in."""
+
+    kind: Kind
+    product: str
+    port: int
+    password: str = field(repr=False)
+
+
 def binlog_settings(kind: Kind) -> dict[str, str]:
     """Options of a server, under a number that no other server has. MySQL gives itself a UUID, too, in its data."""
     return {**_BOTH, **_OF[kind], "server-id": str(secrets.randbelow(2**31 - 2) + 2)}
 
 
-def follow(replica: LocalMySQL, primary: LocalMySQL) -> None:
+def follow(replica: Reached, primary: Reached) -> None:
     """``replica`` takes over all transactions of ``primary`` that it has not, from now on and after each start.
 
     :raises ConfigurationError: two kinds. :raises ResourceError: it does not get on with it.
@@ -74,7 +82,7 @@ def follow(replica: LocalMySQL, primary: LocalMySQL) -> None:
         _until(lambda: _follows(run, words), lambda: _told(run, words), f"{replica.product} does not follow")
 
 
-def wait_for(replica: LocalMySQL, primary: LocalMySQL) -> None:
+def wait_for(replica: Reached, primary: Reached) -> None:
     """Returns when ``replica`` has carried out all that ``primary`` has committed by now.
 
     :raises ResourceError: it has not after a minute.
@@ -88,7 +96,7 @@ def wait_for(replica: LocalMySQL, primary: LocalMySQL) -> None:
             raise _failed(f"{replica.product} has not carried out {target} after a minute", told)
 
 
-def promoted(replica: LocalMySQL) -> None:
+def promoted(replica: Reached) -> None:
     """``replica`` carries out what it has received, follows nobody any more, and is a primary: as one does it whose
     primary is dead.
 
@@ -187,7 +195,7 @@ class Run:
 
 
 @contextmanager
-def _connected(server: LocalMySQL) -> Iterator[Run]:
+def _connected(server: Reached) -> Iterator[Run]:
     pymysql = library("LocalMySQL needs PyMySQL to set up replication", "mysql", "pymysql")
     connection = pymysql.connect(
         host="127.0.0.1", port=server.port, user="onceward", password=server.password, autocommit=True,

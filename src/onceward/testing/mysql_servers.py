@@ -49,7 +49,7 @@ def fetched(kind: Kind, version: str | None) -> Path | None:
     if (kind, version) != ("mysql", NEWER_MYSQL_VERSION):
         return None
     _only_linux("MySQL 8.0.33")
-    home = cache_folder() / "servers" / f"mysql-{version}"
+    home = _newer_mysql()
     if home.is_dir():
         return home
     packed = archive(_NEWER_MYSQL)
@@ -67,6 +67,15 @@ def fetched(kind: Kind, version: str | None) -> Path | None:
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return home
+
+
+def newer_mysql_is_here() -> bool:
+    """Is 8.0.33 unpacked already? Who may not take its time asks first."""
+    return _newer_mysql().is_dir()
+
+
+def _newer_mysql() -> Path:
+    return cache_folder() / "servers" / f"mysql-{NEWER_MYSQL_VERSION}"
 
 
 def checked(kind: Kind, version: str | None) -> None:
