@@ -14,6 +14,7 @@ What is not obvious:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -34,8 +35,13 @@ _WHY = {
     "binlog_row_metadata": "without FULL events have no names of columns",
     "binlog_row_value_options": "with PARTIAL_JSON an update has only what is new in a JSON value",
 }
-_GRANTS = "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the login"
-_CASCADES = ("CASCADE", "SET NULL", "SET DEFAULT")
+GRANTS = {
+    "mysql": "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO",
+    "mariadb": "GRANT REPLICATION SLAVE, REPLICATION CLIENT, SLAVE MONITOR ON *.* TO",
+}
+"""Behind it stands the login. MariaDB's first word for SLAVE MONITOR was REPLICATION CLIENT, too: until 10.5."""
+_FOREIGN_KEY = re.compile(r"\s+CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY ")
+_CHANGES = re.compile(r"ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)")
 NOT_THERE = "not there"
 
 
@@ -79,10 +85,9 @@ def findings(server: Server, settings: Settings) -> list[Finding]:
     found += _variables(server, variables)
     granted = list(_granted(server, settings))
     found += granted
-    if any(not one.fit for one in granted):
-        return found
-    found += _left_out(server, settings)
-    found += _replica(server, variables)
+    if all(one.fit for one in granted):
+        found += _left_out(server, settings)
+        found += _replica(server, variables)
     tables = tables_of(server, settings)
     found += _tables(server, settings, tables)
     return found
@@ -139,14 +144,14 @@ def _granted(server: Server, settings: Settings) -> Iterator[Finding]:
         end = server.end()
         server.binlogs()
     except AccessDenied as error:
-        yield Finding("REPLICATION CLIENT", error.message, fit=False, why="where the binlog ends is not said", fix=_GRANTS)
+        yield Finding("REPLICATION CLIENT", error.message, fit=False, why="where the binlog ends is not said", fix=f"{GRANTS[server.dialect]} the login")
         return
     yield Finding("REPLICATION CLIENT", "granted", fit=True)
     try:
         with reading(settings, server.identity, Place(end.file, FIRST_BYTE)) as dump:
             next(dump.blocks(), None)
     except (ServerUnfit, AccessDenied) as error:
-        yield Finding("REPLICATION SLAVE", error.message, fit=False, why="the binlog is not sent", fix=_GRANTS)
+        yield Finding("REPLICATION SLAVE", error.message, fit=False, why="the binlog is not sent", fix=f"{GRANTS[server.dialect]} the login")
         return
     yield Finding("REPLICATION SLAVE", "granted", fit=True)
 
@@ -167,7 +172,14 @@ def _replica(server: Server, variables: Mapping[str, str]) -> Iterator[Finding]:
     if said == "ON":
         return
     renamed = server.dialect == "mysql" and server.version >= (8, 0, 22)
-    is_replica = bool(server.ask("SHOW REPLICA STATUS" if renamed else "SHOW SLAVE STATUS"))
+    try:
+        is_replica = bool(server.ask("SHOW REPLICA STATUS" if renamed else "SHOW SLAVE STATUS"))
+    except AccessDenied as error:
+        yield Finding(
+            "SLAVE MONITOR", error.message, fit=False, why="whether it is a replica is not said",
+            fix=f"{GRANTS[server.dialect]} the login",
+        )  # fmt: skip
+        return
     yield Finding(
         "log_replica_updates", said, not is_replica, "it is a replica, and what it applies is in no binlog of its own",
         "start the server with log_replica_updates=ON (log_slave_updates=ON), or read from the server it replicates",
@@ -201,21 +213,35 @@ def _selectable(server: Server, tables: Iterable[tuple[str, str]]) -> Iterator[F
 def _cascades(server: Server, settings: Settings, tables: Iterable[tuple[str, str]]) -> Iterator[Finding]:
     if server.variables("innodb_native_foreign_keys").get("innodb_native_foreign_keys") == "OFF":
         return
-    wanted = set(tables)
     rows = server.ask(
-        "SELECT constraint_schema, table_name, constraint_name, update_rule, delete_rule "
-        "FROM information_schema.referential_constraints"
+        "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.KEY_COLUMN_USAGE "
+        "WHERE REFERENCED_TABLE_NAME IS NOT NULL"
     )
-    for schema, table, name, *rules in rows:
-        changing = [rule for rule in rules if rule in _CASCADES]
-        if not changing or (schema, table) not in wanted or f"{schema}.{table}" in settings.passed_cascades:
+    with_keys = {(str(schema), str(table)) for schema, table in rows}
+    for schema, table in tables:
+        if (schema, table) not in with_keys or f"{schema}.{table}" in settings.passed_cascades:
             continue
-        yield Finding(
-            f"{schema}.{table}", f"changed by the foreign key {name} ({', '.join(changing)})", fit=False,
-            why="what a foreign key changes by itself is in no binlog",
-            fix=f"let the key RESTRICT, and the application change the rows; or, if none of them is ever changed that way, "
-            f'pass_over=["cascade:{schema}.{table}"]',
-        )  # fmt: skip
+        for name, rules in _keys_that_change_rows(server, schema, table):
+            yield Finding(
+                f"{schema}.{table}", f"changed by the foreign key {name} ({rules})", fit=False,
+                why="what a foreign key changes by itself is in no binlog",
+                fix="let the key RESTRICT, and the application change the rows; or, if none of them is ever changed that "
+                f'way, pass_over=["cascade:{schema}.{table}"]',
+            )  # fmt: skip
+
+
+def _keys_that_change_rows(server: Server, schema: str, table: str) -> Iterator[tuple[str, str]]:
+    """Names of foreign keys, and what they do. Read off the statement that makes the table: MariaDB shows
+    ``REFERENTIAL_CONSTRAINTS`` to nobody who may only SELECT."""
+    try:
+        ((_, statement),) = server.ask(f"SHOW CREATE TABLE {quoted(schema)}.{quoted(table)}")
+    except (AccessDenied, ServerUnfit):
+        return  # said already: its rows may not be read either
+    for line in str(statement).splitlines():
+        key = _FOREIGN_KEY.match(line)
+        rules = _CHANGES.findall(line) if key else []
+        if key and rules:
+            yield key[1].replace("``", "`"), ", ".join(rules)
 
 
 def quoted(name: str) -> str:
