@@ -42,6 +42,8 @@ GRANTS = {
 """Behind it stands the login. MariaDB's first word for SLAVE MONITOR was REPLICATION CLIENT, too: until 10.5."""
 _FOREIGN_KEY = re.compile(r"\s+CONSTRAINT `(.+?)` FOREIGN KEY ")  # a ` in the name is ` on MariaDB, and `` on MySQL
 _CHANGES = re.compile(r"ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)")
+_UPDATES = "log_replica_updates"
+_REPLICA_RENAMED = (8, 0, 22)  # SHOW SLAVE STATUS has another name there, and is gone in 8.4
 NOT_THERE = "not there"
 
 
@@ -70,7 +72,8 @@ def check(server: Server, settings: Settings, *, begins: bool) -> None:
     if not unfit:
         return
     raise ServerUnfit(
-        f"{server.where} cannot be read without loss: " + "; ".join(f"{one.name} is {one.said}: {one.why}" for one in unfit),
+        f"{server.where} cannot be read without loss: "
+        + "; ".join(f"{one.name} is {one.said}: {one.why}" for one in unfit),
         next_step="; ".join(dict.fromkeys(one.fix for one in unfit)),
         details={"unfit": [one.name for one in unfit]},
     )
@@ -116,7 +119,9 @@ def _variables(server: Server, variables: Mapping[str, str]) -> Iterator[Finding
     for name, needed in _NEEDED.items():
         if name not in variables:
             if name != "binlog_row_value_options":  # MariaDB has no such thing
-                yield Finding(name, "not known", fit=False, why=_WHY[name], fix="use MySQL 8.0 or MariaDB 10.6, or later")
+                yield Finding(
+                    name, "not known", fit=False, why=_WHY[name], fix="use MySQL 8.0 or MariaDB 10.6, or later"
+                )
             continue
         said = variables[name]
         yield Finding(name, said or "''", said == needed, _WHY[name], _set(server, name, needed))
@@ -138,20 +143,26 @@ def _set(server: Server, name: str, value: str) -> str:
     )
 
 
+def _grants(server: Server) -> str:
+    return f"{GRANTS[server.dialect]} the login"
+
+
 def _granted(server: Server, settings: Settings) -> Iterator[Finding]:
     """Tried out: rights come by roles and in other ways that no list of grants tells."""
     try:
         end = server.end()
         server.binlogs()
     except AccessDenied as error:
-        yield Finding("REPLICATION CLIENT", error.message, fit=False, why="where the binlog ends is not said", fix=f"{GRANTS[server.dialect]} the login")
+        yield Finding(
+            "REPLICATION CLIENT", error.message, fit=False, why="where the binlog ends is not said", fix=_grants(server)
+        )
         return
     yield Finding("REPLICATION CLIENT", "granted", fit=True)
     try:
         with reading(settings, server.identity, Place(end.file, FIRST_BYTE)) as dump:
             next(dump.blocks(), None)
     except (ServerUnfit, AccessDenied) as error:
-        yield Finding("REPLICATION SLAVE", error.message, fit=False, why="the binlog is not sent", fix=f"{GRANTS[server.dialect]} the login")
+        yield Finding("REPLICATION SLAVE", error.message, fit=False, why="the binlog is not sent", fix=_grants(server))
         return
     yield Finding("REPLICATION SLAVE", "granted", fit=True)
 
@@ -171,19 +182,16 @@ def _replica(server: Server, variables: Mapping[str, str]) -> Iterator[Finding]:
     said = variables.get("log_replica_updates", variables.get("log_slave_updates", "ON"))
     if said == "ON":
         return
-    renamed = server.dialect == "mysql" and server.version >= (8, 0, 22)
+    fix = "start the server with log_replica_updates=ON (log_slave_updates=ON), or read from the server it replicates"
+    renamed = server.dialect == "mysql" and server.version >= _REPLICA_RENAMED
     try:
         is_replica = bool(server.ask("SHOW REPLICA STATUS" if renamed else "SHOW SLAVE STATUS"))
-    except AccessDenied as error:
-        yield Finding(
-            "SLAVE MONITOR", error.message, fit=False, why="whether it is a replica is not said",
-            fix=f"{GRANTS[server.dialect]} the login",
-        )  # fmt: skip
+    except AccessDenied:  # MariaDB has a right of its own for that
+        why = "if it is a replica, what it applies is in no binlog of its own, and whether it is one may not be asked"
+        yield Finding("SLAVE MONITOR", "not granted", fit=False, why=why, fix=_grants(server))
         return
-    yield Finding(
-        "log_replica_updates", said, not is_replica, "it is a replica, and what it applies is in no binlog of its own",
-        "start the server with log_replica_updates=ON (log_slave_updates=ON), or read from the server it replicates",
-    )  # fmt: skip
+    why = "it is a replica, and what it applies is in no binlog of its own"
+    yield Finding(_UPDATES, said, not is_replica, why, fix)
 
 
 def _tables(server: Server, settings: Settings, tables: list[tuple[str, str]]) -> Iterator[Finding]:
