@@ -180,10 +180,10 @@ def test_a_missing_event_is_noticed_at_its_place():
 
 
 def test_every_flipped_bit_is_noticed():
-    events, end = whole(*((QUERY, random.Random(at).randbytes(40)) for at in range(3)))
+    events, _ = whole(*((QUERY, random.Random(at).randbytes(40)) for at in range(3)))
     want = facts(read(packets(events), reader()))
-    for at in range(1, len(events)):
-        for bit in range(len(events[at]) * 8):
+    for at in range(1, 4):
+        for bit in {*range(19 * 8), *range(0, len(events[at]) * 8, 5)}:
             one = reader()
             found = facts(read(packets(_flipped(events, at, bit)), one))
             assert isinstance(one.end, BinlogDamaged), (at, bit)
