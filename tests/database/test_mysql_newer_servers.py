@@ -38,7 +38,7 @@ def test_a_snapshot_and_changes_come_to_what_the_table_has(place: ChangesPlace):
     name = "AUTOMATIC:mine" if tagged else "AUTOMATIC"
     numbers = ", ".join(f"({number}, '{'x' * (number % 40)}')" for number in range(10, 3000))
     place.sql(
-        f"INSERT INTO {{s}}.t VALUES {numbers}",
+        f"INSERT INTO {{s}}.t VALUES {numbers}",  # noqa: S608
         "UPDATE {s}.t SET v = CONCAT(id, '!') WHERE id % 3 = 0",
         "UPDATE {s}.t SET id = -id WHERE id % 100 = 7",
         "DELETE FROM {s}.t WHERE id % 5 = 0",
@@ -49,7 +49,7 @@ def test_a_snapshot_and_changes_come_to_what_the_table_has(place: ChangesPlace):
     while rows := place.batch():
         state = applied(state, rows)
     for table in ("t", "big"):
-        wanted = {row[0]: row[1] for row in place.sql(f"SELECT id, v FROM {{s}}.{table}")}
+        wanted = {row[0]: row[1] for row in place.sql(f"SELECT id, v FROM {{s}}.{table}")}  # noqa: S608
         assert {key: row["v"] for (of, key), row in state.items() if of == table} == wanted
 
 
@@ -62,7 +62,7 @@ def with_tag(place: ChangesPlace, name: str) -> None:
     )  # fmt: skip
     with connection, connection.cursor() as cursor:
         cursor.execute(f"SET SESSION gtid_next = '{name}'")
-        cursor.execute(f"INSERT INTO {place.schema}.t VALUES (5000, 'tagged')")
+        cursor.execute(f"INSERT INTO {place.schema}.t VALUES (5000, 'tagged')")  # noqa: S608
 
 
 def applied(state: dict[Any, Any], rows: list[dict[str, Any]]) -> dict[Any, Any]:
