@@ -126,7 +126,7 @@ TEXTS: Types = [
 CHARSETS: Types = _charsets({
     "utf8mb3": "ä€", "ascii": "abc", "latin2": "łőž", "latin5": "ğ", "latin7": "ž", "cp1250": "ž", "cp1251": "Привет",
     "cp1256": "سلام", "cp1257": "ž", "cp850": "äÄ", "cp852": "ž", "cp866": "Привет", "koi8r": "Привет", "koi8u": "ґ",
-    "greek": "Ελλ", "hebrew": "שלום", "gbk": "中文", "gb2312": "中文", "big5": "中文", "sjis": "日本ｱ", 
+    "greek": "Ελλ", "hebrew": "שלום", "gbk": "中文", "gb2312": "中文", "big5": "中文", "sjis": "日本ｱ",
     "cp932": "日本～",
     "ujis": "日本", "euckr": "한글", "ucs2": "ä中", "utf16": "ä中😀", "utf16le": "ä😀", "utf32": "ä😀", "tis620": "ไทย",
     "armscii8": "Աա", "geostd8": "აბ", "macroman": "ä", "macce": "ž", "dec8": "äœ", "hp8": "ä", "swe7": "åä",
