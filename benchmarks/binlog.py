@@ -97,15 +97,16 @@ class _Written:
         return self.changes
 
     def _onceward(self) -> int:
-        decoder, count, fed = Decoder("mysql", lambda database, _: database == "test"), 0, 0
+        decoder = Decoder("mysql", lambda database, _: database == "test")
+        count = fed = 0
         with self._dump() as dump:
             for block in dump.blocks(self.file, self.end):
                 for event in block:
                     decoder.feed(event)
                 fed += block[-1].stop - block[0].start
                 if fed >= _FLUSH_BYTES:
-                    count, fed = count + decoder.flush().num_rows, 0
-        return count + decoder.flush().num_rows
+                    count, fed = count + len(decoder.flush()), 0
+        return count + len(decoder.flush())
 
     def _witness(self) -> int:
         from pymysqlreplication import BinLogStreamReader

@@ -159,7 +159,7 @@ MARIADB: Types = [
     ("text", "set('ж','ü') CHARACTER SET utf16", ["'ж,ü'"]),
     ("base64", "uuid", ["'123e4567-e89b-12d3-a456-426655440000'", "'00000000-0000-0000-0000-000000000000'"]),
     ("base64", "inet6", ["'2001:db8::ff00:42:8329'", "'::'"]),
-    ("base64", "inet4", ["'192.168.1.0'"]),
+    ("base64", "inet4", ["'203.0.113.0'"]),
     ("text", "varchar(200) COMPRESSED", ["repeat('ä',150)", "'x'", "''"]),
     ("text", "varchar(300) COMPRESSED", ["repeat('ä',300)", "'x'"]),
     ("text", "varchar(9000) CHARACTER SET latin1 COMPRESSED", ["repeat('ß',9000)", "'\\0'"]),

@@ -55,15 +55,7 @@ def test_changes_of_several_tables_over_a_rotation(place: ChangesPlace):
         ("c", "t", None, row(3, "c")),
         ("d", "t", row(1, "a"), None),
     ]
-    assert [one["key"] for one in rows] == [
-        '{"id":1}',
-        '{"id":2}',
-        None,
-        '{"id":2}',
-        '{"id":2}',
-        '{"id":3}',
-        '{"id":1}',
-    ]
+    assert [one["key"] for one in rows] == ['{"id":1}', '{"id":2}', None, '{"id":2}', '{"id":2}', '{"id":3}', '{"id":1}']
     positions = [one["position"] for one in rows]
     assert len(set(positions)) == len(rows)
     assert len({len(position) for position in positions}) == 1
@@ -76,9 +68,7 @@ def test_small_parts_begin_inside_transactions(place: ChangesPlace):
     place.sql("CREATE TABLE {s}.u (id int PRIMARY KEY, v varchar(400))")
     place.begin(part_bytes=600)
     for first in (0, 100):
-        with_both = [
-            f"INSERT INTO {{s}}.{name} VALUES ({number}, 'x')" for number in range(first, first + 20) for name in "tu"
-        ]
+        with_both = [f"INSERT INTO {{s}}.{name} VALUES ({number}, 'x')" for number in range(first, first + 20) for name in "tu"]
         in_one_transaction(place, with_both)
     end = place.advanced()
     parts = place.running.partitions(place.position, end)

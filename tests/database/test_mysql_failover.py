@@ -128,11 +128,7 @@ def test_a_range_over_the_change(pair: Pair, place: ChangesPlace):
     pair.promoted(place)
     end = place.restarted().advanced()
     assert (start["era"], end["era"]) == (0, 1)
-    assert (
-        brief(place.rows(start, end))
-        == brief(place.rows(start, end, place.source()))
-        == [("c", "t", None, row(1, "a"))]
-    )
+    assert brief(place.rows(start, end)) == brief(place.rows(start, end, place.source())) == [("c", "t", None, row(1, "a"))]
 
 
 def test_a_transaction_that_the_new_server_lacks(pair: Pair, place: ChangesPlace):

@@ -54,9 +54,7 @@ def must_have(server: Server, known: Position) -> None:
     """
     if not known.gtids:
         return
-    missing = (
-        _missing_mysql(server, known.gtids) if server.dialect == "mysql" else _missing_mariadb(server, known.gtids)
-    )
+    missing = _missing_mysql(server, known.gtids) if server.dialect == "mysql" else _missing_mariadb(server, known.gtids)
     if not missing:
         return
     raise SourceReplaced(

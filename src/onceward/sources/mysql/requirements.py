@@ -66,8 +66,7 @@ def check(server: Server, settings: Settings, *, begins: bool) -> None:
     if not unfit:
         return
     raise ServerUnfit(
-        f"{server.where} cannot be read without loss: "
-        + "; ".join(f"{one.name} is {one.said}: {one.why}" for one in unfit),
+        f"{server.where} cannot be read without loss: " + "; ".join(f"{one.name} is {one.said}: {one.why}" for one in unfit),
         next_step="; ".join(dict.fromkeys(one.fix for one in unfit)),
         details={"unfit": [one.name for one in unfit]},
     )
@@ -114,9 +113,7 @@ def _variables(server: Server, variables: Mapping[str, str]) -> Iterator[Finding
     for name, needed in _NEEDED.items():
         if name not in variables:
             if name != "binlog_row_value_options":  # MariaDB has no such thing
-                yield Finding(
-                    name, "not known", fit=False, why=_WHY[name], fix="use MySQL 8.0 or MariaDB 10.6, or later"
-                )
+                yield Finding(name, "not known", fit=False, why=_WHY[name], fix="use MySQL 8.0 or MariaDB 10.6, or later")
             continue
         said = variables[name]
         yield Finding(name, said or "''", said == needed, _WHY[name], _set(server, name, needed))
@@ -144,9 +141,7 @@ def _granted(server: Server, settings: Settings) -> Iterator[Finding]:
         end = server.end()
         server.binlogs()
     except AccessDenied as error:
-        yield Finding(
-            "REPLICATION CLIENT", error.message, fit=False, why="where the binlog ends is not said", fix=_GRANTS
-        )
+        yield Finding("REPLICATION CLIENT", error.message, fit=False, why="where the binlog ends is not said", fix=_GRANTS)
         return
     yield Finding("REPLICATION CLIENT", "granted", fit=True)
     try:
