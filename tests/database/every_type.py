@@ -28,7 +28,7 @@ class Typed:
         found = []
         for row in range(most + 1):
             cells = [values[row - 1] if 0 < row <= len(values) else "NULL" for _, _, values in self.types]
-            found.append(f"INSERT INTO {{s}}.{self.table} VALUES ({row}, {', '.join(cells)})")
+            found.append(f"INSERT INTO {{s}}.{self.table} VALUES ({row}, {', '.join(cells)})")  # noqa: S608
         return found
 
 
@@ -64,7 +64,7 @@ NUMBERS: Types = [
     ("number", "decimal(38,10)", ["-1234567890123456789012345678.0123456789", "0.0000000001", "0"]),
     ("number", "decimal(39,0)", ["999999999999999999999999999999999999999", "-1"]),
     ("number", "decimal(30,30)", ["0.000000000000000000000000000001", "-0.1"]),
-    ("number", "decimal(65,30)", ["-12345678901234567890123456789012345.123456789012345678901234567890", "0", "-1e-30"]),
+    ("number", "decimal(65,30)", ["-12345678901234567890123456789012345.123456789012345678901234567890", "0"]),
     ("number", "year", ["1901", "2155", "0", "2024"]),
     ("bool", "bit(1)", ["b'1'", "b'0'"]),
     ("base64", "bit(8)", ["b'10000001'"]),
@@ -126,7 +126,8 @@ TEXTS: Types = [
 CHARSETS: Types = _charsets({
     "utf8mb3": "ä€", "ascii": "abc", "latin2": "łőž", "latin5": "ğ", "latin7": "ž", "cp1250": "ž", "cp1251": "Привет",
     "cp1256": "سلام", "cp1257": "ž", "cp850": "äÄ", "cp852": "ž", "cp866": "Привет", "koi8r": "Привет", "koi8u": "ґ",
-    "greek": "Ελλ", "hebrew": "שלום", "gbk": "中文", "gb2312": "中文", "big5": "中文", "sjis": "日本ｱ", "cp932": "日本～",
+    "greek": "Ελλ", "hebrew": "שלום", "gbk": "中文", "gb2312": "中文", "big5": "中文", "sjis": "日本ｱ",
+    "cp932": "日本～",
     "ujis": "日本", "euckr": "한글", "ucs2": "ä中", "utf16": "ä中😀", "utf16le": "ä😀", "utf32": "ä😀", "tis620": "ไทย",
     "armscii8": "Աա", "geostd8": "აბ", "macroman": "ä", "macce": "ž", "dec8": "äœ", "hp8": "ä", "swe7": "åä",
     "keybcs2": "č",
@@ -165,7 +166,7 @@ MARIADB: Types = [
     ("text", "set('ж','ü') CHARACTER SET utf16", ["'ж,ü'"]),
     ("base64", "uuid", ["'123e4567-e89b-12d3-a456-426655440000'", "'00000000-0000-0000-0000-000000000000'"]),
     ("base64", "inet6", ["'2001:db8::ff00:42:8329'", "'::'"]),
-    ("base64", "inet4", ["'192.168.1.0'"]),
+    ("base64", "inet4", ["'203.0.113.0'"]),
     ("text", "varchar(200) COMPRESSED", ["repeat('ä',150)", "'x'", "''"]),
     ("text", "varchar(300) COMPRESSED", ["repeat('ä',300)", "'x'"]),
     ("text", "varchar(9000) CHARACTER SET latin1 COMPRESSED", ["repeat('ß',9000)", "'\\0'"]),

@@ -1,4 +1,4 @@
-"""Values of every type, inserted by a client: what is decoded from the server's binlog is what another client selects."""
+"""Values of every type, inserted by a client: what is decoded from the binlog is what another client selects."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class Logged(MySQLPlace):
         listed = ", ".join(select_expression(column) for column in map.columns)
         with self.connected(use_unicode=False, conv={}) as connection, connection.cursor() as cursor:
             cursor.execute(SESSION)
-            cursor.execute(f"SELECT {listed} FROM {self.schema}.{map.table} ORDER BY id")
+            cursor.execute(f"SELECT {listed} FROM {self.schema}.{map.table} ORDER BY id")  # noqa: S608
             return list(cursor.fetchall())
 
     def shown(self, table: str) -> list[tuple[Any, ...]]:
         """As PyMySQL understands it, with texts for moments, numbers as they are written."""
         with self.connected(conv={}) as connection, connection.cursor() as cursor:
             cursor.execute("SET time_zone = '+00:00', sql_mode = ''")
-            cursor.execute(f"SELECT * FROM {self.schema}.{table} ORDER BY id")
+            cursor.execute(f"SELECT * FROM {self.schema}.{table} ORDER BY id")  # noqa: S608
             return list(cursor.fetchall())
 
 
@@ -114,8 +114,7 @@ class Read:
 def read(place: Logged, typed: Typed, **settings: Any) -> Read:
     events = place.written(typed.definition, *typed.rows)
     decoder = Decoder(place.dialect, lambda database, _: database == place.schema, **settings)
-    for event in events:
-        decoder.feed(event)
+    feed(decoder, events)
     (body,) = {bytes(event.body) for event in events if event.kind == 19}
     map = TableMap.parse(body, place.dialect)
     rows = columns_from_text(map, list(zip(*place.selected(map), strict=True)))
@@ -136,6 +135,11 @@ def test_a_binlogs_row_is_what_a_client_selects(logged: Logged, number: int) -> 
     # A snapshot's row is the same text, byte for byte, and has the same key.
     for way in ("key", "after"):
         assert [row[way] for row in found.snapshot] == [row[way] for row in found.changes]
+
+
+def feed(decoder: Decoder, events: list[Event]) -> None:
+    for event in events:
+        decoder.feed(event)
 
 
 def assert_same(form: Form, kind: str, value: Any, shown: Any) -> None:
@@ -179,8 +183,7 @@ def test_labels_of_a_charset_that_the_server_does_not_say_are_a_stop(logging_mys
     events = place.written(create, "INSERT INTO {s}.t VALUES (1, 'größe')")
     decoder = Decoder("mysql", lambda *_: True)
     with pytest.raises(ChangeUnreadable, match=r"'size' of .*\.t has labels that are not ASCII") as stopped:
-        for event in events:
-            decoder.feed(event)
+        feed(decoder, events)
     place.drop()
     assert stopped.value.details["reason"] == "row_metadata"
 
@@ -194,8 +197,7 @@ def test_updates_and_deletions_have_whole_rows(logged: Logged) -> None:
         "TRUNCATE {s}.t",
     )
     decoder = Decoder(logged.dialect, lambda database, _: database == logged.schema)
-    for event in events:
-        decoder.feed(event)
+    feed(decoder, events)
     found = decoder.flush().select(["op", "row", "key", "before", "after"]).to_pylist()
     row = '{{"b":{},"a":"x","v":{}}}'.format
     key = '{{"a":"x","b":{}}}'.format
