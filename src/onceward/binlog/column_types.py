@@ -18,6 +18,7 @@ NUMERIC = frozenset({1, 2, 3, 4, 5, 8, 9, 246})
 CHARACTER = frozenset({15, 140, 141, 242, 252, 253, 254})
 """Those that have a collation there. 254 with what it hides (enum, set) has been replaced by that."""
 LABELLED = frozenset({247, 248})
+GEOMETRY = 255
 
 _FIXED = {1: 1, 2: 2, 9: 3, 3: 4, 8: 8}
 _NAMES = {

@@ -18,7 +18,7 @@ from typing import Literal
 
 from onceward.binlog.charsets import charset_of, decoded_name
 from onceward.binlog.column import Column, Kind
-from onceward.binlog.column_types import CHARACTER, LABELLED, NUMERIC, Stored, stored_types
+from onceward.binlog.column_types import CHARACTER, GEOMETRY, LABELLED, NUMERIC, Stored, stored_types
 from onceward.binlog.packed_bytes import PackedBytes
 from onceward.binlog.refusals import FULL_METADATA, damaged, unreadable
 
@@ -69,7 +69,7 @@ class TableMap:
         types = data.take(count)
         metadata = data.take(data.packed_number())
         nullable = data.take((count + 7) // 8)
-        optional = _Optional(dict(_fields(data)), f"{db}.{table}", types)
+        optional = _Optional(dict(_fields(data)), f"{db}.{table}", types, dialect)
         stored = stored_types(types, metadata, optional.names, f"{db}.{table}")
         columns = tuple(_columns(stored, nullable, optional))
         number = int.from_bytes(body[:ID_BYTES], "little")
@@ -94,10 +94,12 @@ def _fields(data: PackedBytes) -> Iterator[tuple[int, bytes]]:
 class _Optional:
     """The optional metadata, each part of which speaks of the columns of some types, in their order."""
 
-    def __init__(self, fields: dict[int, bytes], table: str, types: bytes) -> None:
+    def __init__(self, fields: dict[int, bytes], table: str, types: bytes, dialect: Dialect) -> None:
         self._fields = fields
         self._table = table
         self._count = len(types)
+        # To MariaDB a geometry is a text of the charset binary: without it each that follows had another's charset.
+        self._character = CHARACTER | {GEOMETRY} if dialect == "mariadb" else CHARACTER
         if _NAMES not in fields:
             raise unreadable(
                 "row_metadata", f"the changes of {table} do not say what its columns are called", FULL_METADATA
@@ -116,7 +118,7 @@ class _Optional:
 
     def charsets(self, stored: list[Stored]) -> dict[int, str]:
         """By the place of a column with characters."""
-        characters = [place for place, each in enumerate(stored) if each.number in CHARACTER]
+        characters = [place for place, each in enumerate(stored) if each.number in self._character]
         labelled = [place for place, each in enumerate(stored) if each.number in LABELLED]
         return {
             **self._collations(characters, _DEFAULT_CHARSET, _COLUMN_CHARSET),
