@@ -69,7 +69,7 @@ class TableMap:
         types = data.take(count)
         metadata = data.take(data.packed_number())
         nullable = data.take((count + 7) // 8)
-        optional = _Optional(dict(_fields(data)), f"{db}.{table}", types)
+        optional = _Optional(dict(_fields(data)), f"{db}.{table}", types, dialect)
         stored = stored_types(types, metadata, optional.names, f"{db}.{table}")
         columns = tuple(_columns(stored, nullable, optional))
         number = int.from_bytes(body[:ID_BYTES], "little")
@@ -94,10 +94,11 @@ def _fields(data: PackedBytes) -> Iterator[tuple[int, bytes]]:
 class _Optional:
     """The optional metadata, each part of which speaks of the columns of some types, in their order."""
 
-    def __init__(self, fields: dict[int, bytes], table: str, types: bytes) -> None:
+    def __init__(self, fields: dict[int, bytes], table: str, types: bytes, dialect: Dialect) -> None:
         self._fields = fields
         self._table = table
         self._count = len(types)
+        self._numeric, self._character = NUMERIC[dialect], CHARACTER[dialect]
         if _NAMES not in fields:
             raise unreadable(
                 "row_metadata", f"the changes of {table} do not say what its columns are called", FULL_METADATA
@@ -110,13 +111,13 @@ class _Optional:
 
     def unsigned(self, stored: list[Stored]) -> dict[int, bool]:
         """By the place of a column with numbers: the sign bits are in the order of those alone, the first on top."""
-        places = [place for place, each in enumerate(stored) if each.number in NUMERIC]
+        places = [place for place, each in enumerate(stored) if each.number in self._numeric]
         bits = self._reader(_SIGNEDNESS).take((len(places) + 7) // 8)
         return {place: bool(bits[n // 8] >> (7 - n % 8) & 1) for n, place in enumerate(places)}
 
     def charsets(self, stored: list[Stored]) -> dict[int, str]:
         """By the place of a column with characters."""
-        characters = [place for place, each in enumerate(stored) if each.number in CHARACTER]
+        characters = [place for place, each in enumerate(stored) if each.number in self._character]
         labelled = [place for place, each in enumerate(stored) if each.number in LABELLED]
         return {
             **self._collations(characters, _DEFAULT_CHARSET, _COLUMN_CHARSET),
