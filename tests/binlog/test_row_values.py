@@ -9,11 +9,13 @@ import pyarrow as pa
 import pytest
 from made_tables import INT, TABLE_MAP, WRITE, Made, event, number, row, rows, table_map, text
 
+from onceward.binlog import texts
 from onceward.binlog.changes import Decoder
 from onceward.binlog.charsets import charset_of, decoder_of, single_byte_table
 from onceward.binlog.column import Column, Kind
 from onceward.binlog.float_text import double_text
 from onceward.binlog.json_binary import DEEPEST, NoJson, text_of
+from onceward.binlog.refusals import BadCell
 from onceward.binlog.table_map import TableMap
 from onceward.binlog.texts import escaped, row_texts
 from onceward.errors import BinlogDamaged, ChangeUnreadable
@@ -172,10 +174,21 @@ def test_charsets_have_the_servers_characters():
     ]  # fmt: skip
 
 
+TABLE = TableMap(0, "d", "t", (), (), "mysql")
+
+
+def test_texts_that_arrow_cannot_hold_are_a_stop(monkeypatch):
+    monkeypatch.setattr(texts, "MOST_BYTES", 20)
+    assert escaped(pa.array(['"'] * 3), TABLE).to_pylist() == [r"\""] * 3
+    with pytest.raises(BadCell) as stopped:
+        escaped(pa.array(['"'] * 4), TABLE)
+    assert "more than 2 GiB" in stopped.value.error.message
+
+
 def test_all_that_a_text_may_hold_comes_back():
     held = ["".join(map(chr, range(0x80))), 'a"b\\c', "\x7fä\u2028😀", "", '\\"', "\\\\u0000"]
-    texts = escaped(pa.array([None, *held, None])[1:-1])
-    assert [json.loads(f'"{each}"') for each in texts.to_pylist()] == held
+    found = escaped(pa.array([None, *held, None])[1:-1], TABLE)
+    assert [json.loads(f'"{each}"') for each in found.to_pylist()] == held
 
 
 @pytest.mark.parametrize(

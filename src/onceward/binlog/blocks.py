@@ -102,6 +102,7 @@ class Pending:
         self.source = Source()
         self._layout = layout
         self._parts: list[bytes | bytearray] = []
+        self.bytes = 0
 
     def add(self, event: Event, gtid: Event | str | None, fed: int, rows: bytes | bytearray) -> None:
         """An event, and the part of it that is its rows."""
@@ -110,6 +111,7 @@ class Pending:
         source.gtids.append(gtid)
         source.fed.append(fed)
         self._parts.append(rows)
+        self.bytes += len(rows)
 
     def block(self) -> Block:
         """:raises BinlogDamaged: a row is none. :raises ChangeUnreadable: a value of it has no place here."""

@@ -36,6 +36,8 @@ _NO_TABLE = b"\xff\xff\xff\0\0\0"
 _BEGIN = b"BEGIN"
 _MOST_NUMBERS = 4096
 _MOST_TABLES = 4096
+_BLOCK_BYTES = 32 << 20
+"""Rows that are decoded at once, whatever a caller gathers: an array of Arrow's has 2 GiB of texts at most."""
 
 
 class _Table:
@@ -87,6 +89,8 @@ class Decoder:
         """Which table each number means now."""
         self._gtid: Event | str | None = gtid
         self._waiting: list[Pending] = []
+        self._busy: set[_Table] = set()
+        """Those that have rows waiting; others may be known by their numbers alone."""
         self._truncations: list[Block] = []
         self._fed = 0
         for body in maps:
@@ -122,9 +126,9 @@ class Decoder:
         :raises ChangeUnreadable: a value has no place in a change. :raises BinlogDamaged: a row is none.
         """
         waiting, self._waiting = self._waiting, []
-        for table in self._tables.values():
-            if table is not None:
-                table.pending = {}
+        for table in self._busy:
+            table.pending = {}
+        self._busy = set()
         truncations, self._truncations = self._truncations, []
         return [pending.block() for pending in waiting] + truncations
 
@@ -155,7 +159,7 @@ class Decoder:
         content = body[ID_BYTES:]
         if content not in self._tables:
             if len(self._tables) >= _MOST_TABLES:
-                self._tables = {content: table for content, table in self._tables.items() if table and table.pending}
+                self._tables = {}
             wanted = self._wanted(*TableMap.named(body))
             self._tables[content] = _Table(TableMap.parse(body, self._dialect)) if wanted else None
         self._numbers[body[:ID_BYTES]] = self._tables[content]
@@ -180,7 +184,8 @@ class Decoder:
             except OncewardError as error:
                 raise located(error, event, gtid_text(self._gtid)) from None
         pending = table.pending.get(kind)
-        if pending is None:
+        if pending is None or pending.bytes > _BLOCK_BYTES:
+            self._busy.add(table)
             pending = table.pending[kind] = Pending(table.map, table.layout, kinds.ROWS[kind])
             self._waiting.append(pending)
         pending.add(event, self._gtid, self._fed, buffer[at:stop])
