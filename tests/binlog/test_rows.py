@@ -277,7 +277,8 @@ def test_a_table_that_was_forgotten_loses_no_rows(monkeypatch):
 def test_many_rows_are_decoded_in_pieces(monkeypatch):
     fed = [event(TABLE_MAP, MAP), *(event(WRITE, rows(3, *random_rows(seed)), 100 + seed) for seed in range(60))]
     whole = changes(*fed)
-    monkeypatch.setattr(changes_module, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(changes_module, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(changes_module, "_CELLS", 40)
     made = decoder()
     for each in fed:
         made.feed(each)

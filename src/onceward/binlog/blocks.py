@@ -8,7 +8,7 @@ is deleted, and one with the new one is created, so that whoever works by key se
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -146,7 +146,7 @@ def changes_of(block: Block, values: Values) -> pa.Table:
     return _numbered(block, values)[0]
 
 
-def in_order(blocks: Sequence[Block], values: Values) -> pa.Table:
+def in_order(blocks: Iterable[Block], values: Values) -> pa.Table:
     """The changes of several, in the binlog's order.
 
     :raises ChangeUnreadable: see :func:`changes_of`.
