@@ -250,3 +250,13 @@ def test_a_document_whose_offsets_meet_is_not_written_out_again_and_again():
     long = struct.pack("<HH", 200, 700 + 5000) + struct.pack("<BH", 12, 604) * 200 + b"\x88\x27" + b"x" * 5000
     with pytest.raises(NoJson):
         text_of(b"\2" + long)
+
+
+def test_numbers_stand_in_the_place_of_offsets_in_large_documents():
+    """Of four bytes there, whatever their own width."""
+    numbers = [(5, -5), (5, 5), (6, 65535), (7, -40000), (7, 40000), (8, 4_000_000_000), (4, 0), (4, 1), (4, 2)]
+    entries = b"".join(struct.pack("<Bi" if value < 1 << 31 else "<BI", kind, value) for kind, value in numbers)
+    document = b"\3" + struct.pack("<II", len(numbers), 8 + len(entries)) + entries
+    assert text_of(document) == "[-5, 5, 65535, -40000, 40000, 4000000000, null, true, false]"
+    small = b"\2" + struct.pack("<HH", 3, 13) + struct.pack("<BhBhBH", 5, -5, 5, 5, 6, 65535)
+    assert text_of(small) == "[-5, 5, 65535]"
