@@ -11,7 +11,7 @@ import pytest
 from made_events import GOLDEN_FILES, dialect_of
 from made_tables import INT, Made, event, number, row, rows, table_map
 
-from onceward.binlog import kinds
+from onceward.binlog import changes, kinds
 from onceward.binlog.changes import Decoder
 from onceward.binlog.event import Event
 from onceward.binlog.framing import events_of_file
@@ -129,3 +129,17 @@ def test_a_length_that_is_not_there_allocates_nothing():
             flushed(decoder, [event(19, body)] + [event(30, data)] * 20)
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
         tracemalloc.stop()
+
+
+def test_rows_of_nulls_are_decoded_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    """A row of 38 bytes has 300 cells: of a MiB of them 8 million, which are not all held at once."""
+    monkeypatch.setattr(changes, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(changes, "_CELLS", 1 << 16)
+    body = table_map([Made(f"c{place}", 3, nullable=True) for place in range(300)])
+    nulls = event(30, rows(300, *[row(*[None] * 300)] * 20))
+    decoder = Decoder("mysql", lambda *_: True)
+    for each in [event(19, body)] + [nulls] * 60:
+        decoder.feed(each)
+    cells = [block.images.num_rows * 300 for block in decoder._blocks()]
+    assert sum(cells) == 300 * 60 * 20
+    assert max(cells) <= (1 << 16) + 300 * 20  # and the event that was one too many

@@ -9,11 +9,13 @@ import pyarrow as pa
 import pytest
 from made_tables import INT, TABLE_MAP, WRITE, Made, event, number, row, rows, table_map, text
 
+from onceward.binlog import texts
 from onceward.binlog.changes import Decoder
 from onceward.binlog.charsets import charset_of, decoder_of, single_byte_table
 from onceward.binlog.column import Column, Kind
 from onceward.binlog.float_text import double_text
 from onceward.binlog.json_binary import DEEPEST, NoJson, text_of
+from onceward.binlog.refusals import BadCell
 from onceward.binlog.table_map import TableMap
 from onceward.binlog.texts import escaped, row_texts
 from onceward.errors import BinlogDamaged, ChangeUnreadable
@@ -172,10 +174,21 @@ def test_charsets_have_the_servers_characters():
     ]  # fmt: skip
 
 
+TABLE = TableMap(0, "d", "t", (), (), "mysql")
+
+
+def test_texts_that_arrow_cannot_hold_are_a_stop(monkeypatch):
+    monkeypatch.setattr(texts, "MOST_BYTES", 20)
+    assert escaped(pa.array(['"'] * 3), TABLE).to_pylist() == [r"\""] * 3
+    with pytest.raises(BadCell) as stopped:
+        escaped(pa.array(['"'] * 4), TABLE)
+    assert "more than 2 GiB" in stopped.value.error.message
+
+
 def test_all_that_a_text_may_hold_comes_back():
     held = ["".join(map(chr, range(0x80))), 'a"b\\c', "\x7fä\u2028😀", "", '\\"', "\\\\u0000"]
-    texts = escaped(pa.array([None, *held, None])[1:-1])
-    assert [json.loads(f'"{each}"') for each in texts.to_pylist()] == held
+    found = escaped(pa.array([None, *held, None])[1:-1], TABLE)
+    assert [json.loads(f'"{each}"') for each in found.to_pylist()] == held
 
 
 @pytest.mark.parametrize(
@@ -237,3 +250,13 @@ def test_a_document_whose_offsets_meet_is_not_written_out_again_and_again():
     long = struct.pack("<HH", 200, 700 + 5000) + struct.pack("<BH", 12, 604) * 200 + b"\x88\x27" + b"x" * 5000
     with pytest.raises(NoJson):
         text_of(b"\2" + long)
+
+
+def test_numbers_stand_in_the_place_of_offsets_in_large_documents():
+    """Of four bytes there, whatever their own width."""
+    numbers = [(5, -5), (5, 5), (6, 65535), (7, -40000), (7, 40000), (8, 4_000_000_000), (4, 0), (4, 1), (4, 2)]
+    entries = b"".join(struct.pack("<Bi" if value < 1 << 31 else "<BI", kind, value) for kind, value in numbers)
+    document = b"\3" + struct.pack("<II", len(numbers), 8 + len(entries)) + entries
+    assert text_of(document) == "[-5, 5, 65535, -40000, 40000, 4000000000, null, true, false]"
+    small = b"\2" + struct.pack("<HH", 3, 13) + struct.pack("<BhBhBH", 5, -5, 5, 5, 6, 65535)
+    assert text_of(small) == "[-5, 5, 65535]"

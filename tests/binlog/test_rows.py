@@ -26,6 +26,7 @@ from made_tables import (
     text,
 )
 
+from onceward.binlog import changes as changes_module
 from onceward.binlog import rows as rows_module
 from onceward.binlog.changes import CHANGES, Decoder
 from onceward.binlog.framing import events_of_file
@@ -256,3 +257,30 @@ def is_refused_or_read(body):
     except OncewardError:
         return "refused"
     return "read"
+
+
+def test_a_table_that_was_forgotten_loses_no_rows(monkeypatch):
+    """Its number is known, and the bytes of its map are not any more."""
+    monkeypatch.setattr(changes_module, "_MOST_TABLES", 2)
+    made, found = decoder(), []
+    for turn in range(3):
+        for table in range(5):
+            if turn == 0:
+                made.feed(event(TABLE_MAP, table_map([INT], number=table, table=f"t{table}")))
+            made.feed(event(WRITE, rows(1, row(number(turn)), number=table, flags=0)))
+        found += made.flush().select(["table", "after"]).to_pylist()
+    assert [(change["table"], change["after"]) for change in found] == [
+        (f"t{table}", f'{{"id":{turn}}}') for turn in range(3) for table in range(5)
+    ]
+
+
+def test_many_rows_are_decoded_in_pieces(monkeypatch):
+    fed = [event(TABLE_MAP, MAP), *(event(WRITE, rows(3, *random_rows(seed)), 100 + seed) for seed in range(60))]
+    whole = changes(*fed)
+    monkeypatch.setattr(changes_module, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(changes_module, "_CELLS", 40)
+    made = decoder()
+    for each in fed:
+        made.feed(each)
+    assert len(made.blocks()) > 10
+    assert changes(*fed) == whole

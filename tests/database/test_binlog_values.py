@@ -76,25 +76,10 @@ class Logged(MySQLPlace):
             return list(cursor.fetchall())
 
 
-@pytest.fixture(scope="module")
-def logging_mysql(mysql: LocalMySQL) -> Iterator[LocalMySQL]:
-    place = MySQLPlace(mysql)
-    place.sql("SET GLOBAL binlog_row_metadata = 'FULL'")
-    yield mysql
-    place.sql("SET GLOBAL binlog_row_metadata = 'MINIMAL'")
-    place.drop()
+MARIADB = pytest.param("binlog_mariadb", marks=pytest.mark.once_more)
 
 
-@pytest.fixture(scope="module")
-def logging_mariadb() -> Iterator[LocalMySQL]:
-    settings = {"log-bin": "binlog", "binlog-format": "ROW", "binlog-row-metadata": "FULL", "server-id": "7"}
-    with LocalMySQL("mariadb", settings) as server:
-        yield server
-
-
-@pytest.fixture(
-    params=["logging_mysql", pytest.param("logging_mariadb", marks=pytest.mark.slow)], ids=["MySQL", "MariaDB"]
-)
+@pytest.fixture(params=["binlog_mysql", MARIADB], ids=["MySQL", "MariaDB"])
 def logged(request: pytest.FixtureRequest) -> Iterator[Logged]:
     place = Logged(request.getfixturevalue(request.param))
     yield place
@@ -177,8 +162,8 @@ def address_bytes(kind: str, text: str) -> bytes:
     return uuid.UUID(text).bytes if kind == "uuid" else ipaddress.ip_address(text).packed
 
 
-def test_labels_of_a_charset_that_the_server_does_not_say_are_a_stop(logging_mysql: LocalMySQL) -> None:
-    place = Logged(logging_mysql)
+def test_labels_of_a_charset_that_the_server_does_not_say_are_a_stop(binlog_mysql: LocalMySQL) -> None:
+    place = Logged(binlog_mysql)
     create = "CREATE TABLE {s}.t (id int PRIMARY KEY, size enum('größe') CHARACTER SET latin1)"
     events = place.written(create, "INSERT INTO {s}.t VALUES (1, 'größe')")
     decoder = Decoder("mysql", lambda *_: True)

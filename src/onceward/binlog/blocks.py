@@ -8,7 +8,7 @@ is deleted, and one with the new one is created, so that whoever works by key se
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -102,6 +102,7 @@ class Pending:
         self.source = Source()
         self._layout = layout
         self._parts: list[bytes | bytearray] = []
+        self.bytes = 0
 
     def add(self, event: Event, gtid: Event | str | None, fed: int, rows: bytes | bytearray) -> None:
         """An event, and the part of it that is its rows."""
@@ -110,6 +111,7 @@ class Pending:
         source.gtids.append(gtid)
         source.fed.append(fed)
         self._parts.append(rows)
+        self.bytes += len(rows)
 
     def block(self) -> Block:
         """:raises BinlogDamaged: a row is none. :raises ChangeUnreadable: a value of it has no place here."""
@@ -144,7 +146,7 @@ def changes_of(block: Block, values: Values) -> pa.Table:
     return _numbered(block, values)[0]
 
 
-def in_order(blocks: Sequence[Block], values: Values) -> pa.Table:
+def in_order(blocks: Iterable[Block], values: Values) -> pa.Table:
     """The changes of several, in the binlog's order.
 
     :raises ChangeUnreadable: see :func:`changes_of`.

@@ -6,7 +6,7 @@ in the binlog's order, and takes what they are after a few MiB: all that was fed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
@@ -36,6 +36,8 @@ _NO_TABLE = b"\xff\xff\xff\0\0\0"
 _BEGIN = b"BEGIN"
 _MOST_NUMBERS = 4096
 _MOST_TABLES = 4096
+_BLOCK_BYTES, _LEAST_BYTES, _CELLS = 32 << 20, 1 << 16, 4 << 20
+"""Of rows that are decoded at once, whatever a caller gathers: an array of Arrow's has 2 GiB of texts at most."""
 
 
 class _Table:
@@ -44,6 +46,8 @@ class _Table:
     def __init__(self, map: TableMap) -> None:
         self.map = map
         self.layout = Layout(map.columns)
+        self.block_bytes = min(_BLOCK_BYTES, max(_LEAST_BYTES, _CELLS * self.layout.least_bytes // len(map.columns)))
+        """Of rows that are decoded at once. A null takes a bit, and as a cell a hundred times that."""
         self.pending: dict[int, Pending] = {}
         """By kind of event."""
         bits = ((1 << len(map.columns)) - 1).to_bytes(map.bitmap_bytes, "little")
@@ -87,6 +91,8 @@ class Decoder:
         """Which table each number means now."""
         self._gtid: Event | str | None = gtid
         self._waiting: list[Pending] = []
+        self._busy: set[_Table] = set()
+        """Those that have rows waiting; others may be known by their numbers alone."""
         self._truncations: list[Block] = []
         self._fed = 0
         for body in maps:
@@ -121,19 +127,26 @@ class Decoder:
 
         :raises ChangeUnreadable: a value has no place in a change. :raises BinlogDamaged: a row is none.
         """
-        waiting, self._waiting = self._waiting, []
-        for table in self._tables.values():
-            if table is not None:
-                table.pending = {}
-        truncations, self._truncations = self._truncations, []
-        return [pending.block() for pending in waiting] + truncations
+        return list(self._blocks())
 
     def flush(self) -> pa.Table:
         """The same as changes: :data:`CHANGES`, in the binlog's order.
 
         :raises ChangeUnreadable: see :meth:`blocks`. :raises BinlogDamaged: see there.
         """
-        return in_order(self.blocks(), self._values)
+        return in_order(self._blocks(), self._values)
+
+    def _blocks(self) -> Iterator[Block]:
+        """One after the other, none of which is kept here."""
+        waiting, self._waiting = self._waiting, []
+        for table in self._busy:
+            table.pending = {}
+        self._busy = set()
+        truncations, self._truncations = self._truncations, []
+        waiting.reverse()
+        while waiting:
+            yield waiting.pop().block()
+        yield from truncations
 
     def _statement(self, event: Event) -> None:
         """One that empties a wanted table is a change of it."""
@@ -155,7 +168,7 @@ class Decoder:
         content = body[ID_BYTES:]
         if content not in self._tables:
             if len(self._tables) >= _MOST_TABLES:
-                self._tables = {content: table for content, table in self._tables.items() if table and table.pending}
+                self._tables = {}
             wanted = self._wanted(*TableMap.named(body))
             self._tables[content] = _Table(TableMap.parse(body, self._dialect)) if wanted else None
         self._numbers[body[:ID_BYTES]] = self._tables[content]
@@ -180,7 +193,8 @@ class Decoder:
             except OncewardError as error:
                 raise located(error, event, gtid_text(self._gtid)) from None
         pending = table.pending.get(kind)
-        if pending is None:
+        if pending is None or pending.bytes > table.block_bytes:
+            self._busy.add(table)
             pending = table.pending[kind] = Pending(table.map, table.layout, kinds.ROWS[kind])
             self._waiting.append(pending)
         pending.add(event, self._gtid, self._fed, buffer[at:stop])

@@ -12,6 +12,7 @@ runs past its event is refused. Source: MySQL ``sql/rpl_record.cc`` (``unpack_ro
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,6 +82,9 @@ class Layout:
         self._columns = columns
         self._bitmap = (len(columns) + 7) // 8
         self._walk: Callable[..., int] | None = None
+        always = (column.length_bytes or column.width for column in columns if not column.nullable)
+        self.least_bytes = self._bitmap + sum(always)
+        """Of a row."""
 
     def rows(self, block: Block) -> Found:
         """:raises BadCell: a row runs past its event; its row is the number of that event."""
@@ -138,7 +142,7 @@ class Layout:
     ) -> tuple[Numbers, Numbers, list[Cells]]:
         if self._walk is None:
             self._walk = self._generated()
-        flat: list[int] = []
+        flat = array("q")
         counts = []
         for each, first, last in zip(event.tolist(), start.tolist(), stop.tolist(), strict=True):
             try:
@@ -148,7 +152,7 @@ class Layout:
             if found < 0:
                 raise BadCell(each, damaged("a row runs past the end of its event"))
             counts.append(found)
-        table = np.array(flat, np.int64).reshape(-1, self._numbers_a_row())
+        table = np.frombuffer(flat, np.int64).reshape(-1, self._numbers_a_row())
         cells, place = [], 0
         for column in self._columns:
             here, length, null = table[:, place], None, None

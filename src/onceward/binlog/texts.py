@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from onceward.binlog.column import TEMPORAL, Column, Kind
 from onceward.binlog.float_text import double_text
+from onceward.binlog.refusals import BadCell, unreadable
 from onceward.binlog.table_map import TableMap
 from onceward.binlog.texts_debezium import CONVERTED, bits_in_debezium, geometry_in_debezium, in_debezium
 
@@ -29,6 +30,10 @@ Values = Literal["text", "debezium"]
 _PLAIN_SCALE = 6
 """Arrow writes a decimal with more digits behind its point with an exponent, where it is small."""
 _FIRST_PRINTABLE = 0x20
+_LONGEST_ESCAPE = 5
+"""More bytes than before."""
+MOST_BYTES = (1 << 31) - 2
+"""Of all texts of a column: Arrow's offsets have 32 bits."""
 _ESCAPED = [*range(_FIRST_PRINTABLE), ord('"'), ord("\\")]
 _IS_ESCAPED = np.isin(np.arange(256), _ESCAPED)
 
@@ -57,6 +62,8 @@ def _objects(table: TableMap, places: Sequence[int], rows: pa.RecordBatch, value
         column, array = table.columns[place], rows.column(place)
         between += json.dumps(column.name, ensure_ascii=False) + ":"
         text, quoted = _texts(table, column, array, values)
+        if isinstance(text, pa.ChunkedArray):  # which is what Arrow makes of more than it can address
+            raise _too_long(table)
         if text.null_count:
             if quoted:
                 text = pc.binary_join_element_wise('"', text, '"', "")
@@ -65,7 +72,10 @@ def _objects(table: TableMap, places: Sequence[int], rows: pa.RecordBatch, value
             between += '"'
         parts += [pa.scalar(between), text]
         between = '",' if quoted else ","
-    return pc.binary_join_element_wise(*parts, pa.scalar(between[:-1] + "}"), "")
+    try:
+        return pc.binary_join_element_wise(*parts, pa.scalar(between[:-1] + "}"), "")
+    except pa.ArrowCapacityError:
+        raise _too_long(table) from None
 
 
 def _texts(table: TableMap, column: Column, array: pa.Array, values: Values) -> tuple[pa.Array, bool]:
@@ -84,7 +94,7 @@ def _texts(table: TableMap, column: Column, array: pa.Array, values: Values) -> 
     if kind is Kind.JSON and not debezium:
         return array, False
     if kind in (Kind.TEXT, Kind.ENUM, Kind.SET, Kind.JSON):
-        return escaped(array), True
+        return escaped(array, table), True
     if column.is_single_bit:
         return pc.if_else(pc.equal(array, b"\x01"), "true", "false"), False
     if kind is Kind.GEOMETRY:
@@ -94,9 +104,12 @@ def _texts(table: TableMap, column: Column, array: pa.Array, values: Values) -> 
     return _each(array, bits_in_debezium if debezium and kind is Kind.BIT else _base64), True
 
 
-def escaped(array: pa.Array) -> pa.Array:
+def escaped(array: pa.Array, table: TableMap) -> pa.Array:
     """What may not stand in a JSON text as it is, by a pass over the column for each such byte that is in it. Most
-    columns have none, and are looked at once."""
+    columns have none, and are looked at once.
+
+    :raises BadCell: it would be more than a column of Arrow's can hold, where replacing corrupts it without a word.
+    """
     _, edges, data = array.buffers()
     if data is None or not len(array):
         return array
@@ -104,7 +117,10 @@ def escaped(array: pa.Array) -> pa.Array:
     held = np.frombuffer(data, np.uint8, last - first, first) if last > first else np.zeros(0, np.uint8)
     if not ((held < _FIRST_PRINTABLE) | (held == ord('"')) | (held == ord("\\"))).any():
         return array
-    there = np.flatnonzero(np.bincount(held, minlength=256)[:256] * _IS_ESCAPED)
+    counts = np.bincount(held, minlength=256) * _IS_ESCAPED
+    if len(held) + int(counts.sum()) * _LONGEST_ESCAPE > MOST_BYTES:
+        raise _too_long(table)
+    there = np.flatnonzero(counts)
     # The backslash first: the others are replaced by texts that have one.
     for byte in sorted(there.tolist(), key=lambda byte: byte != ord("\\")):
         array = pc.replace_substring(array, chr(byte), json.dumps(chr(byte))[1:-1])
@@ -144,6 +160,12 @@ def _each(array: pa.Array, text: Callable[[bytes], str]) -> pa.Array:
 
 def _base64(value: bytes) -> str:
     return binascii.b2a_base64(value, newline=False).decode()
+
+
+def _too_long(table: TableMap) -> BadCell:
+    what = f"rows of {table.name} that become more than 2 GiB of text"
+    step = "keep such rows out of the wanted tables, or lower max_allowed_packet on the server, which bounds a row"
+    return BadCell(0, unreadable("column_type", what, step))
 
 
 def _geometry(value: bytes) -> str:
