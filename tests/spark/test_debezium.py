@@ -14,7 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from streaming_pipeline import Pipeline
 
 import onceward as ow
-from onceward.errors import BadColumn, ChangeUnreadable, OncewardError, PoisonRecord
+from memory_registry import MemoryRegistry
+from onceward.errors import BadColumn, ChangeUnreadable, OncewardError, PoisonRecord, SchemaUnfit
 from onceward.formats.debezium.envelope import SOURCE
 from onceward.spark.failures import known_failure
 
@@ -34,7 +35,7 @@ def text_of(row: dict[str, Any] | None) -> str | None:
     """As the source writes it: a decimal is a number, with all of its digits."""
     if row is None:
         return None
-    parts = (f"{json.dumps(k)}:{v if isinstance(v, Decimal) else json.dumps(v)}" for k, v in row.items())
+    parts = (f"{json.dumps(k)}:{format(v, 'f') if isinstance(v, Decimal) else json.dumps(v)}" for k, v in row.items())
     return "{" + ",".join(parts) + "}"
 
 
@@ -43,7 +44,7 @@ def change(
 ) -> tuple:
     row = after or before
     one = {
-        "op": op, "db": "shop", "table": "orders", "key": text_of({"id": row["id"]}) if row else None,
+        "op": op, "db": "shop", "table": "orders", "key": text_of({"id": row.get("id")}) if row else None,
         "before": text_of(before), "after": text_of(after), "ts_ms": 1_700_000_000_000 + number,
         "position": f"000000-{number:010d}", "gtid": None, "file": "binlog.000003", "pos": 4 + number, "row": 0,
         "server_id": 1, **more,
@@ -199,6 +200,35 @@ def test_a_change_that_is_none_becomes_no_tombstone(spark: Any, one: tuple):
     error = stopped(ow.debezium.encode(frame(spark, one), prefix="p").collect)
     assert isinstance(error, ChangeUnreadable)
     assert error.details["reason"] == "op"
+
+
+def test_structs_go_through_avro_and_back(spark: Any):
+    """Under the subjects that serializers use, by a schema that Spark makes; the tombstone has a key alone."""
+    registry = MemoryRegistry()
+    a, b = {"id": 7, "total": Decimal("1.10"), "day": "2024-02-29"}, {"id": 7, "total": None, "day": None}
+    changes = frame(
+        spark, change("c", 1, None, a), change("u", 2, a, b), change("d", 3, b, None),
+        change("t", 4, None, None, key=None), change("c", 5, None, {"no": 1}, table="others"),
+    )  # fmt: skip
+    schema = "id BIGINT NOT NULL, total DECIMAL(10,2), day DATE"
+    records = ow.debezium.structs(changes, table="shop.orders", schema=schema, key="id", prefix="p")
+    assert records.select("value.*").schema.names == ow.debezium.envelope(schema).names
+    topic, more = "p.shop.orders", {"registry": registry, "auto_register_schemas": True}
+    keyed = ow.avro.encode(records, subject=f"{topic}-key", column="key", **more)
+    framed = ow.avro.encode(keyed, subject=f"{topic}-value", **more)
+    assert [(row.topic, row.value is None) for row in framed.orderBy("position").collect()] == [
+        (topic, False), (topic, False), (topic, False), (topic, True), (topic, False),
+    ]  # fmt: skip
+    read = ow.debezium.decode(framed, registry=registry, subject=f"{topic}-value", tombstones="delete")
+    keys = ow.avro.decode(read, registry=registry, subject=f"{topic}-key", column="key")
+    da, db = {**a, "day": date(2024, 2, 29)}, b
+    found = [row.asDict(recursive=True) for row in keys.orderBy("position").collect()]
+    assert [(row["key"] and row["key"]["id"], row["op"], row["before"], row["after"]) for row in found] == [
+        (7, "c", None, da), (7, "u", da, db), (7, "d", db, None), (7, "d", None, None), (None, "t", None, None),
+    ]  # fmt: skip
+    assert (found[1]["source"]["pos"], found[1]["source"]["table"]) == (6, "orders")
+    with pytest.raises(SchemaUnfit, match="is not Debezium's envelope"):
+        ow.debezium.decode(framed, registry=registry, subject=f"{topic}-key")
 
 
 # ── what Debezium has written ──

@@ -13,6 +13,7 @@ BINARY           Base64 (RFC 4648, padded)
 DATE             ``"2024-01-31"``, or days since 1970 (``io.debezium.time.Date``)
 TIMESTAMP        ``"2024-01-31T10:00:00.123Z"`` (``io.debezium.time.ZonedTimestamp``); with ``utc`` also without a zone
 TIMESTAMP_NTZ    ``"2024-01-31 10:00:00.123"``
+VARIANT          anything; a null of JSON is a null
 ===============  =======================================================================================================
 """
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
-from pyspark.sql.types import BinaryType, DataType, DateType, DecimalType, TimestampType
+from pyspark.sql.types import BinaryType, DataType, DateType, DecimalType, TimestampType, VariantType
 
 from onceward.formats.json.types import TIME, Types, text_of
 
@@ -41,6 +42,12 @@ class TableTypes(Types):
     def __init__(self, *, utc: bool, decimals: bool) -> None:
         self._utc = utc
         self._decimals = decimals
+
+    def value_of(self, read: Column, kind: DataType) -> Column:
+        """A null of JSON is one of SQL: a column of JSON is far more often null than it holds the text ``null``."""
+        if isinstance(kind, VariantType):
+            return F.when(~F.is_variant_null(read), read)
+        return super().value_of(read, kind)
 
     def _refused(self, kind: DataType) -> str:
         if isinstance(kind, DecimalType):
