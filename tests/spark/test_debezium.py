@@ -24,7 +24,8 @@ CHANGES = """op string, db string, table string, key string, before string, afte
 TEXTS = {
     "id": 18446744073709551615, "flag": True, "small": -3, "n": 7, "big": -(2**63), "f": 0.5, "d": -1.25e-3,
     "total": Decimal("12.30"), "name": 'A"dá\n😀', "span": "-838:59:59", "raw": "AP8=", "day": "2024-02-29",
-    "at": "2024-02-29 12:30:00.5", "local": "0001-01-01 00:00:00", "doc": {"a": [1, None]}, "na.me`": None, "shape": {"srid": 4326, "wkb": "AP8="},
+    "at": "2024-02-29 12:30:00.5", "local": "0001-01-01 00:00:00", "doc": {"a": [1, None]}, "na.me`": None,
+    "shape": {"srid": 4326, "wkb": "AP8="},
 }  # fmt: skip
 SCHEMA = """id DECIMAL(20) NOT NULL, flag BOOLEAN, small SMALLINT, n INT, big BIGINT, f FLOAT, d DOUBLE,
     total DECIMAL(10,2), name STRING, span STRING, raw BINARY, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, doc VARIANT,
