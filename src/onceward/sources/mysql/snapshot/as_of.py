@@ -12,10 +12,11 @@
 So whenever and however often it is read, E's rows come out. A transaction between 1 and 2 is in 3 whether the view sees
 it or not, and either is right.
 
-What if the definition changes between E and H? Rows come in the columns that they have when they are read, and those of 5
-in the columns of their change: each as its next change in the stream will say it was. After a TRUNCATE, or a DROP, the
-rows that nobody had touched before are gone, and only 5 comes; the truncation, or the stop at the DROP, follows in the
-stream. A row that is read again after a change of the definition may so be another one than the first time.
+What if the definition changes between E and H? Rows come in the columns that they have when they are read, and those
+of 5 in the columns of their change: each as its next change in the stream will say it was. After a TRUNCATE, or a
+DROP, the rows that nobody had touched before are gone, and only 5 comes; the truncation, or the stop at the DROP,
+follows in the stream. A row that is read again after a change of the definition may so be another one than the first
+time.
 
 Source of 1: MySQL ``sql/binlog.cc`` (``MYSQL_BIN_LOG::process_commit_stage_queue``: engines commit, then
 ``Gtid_state::update_commit_group``); MariaDB, *Enhancements for START TRANSACTION WITH CONSISTENT SNAPSHOT*.
@@ -52,7 +53,7 @@ PINNED = (
     "SET SESSION time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, lock_wait_timeout = 600, "
     "transaction_isolation = 'REPEATABLE-READ'"
 )
-"""What values mean, how long a slow reader is waited for, and how long we wait for an ALTER TABLE that is at its end."""
+"""What values mean, how long a slow reader is waited for, how long we wait for an ALTER TABLE at its end."""
 _OLDER_MARIADB = PINNED.replace("transaction_isolation", "tx_isolation")
 _SECONDS = 60.0
 _FLUSH_BYTES = 8 << 20
@@ -97,8 +98,8 @@ class View:
         gtids = self._as_of.gtids
         if gtids is None:
             raise ServerUnfit(
-                f"before {self._as_of.place} there are transactions without a GTID, so nobody can say when all of them are "
-                "committed",
+                f"before {self._as_of.place} there are transactions without a GTID, so nobody can say when all of them "
+                "are committed",
                 next_step="set gtid_mode=ON on the server, and start with a new checkpoint; or use another start than "
                 "initial",
             )
