@@ -90,7 +90,7 @@ def _stored(name: str, number: int, data: PackedBytes, table: str) -> Stored:
         return Stored(number, Column(name, kind, 0, _length_bytes(data.byte(), table), packed=number == 140))
     if number == 254:
         return _string(name, data.byte(), data.byte(), table)
-    raise _no_place(name, number, data, table)
+    raise _no_place(name, number, table)
 
 
 def _length_bytes(number: int, table: str) -> int:
@@ -127,12 +127,11 @@ def _string(name: str, first: int, second: int, table: str) -> Stored:
     return Stored(real, Column(name, Kind.TEXT, 0, 1 + (size > 255), size=size))
 
 
-def _no_place(name: str, number: int, data: PackedBytes, table: str) -> Exception:
+def _no_place(name: str, number: int, table: str) -> Exception:
     called = _NAMES.get(number, "one that is not known")
     step = (
-        f"ALTER TABLE {table} FORCE writes the column anew, and with it in today's form; start from a position after that"
+        f"ALTER TABLE {table} FORCE writes the column anew in today's form; start from a position after that"
         if number in _OLD_TIMES
         else f"leave {table} out of the wanted tables, or change the column's type and start from a position after that"
     )
-    del data
     return unreadable("column_type", f"column {name!r} of {table} has the type {number} ({called})", step)

@@ -12,7 +12,7 @@ Source: MySQL ``libbinlogevents/include/rows_event.h`` ("Table_map_event", "Opti
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -166,13 +166,13 @@ class _Optional:
         return tuple(places)
 
     def decoded(self, labels: list[bytes], charset: str, place: int) -> tuple[str, ...]:
-        """They are in the column's charset. A server that does not say which (MySQL 8.0.12) may only have such as are the
-        same in most: bytes of one charset are often a text of another."""
+        """They are in the column's charset. A server that does not say which (MySQL 8.0.12) may only have such as are
+        the same in most: bytes of one charset are often a text of another."""
         if not charset and any(not label.isascii() or b"\0" in label for label in labels):
             raise unreadable(
                 "row_metadata",
-                f"column {self.names[place]!r} of {self._table} has labels that are not ASCII, and this server does not say "
-                "in which charset",
+                f"column {self.names[place]!r} of {self._table} has labels that are not ASCII, and this server does "
+                "not say in which charset",
                 "use a newer server (MySQL 8.0.33 does say so), leave the table out of the wanted ones, or make the "
                 "column a VARCHAR and start from a position after that",
             )
@@ -208,6 +208,4 @@ def _columns(stored: list[Stored], nullable: bytes, optional: _Optional, dialect
 
 
 def _with(column: Column, **changed: object) -> Column:
-    from dataclasses import replace
-
     return replace(column, **changed)  # type: ignore[arg-type]
