@@ -132,6 +132,13 @@ CHARSETS: Types = _charsets({
     "armscii8": "Աա", "geostd8": "აბ", "macroman": "ä", "macce": "ž", "dec8": "äœ", "hp8": "ä", "swe7": "åä",
     "keybcs2": "č",
 })  # fmt: skip
+_POINT = "ST_GeomFromText('POINT(1 2)')"
+MIXED: Types = [
+    ("geometry", "point", [_POINT]), ("text", "varchar(9) CHARACTER SET latin1", ["'€'"]), ("geometry", "geometry", []),
+    ("text", "text CHARACTER SET ucs2", ["'ä€'"]), ("number", "int unsigned", ["4294967295"]),
+    ("geometry", "polygon", []), ("base64", "blob", ["x'80'"]), ("text", "char(3) CHARACTER SET gbk", ["'中'"]),
+]  # fmt: skip
+"""Side by side: to MariaDB a geometry has a charset, too."""
 _DOCUMENTS = [
     *(f"'{text}'" for text in (
         "null", "true", "false", "[]", "{}", "0", "-1", "32768", "-32769", "4294967296", "18446744073709551615",
@@ -174,5 +181,5 @@ def tables_of(kind: str) -> list[Typed]:
     own = MYSQL if kind == "mysql" else MARIADB
     return [
         Typed("numbers", NUMBERS), Typed("moments", MOMENTS), Typed("texts", TEXTS), Typed("charsets", CHARSETS),
-        Typed("own", own),
+        Typed("own", own), Typed("mixed", MIXED),
     ]  # fmt: skip
