@@ -39,6 +39,10 @@ from onceward.sources.mysql.snapshot.catalogue import listed
 from onceward.sources.mysql.snapshot.passing import Passing
 from onceward.sources.mysql.snapshot.state import Chunk, State, begun, further, is_over, waiting
 
+__all__ = [
+    "CHUNKS", "Chunk", "State", "advance", "begin", "begun", "chunks_of", "further", "is_over", "passing", "read",
+]  # fmt: skip
+
 CHUNKS = 8
 """In a batch: so many tasks have something to read."""
 
@@ -94,7 +98,7 @@ def read(settings: Settings, chunk: Chunk, as_of: Position) -> pa.Table:
             lambda place: reading(settings, as_of.server, place),
             chunk,
             as_of,
-            settings.values,
+            settings,
         )
 
 

@@ -41,6 +41,7 @@ from onceward.errors import OncewardError, ServerUnfit, ServerUnreachable
 from onceward.libraries import library
 from onceward.sources.mysql.dump import Dump
 from onceward.sources.mysql.position import Place, Position, number_of
+from onceward.sources.mysql.settings import Settings
 from onceward.sources.mysql.snapshot.catalogue import Described, described, quoted_table
 from onceward.sources.mysql.snapshot.columns import selected
 from onceward.sources.mysql.snapshot.keys import Ask
@@ -121,7 +122,13 @@ class View:
 
 
 def chunk_as_of(
-    connection: Any, ask: Ask, version: tuple[int, ...], reading: Reading, chunk: Chunk, as_of: Position, values: Values
+    connection: Any,
+    ask: Ask,
+    version: tuple[int, ...],
+    reading: Reading,
+    chunk: Chunk,
+    as_of: Position,
+    settings: Settings,
 ) -> pa.Table:
     """:data:`CHANGES`, of rows with the op ``r``.
 
@@ -134,9 +141,13 @@ def chunk_as_of(
     while True:
         high = view.open()
         table = _seen(ask, as_of, chunk)
-        first = _first_changes(ask, reading, chunk, as_of, high, values)
+        first = _first_changes(ask, reading, chunk, as_of, high, settings)
         try:
-            found = list(_untouched(connection, ask, table, chunk, as_of, values, first)) if table is not None else []
+            found = (
+                list(_untouched(connection, ask, table, chunk, as_of, settings.values, first))
+                if table is not None
+                else []
+            )
             break
         except _driver().MySQLError as error:
             if error.args[:1] != (_DEFINITION_CHANGED,):
@@ -182,12 +193,12 @@ def _seen(ask: Ask, as_of: Position, chunk: Chunk) -> Described | None:
 
 
 def _first_changes(
-    ask: Ask, reading: Reading, chunk: Chunk, as_of: Position, high: Place, values: Values
+    ask: Ask, reading: Reading, chunk: Chunk, as_of: Position, high: Place, settings: Settings
 ) -> dict[str, str | None]:
     """Step 3: by key, as JSON, the row at E, as JSON; None where there was none."""
     if order(high) <= order(as_of.place):
         return {}
-    wanted = tuple(chunk["table"])
+    wanted, values, passed = tuple(chunk["table"]), settings.values, settings.passed_places
     found: dict[str, str | None] = {}
     chosen = within(key_of(chunk["key"]), chunk["after"], chunk["up_to"], ask)
     decoder = Decoder(as_of.dialect, lambda database, table: (database, table) == wanted, values=values)
@@ -205,7 +216,8 @@ def _first_changes(
                 if event.file != file:
                     flush()
                     held, file = 0, event.file
-                decoder.feed(event)
+                if not passed or f"{event.file}:{event.position}" not in passed:
+                    decoder.feed(event)
                 held += event.stop - event.start
             if held >= _FLUSH_BYTES:
                 flush()

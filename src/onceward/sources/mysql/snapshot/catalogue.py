@@ -59,8 +59,9 @@ def described(ask: Ask, dialect: Dialect, database: str, table: str) -> Describe
     """
     where = f"TABLE_SCHEMA = {_text(database)} AND TABLE_NAME = {_text(table)}"
     columns = ask(
-        "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, NUMERIC_PRECISION, NUMERIC_SCALE, "  # noqa: S608 — a quoted text
-        f"DATETIME_PRECISION, CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLUMNS WHERE {where} ORDER BY ORDINAL_POSITION"
+        "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, NUMERIC_PRECISION, NUMERIC_SCALE, "  # noqa: S608
+        "DATETIME_PRECISION, CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLUMNS "
+        f"WHERE {where} ORDER BY ORDINAL_POSITION"
     )
     found = {str(row[0]): _column(dialect, f"{database}.{table}", *row[:8]) for row in columns}
     kinds = {str(row[0]): (str(row[1]), str(row[2]), str(row[8] or "")) for row in columns}
