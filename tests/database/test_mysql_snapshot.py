@@ -95,7 +95,7 @@ TYPES: dict[str, tuple[str, list[str]]] = {
     "after": ("varchar(9) CHARACTER SET latin1 DEFAULT 'ä'", []),
 }
 MARIADBS: dict[str, tuple[str, list[str]]] = {
-    "ip4": ("inet4", ["'192.168.1.2'"]),
+    "ip4": ("inet4", ["'203.0.113.2'"]),
     "ip6": ("inet6", ["'2001:db8::ff00:42:8329'"]),
     "uu": ("uuid", ["'123e4567-e89b-12d3-a456-426655440000'"]),
     "cc": ("varchar(100) COMPRESSED", ["REPEAT('äb', 40)", "''"]),
