@@ -195,7 +195,7 @@ def test_changes_of_each_key_are_a_chain(played: Played, rows: int) -> None:
 @pytest.mark.parametrize("rows", [1, 2])
 def test_chunks_of_one_row_are_a_chain_as_well(played: Played, rows: int) -> None:
     play = filled(played(rows=rows, chunks=20), count=15)
-    with writers(play, transaction, pause=0.2):
+    with writers(play, transaction, pause=0.5):
         play.begin()
         while play.position.snapshot is not None:
             play.batch()
