@@ -4,7 +4,7 @@ the binlog**, whenever it is read.
 In reading order: :mod:`catalogue` (what a table looks like, and whether there can be a snapshot of it), :mod:`keys`
 (a place between two keys: as JSON, as SQL, and compared with keys in Arrow), :mod:`state` (what is done, under way
 and left), :mod:`passing` (which changes of the stream are of rows that are done), :mod:`as_of` (a chunk),
-:mod:`results` (rows of a query, as bytes) and :mod:`columns` (these as a binlog's rows).
+:mod:`results` (rows of a query, as bytes).
 
 The seam with the stream. A batch whose start has the state *s* in ``Position.snapshot``, and whose end, E, has the
 state *t*, is made of two things: those changes in [start, E) that :func:`passing` of *s* lets through, and the chunks

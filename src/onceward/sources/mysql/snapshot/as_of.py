@@ -37,13 +37,13 @@ from onceward.binlog.changes import Decoder
 from onceward.binlog.event import Event
 from onceward.binlog.refusals import BadCell
 from onceward.binlog.texts import Values
+from onceward.binlog.values.from_text import columns_from_text
 from onceward.errors import OncewardError, ServerUnfit, ServerUnreachable
 from onceward.libraries import library
 from onceward.sources.mysql.dump import Dump
 from onceward.sources.mysql.position import Place, Position, number_of
 from onceward.sources.mysql.settings import Settings
 from onceward.sources.mysql.snapshot.catalogue import Described, described, quoted_table
-from onceward.sources.mysql.snapshot.columns import selected
 from onceward.sources.mysql.snapshot.keys import Ask
 from onceward.sources.mysql.snapshot.keys import within as within_sql
 from onceward.sources.mysql.snapshot.passing import taken, within
@@ -241,7 +241,7 @@ def _untouched(
     )
     for columns in rows_of(connection, statement):
         try:
-            rows = selected(table.map, columns)
+            rows = columns_from_text(table.map, columns)
         except BadCell as error:
             raise error.error from None
         changes = snapshot_changes(

@@ -13,6 +13,7 @@ from typing import Any
 
 from onceward.binlog.column import Column, Kind
 from onceward.binlog.table_map import Dialect, TableMap
+from onceward.binlog.values.from_text import select_expression
 from onceward.errors import ServerUnfit
 from onceward.sources.mysql.snapshot.keys import SORTED_HERE, SORTED_THERE, Ask, Key, KeyColumn, quoted
 
@@ -75,7 +76,7 @@ def described(ask: Ask, dialect: Dialect, database: str, table: str) -> Describe
         TableMap(0, database, table, tuple(found.values()), places, dialect),
         key,
         row_bytes,
-        tuple(_expression(name, kinds[name][0], column) for name, column in found.items()),
+        tuple(map(select_expression, found.values())),
     )
 
 
@@ -163,19 +164,13 @@ def _of_type(
         return {"kind": _MOMENTS[data_type], "fsp": int(fsp or 0)}
     if data_type in _TEXTS or data_type in _LABELS:
         return {"kind": _LABELS.get(data_type, Kind.TEXT), "charset": charset}
-    if data_type in _BYTES or data_type in _ADDRESSES or (data_type == "vector" and dialect == "mariadb"):
+    if data_type in _ADDRESSES:
+        return {"kind": Kind.BINARY, "size": _ADDRESSES[data_type], "padded": True}
+    if data_type in _BYTES or (data_type == "vector" and dialect == "mariadb"):
         return {"kind": Kind.BINARY}
     if data_type in _SHAPES:
         return {"kind": Kind.GEOMETRY}
     return {"kind": {"json": Kind.JSON, "vector": Kind.VECTOR}[data_type]} if data_type in ("json", "vector") else None
-
-
-def _expression(name: str, data_type: str, column: Column) -> str:
-    if column.kind is Kind.FLOAT:
-        return f"{quoted(name)} * 1e0"  # a FLOAT alone is shown with six digits
-    if data_type in _ADDRESSES:
-        return f"CAST({quoted(name)} AS BINARY({_ADDRESSES[data_type]}))"
-    return quoted(name)
 
 
 def listed(ask: Ask, wanted: Callable[[str, str], bool]) -> list[tuple[str, str]]:
