@@ -144,6 +144,15 @@ def _all(conditions: object) -> Column | None:
     return reduce(lambda left, right: left & right, found) if found else None
 
 
+def has_variants(kind: DataType) -> bool:
+    """Is there a VARIANT in the schema ``kind``?"""
+    if isinstance(kind, StructType):
+        return any(has_variants(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return has_variants(kind.elementType)
+    return has_variants(kind.valueType) if isinstance(kind, MapType) else isinstance(kind, VariantType)
+
+
 def _is_text(kind: DataType) -> bool:
     return type(kind) is StringType and kind.simpleString() == "string"  # without a collation
 
