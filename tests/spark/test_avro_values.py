@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, Row
 import onceward as ow
 from avro_codec import write
 from memory_registry import MemoryRegistry
+from onceward.engine import decoding
 
 UTC = datetime.timezone.utc
 UNIQUE = uuid.UUID("12345678-1234-5678-1234-567812345678")
@@ -199,3 +200,79 @@ def test_a_record_of_a_few_texts_is_read_by_each_of_its_schemas(spark: Any, arou
     frame = frame_of(spark, *(framed(n, writer, value) for n, (writer, value, _) in enumerate(written, 1)), None)
     found = ow.avro.decode(frame, registry=registry, subject="s", reader_schema=json.dumps(reader)).collect()
     assert [row.value for row in sorted(found)] == [*(wanted for _, _, wanted in written), None]
+
+
+WIDE = record(
+    ("s", "string"),
+    ("d", ["null", logical("bytes", "decimal", precision=38, scale=2)]),
+    ("list", {"type": "array", "items": ["null", logical("bytes", "decimal", precision=38, scale=2)]}),
+    ("map", {"type": "map", "values": record(("x", logical("bytes", "decimal", precision=38, scale=2)), name="X")}),
+    ("lists", {"type": "array", "items": {"type": "array", "items": logical("bytes", "decimal", precision=38)}}),
+    ("fixed", {"type": "fixed", "name": "F", "size": 9, "logicalType": "decimal", "precision": 18, "scale": 2}),
+)
+
+
+def wide(d: int = 1, item: int = 1, value: int = 1, inner: int = 1, fixed: int = 1) -> dict[str, Any]:
+    def content(number: int, size: int = 16) -> bytes:
+        return number.to_bytes(size, "big", signed=True)
+
+    items = [(1, content(item)), (0, None)]
+    return {"s": "é", "d": (1, content(d)), "list": items, "map": {"k": {"x": content(value)}},
+            "lists": [[], [content(0), content(inner)]], "fixed": content(fixed, 9)}  # fmt: skip
+
+
+def without(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return schema | {"fields": [field for field in schema["fields"] if field["name"] != name]}
+
+
+@pytest.mark.parametrize(
+    "at_the_top",
+    [WIDE, ["null", WIDE], without("map", WIDE), without("s", without("map", WIDE))],
+    ids=["record", "union", "no map", "no map, no text"],
+)
+def test_a_decimal_with_more_digits_than_the_reader_has(spark: Any, at_the_top: Any):
+    """Spark takes the low 64 bits of it: of 2^64 + 5 it makes 0.05."""
+    reader = json.loads(json.dumps(at_the_top).replace('"precision": 38', '"precision": 18'))
+    in_union = isinstance(at_the_top, list)
+    names = {field["name"] for field in (WIDE if in_union else at_the_top)["fields"]}
+    most, cent = 10**18 - 1, decimal.Decimal(1).scaleb(-2)
+    places = ["d", "item", "inner", "fixed", *(["value"] if "map" in names else [])]
+    values = [wide(most, -most, most, -most, most), wide(), wide(item=-most)] + [
+        wide(**{where: number}) for where in places for number in (2**64 + 5, -(10**18), 10**18)
+    ]
+    registry = MemoryRegistry()
+    registry.add("s", at_the_top, 7)
+    frame = frame_of(spark, *(framed(7, at_the_top, (1, value) if in_union else value) for value in values), None)
+    ow.avro.decode(frame, registry=registry, subject="s", reader_schema=json.dumps(reader))
+    plan = next(reversed(decoding._registered.values())).plan
+    good = sorted(plan.good(frame).collect())
+    assert [row.n for row in good] == [0, 1, 2, len(values)]
+    assert good[-1].value is None
+    wanted = {"s": "é", "d": most * cent, "list": [-most * cent, None], "map": {"k": Row(x=most * cent)},
+              "lists": [[], [0, -most]], "fixed": most * cent}  # fmt: skip
+    assert good[0].value.asDict() == {name: value for name, value in wanted.items() if name in names}
+    bad = plan.bad(frame).collect()
+    assert sorted(row.n for row in bad) == list(range(3, len(values)))
+    assert all("more digits" in row.error_message for row in bad)
+
+
+def test_a_record_of_many_decimals(spark: Any):
+    """Each in its turn, with and without fields of ours beside its own, and one that all are right in."""
+    for texts in (0, 1, 13):
+        schema = record(
+            *((f"d{n}", logical("bytes", "decimal", precision=n + 8, scale=n)) for n in range(11)),
+            *((f"t{n}", "string") for n in range(texts)),
+        )
+        right = {f"d{n}": (10 ** (n + 8) - 1).to_bytes(9, "big") for n in range(11)} | {
+            f"t{n}": "x" for n in range(texts)
+        }
+        wrong = [right | {f"d{n}": (2**64 + 5).to_bytes(9, "big")} for n in range(11)]
+        registry = MemoryRegistry()
+        registry.add("s", schema, 7)
+        frame = frame_of(spark, *(framed(7, schema, value) for value in (right, *wrong)))
+        ow.avro.decode(frame, registry=registry, subject="s")
+        plan = next(reversed(decoding._registered.values())).plan
+        (good,) = plan.good(frame).collect()
+        most = [decimal.Decimal((0, (9,) * (n + 8), -n)) for n in range(11)]
+        assert (good.n, list(good.value)) == (0, most + ["x"] * texts)
+        assert sorted(row.n for row in plan.bad(frame).collect()) == list(range(1, 12))

@@ -313,3 +313,22 @@ def test_records_of_every_kind_end_in_one_of_two_topics(pipeline: Pipeline):
     assert values.count(None) == 1
     answer = verify_at(pipeline.bootstrap, pipeline.name, pipeline.ledger_topic, "--conserves", "exactly")
     assert (answer["verdict"], answer["anomalies"]) == ("exactly_once", []), answer
+
+
+def test_a_number_in_a_variant_is_never_infinite(spark: Any):
+    """Spark reads what is too large for a double as one that is infinite."""
+    zeros = "0" * 310
+    infinite = ["1e309", "-1E+400", "[[1e999]]", '{"a":{"b":-1e309}}', f"1{zeros}", f"1{zeros}.0", f"0.1{zeros}e999",
+                "1.7976931348623159e308", "1e0000309", "1" * 250 + "e70", '["Infinity\\"",1e309]']  # fmt: skip
+    finite = ["1e308", "1e-400", '"1e309"', '{"Infinity":"1e309"}', '["\\"Infinity",1e300]', f"0.{zeros}", "null",
+              "1.7976931348623157e308", '"a\\\\"', f'"{zeros}"',
+              '["' + r"\"" * 100_000 + "1" * 1_000_000 + '",1e308]']  # fmt: skip
+    for schema, around in (("v VARIANT", "%s"), ("v ARRAY<STRUCT<m: MAP<STRING, VARIANT>>>", '[null,{"m":{"k":%s}}]')):
+        values: list[bytes | None] = [f'{{"v":{around % text}}}'.encode() for text in (*finite, *infinite)]
+        _, step = step_of(kafka_like(spark, values), schema)
+        good = step.plan.good(kafka_like(spark, values)).select("offset").collect()
+        assert sorted(row.offset for row in good) == list(range(len(finite))), schema
+        bad = step.plan.bad(kafka_like(spark, values)).collect()
+        assert {row.error_message for row in bad} == {"a number in it is too large"}
+    _, step = step_of(kafka_like(spark, [b'{"n":1e309,"v":1}']), "v VARIANT")
+    assert step.plan.good(kafka_like(spark, [b'{"n":1e309,"v":1}'])).count() == 1

@@ -26,6 +26,7 @@ from onceward.formats.avro.schemas import (
 )
 from onceward.formats.avro.step import Witness
 from onceward.formats.avro.types import why_spark_cannot_read, why_values_would_change
+from onceward.formats.avro.wide_decimals import widened
 from onceward.spark.failures import RAISED, known_failure
 
 
@@ -91,6 +92,26 @@ def test_where_fields_of_ours_cannot_be_beside_others():
 
 def record(*types: Any, name: str = "R") -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": [{"name": f"f{n}", "type": t} for n, t in enumerate(types)]}
+
+
+def test_decimals_that_could_be_cut_down_are_widened_and_nothing_else_is():
+    """To what the bytes hold (Avro 1.12, "Decimal"), and not beyond: a decimal that is none stays none."""
+
+    def of(kind: Any, precision: Any, **more: Any) -> dict[str, Any]:
+        return {"type": kind, "logicalType": "decimal", "precision": precision, **more}
+
+    def fixed(size: int, precision: int) -> dict[str, Any]:
+        return of("fixed", precision, name=f"F{size}", size=size)
+
+    wider = [(of("bytes", 18, scale=18), 38), (fixed(9, 1), 21), (fixed(15, 18), 35), (fixed(16, 18), 38),
+             (fixed(2**26, 18), 38)]  # fmt: skip
+    as_they_are = [of("bytes", 19), of("bytes", 0), of("bytes", 4, scale=5), of("bytes", "4"), of("string", 4),
+                   fixed(8, 18), {"type": "bytes", "precision": 4}, "bytes", "X"]  # fmt: skip
+    for around in (lambda one: one, lambda one: ["null", one], lambda one: {"type": "array", "items": one},
+                   lambda one: {"type": "map", "values": [one]}, lambda one: record("int", record(one, name="S")),
+                   lambda one: {"type": one}):  # fmt: skip
+        assert [widened(around(one)) for one, _ in wider] == [around(one | {"precision": n}) for one, n in wider]
+        assert [widened(around(one)) for one in as_they_are] == [around(one) for one in as_they_are]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, _parse_datatype_json_string
 
 from onceward.spark.java_options import AVRO_LIMITS
 
@@ -36,6 +36,14 @@ def why_not_a_column(session: SparkSession, text: str) -> str | None:
     except Exception as error:  # noqa: BLE001 — as above
         return _words(error)
     return None
+
+
+def column_of(session: SparkSession, text: str) -> DataType:
+    """The type that Spark's column has of values of the schema ``text``, against which it has nothing. All in it may be
+    null."""
+    converters = _jvm(session).org.apache.spark.sql.avro.SchemaConverters
+    kind = converters.toSqlType(_parsed(session, text)).dataType().asNullable()
+    return _parse_datatype_json_string(kind.json())
 
 
 def why_not_readable_as(session: SparkSession, writer: str, reader: str) -> str | None:

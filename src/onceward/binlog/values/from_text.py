@@ -31,7 +31,7 @@ def select_expression(column: Column) -> str:
     INET types, which a binlog has as a BINARY of their size, a text."""
     name = "`" + column.name.replace("`", "``") + "`"
     if column.kind is Kind.FLOAT and column.width == _FLOAT_BYTES:
-        return f"{name} + 0e0"  # a double, and with all the digits that it needs
+        return f"{name} * 1e0"  # a double, with all the digits that it needs, and the sign of a zero
     if column.padded and column.size in _ADDRESS_BYTES:
         return f"CAST({name} AS BINARY({column.size}))"
     return name

@@ -16,7 +16,13 @@ from onceward.formats.avro.step import MOST_IDS, AvroDecoding
 from onceward.formats.avro.types import why_spark_cannot_read, why_values_would_change
 from onceward.formats.judged import refuse_frame
 from onceward.formats.registry.subjects import topic_name
-from onceward.spark.avro_java import keep_within_limits, why_not_a_column, why_not_a_schema, why_not_readable_as
+from onceward.spark.avro_java import (
+    column_of,
+    keep_within_limits,
+    why_not_a_column,
+    why_not_a_schema,
+    why_not_readable_as,
+)
 from onceward.spark.source_topics import topics_of
 
 log = logging.getLogger(__name__)
@@ -156,4 +162,4 @@ def _plan(session: SparkSession, tag: str, column: str, schemas: Schemas, reader
         texts[number] = text
         if (doubt := why_not_readable_as(session, text, reader)) is not None:
             unfit[number] = doubt
-    return Plan(tag, column, Schemas(texts, unreadable, schemas.missing), reader, unfit)
+    return Plan(tag, column, Schemas(texts, unreadable, schemas.missing), reader, column_of(session, reader), unfit)

@@ -17,6 +17,7 @@ looked at.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import struct
@@ -26,7 +27,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from onceward.formats.avro.framing import MAGIC, PREFIX_BYTES, prefix
 from onceward.formats.avro.known import Schemas
@@ -37,10 +38,12 @@ from onceward.formats.avro.schemas import (
     around_reader,
     around_writer,
     names_beside,
+    parsed,
     same_with_bytes,
     texts_as_bytes,
 )
 from onceward.formats.avro.valid_text import texts_are_valid
+from onceward.formats.avro.wide_decimals import narrow_enough, narrowed, widened
 from onceward.formats.judged import DOES_NOT_FIT, poison, quoted, raised
 
 BAD_FRAMING, UNKNOWN_SCHEMA_ID = "BadFraming", "UnknownSchemaId"
@@ -54,16 +57,19 @@ class Plan:
 
     :param tag: what the errors that it raises name.
     :param column: where the framed records are; binary.
-    :param schemas: the ids that it reads; :param reader: as which schema.
+    :param schemas: the ids that it reads; :param reader: as which schema; :param kind: as which type of Spark.
     :param unfit: of ids that ``reader`` cannot be read from, or not always: what is wrong with them, for messages.
     """
 
-    def __init__(self, tag: str, column: str, schemas: Schemas, reader: str, unfit: Mapping[int, str]) -> None:
+    def __init__(
+        self, tag: str, column: str, schemas: Schemas, reader: str, kind: DataType, unfit: Mapping[int, str]
+    ) -> None:
         self._tag = tag
         self._value = F.col(quoted(column))
         self._column = column
         self._schemas = schemas
-        self._reader, self._texts = texts_as_bytes(reader)
+        self._kind = kind
+        self._reader, self._texts = texts_as_bytes(json.dumps(widened(parsed(reader))))
         self._beside = names_beside(self._reader, schemas.texts.values()) if self._texts else None
         self._unfit = unfit
         self._mark, self._end = _new_mark()
@@ -145,7 +151,9 @@ class Plan:
     def _is_good(self, read: DataFrame) -> Column:
         """True or false, never null; the one verdict that everything goes by. A null value is no record at all (a
         deletion, in Kafka), and passes."""
-        return self._value.isNull() | F.coalesce(self._ends() & self._texts_are_valid(read), F.lit(False))
+        return self._value.isNull() | F.coalesce(
+            self._ends() & self._texts_are_valid(read) & self._decimals_fit(read), F.lit(False)
+        )
 
     def _ends(self) -> Column:
         first, second = self._end
@@ -173,19 +181,35 @@ class Plan:
         valid = None if kind is None else texts_are_valid(value, kind, self._texts)
         return F.lit(True) if valid is None else F.coalesce(valid, F.lit(True))
 
+    def _decimals_fit(self, read: DataFrame) -> Column:
+        value, kind = self._record(read, DECODED)
+        if kind is not None and self._beside is not None:
+            kind = read.schema[DECODED].dataType  # with ours, which are its last
+        fit = None if kind is None else narrow_enough(value, kind, self._kind)
+        return F.lit(True) if fit is None else fit
+
     def _with_value(self, rows: DataFrame, read: DataFrame, decoded: str) -> DataFrame:
         """The columns of ``rows``, in their order, with the record itself in the place of its bytes."""
         value = self._as_texts(*self._record(read, decoded)).alias(self._column)
         return read.select(*(value if name == self._column else F.col(quoted(name)) for name in rows.columns))
 
     def _as_texts(self, value: Column, record: DataType | None) -> Column:
-        """The record with its texts, which were read as bytes; a text is its bytes, so nothing is copied."""
-        if not self._texts or record is None:
+        """The record with its texts, which were read as bytes (a text is its bytes, so nothing is copied), and with the
+        decimals of its schema."""
+        if record is None:
             return value
+        if not self._texts:
+            return narrowed(value, record, self._kind)
         assert isinstance(record, StructType)  # noqa: S101 — it has fields that are texts
-        each = [(field.name, value.getField(field.name)) for field in record.fields]
-        fields = [(part.cast("string") if name in self._texts else part).alias(name) for name, part in each]
+        assert isinstance(self._kind, StructType)  # noqa: S101 — the same
+        fields = [
+            self._as_text(value.getField(read.name), read, wanted).alias(read.name)
+            for read, wanted in zip(record.fields, self._kind.fields, strict=True)
+        ]
         return F.when(value.isNotNull(), F.struct(*fields))
+
+    def _as_text(self, part: Column, read: StructField, wanted: StructField) -> Column:
+        return part.cast("string") if read.name in self._texts else narrowed(part, read.dataType, wanted.dataType)
 
     # what is said of records that are no good
 
@@ -223,6 +247,10 @@ class Plan:
             (~self._is_framed(), other),
             (self._class() == UNKNOWN_SCHEMA_ID, F.concat(F.lit("the registry knows no schema id "), self._id())),
             *never,
+            (
+                F.coalesce(self._ends(), F.lit(False)) & ~self._decimals_fit(read),
+                F.concat(by_id, F.lit(" a decimal in it has more digits than the reader's schema")),
+            ),
             (F.coalesce(self._ends(), F.lit(False)), F.concat(by_id, F.lit(" a text in it is not UTF-8"))),
             (
                 self._first().isNotNull(),
@@ -230,7 +258,8 @@ class Plan:
             ),
             *doubtful,
         ]
-        return _case(branches).otherwise(F.concat(by_id, F.lit(" it cannot be read: it is cut off or damaged")))
+        otherwise = " it cannot be read: it is cut off or damaged, or a number in it is out of range"
+        return _case(branches).otherwise(F.concat(by_id, F.lit(otherwise)))
 
     def _poison(self, read: DataFrame) -> Column:
         return poison(self._tag, read, self._class(), self._message(read), self._id().cast("long").alias("id"))

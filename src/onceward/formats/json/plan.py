@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
 
-from onceward.formats.json.types import JSON, Types
+from onceward.formats.json.types import JSON, Types, has_variants
 from onceward.formats.judged import DOES_NOT_FIT, poison, quoted, with_one
 
 DECODED = "onceward_decoded"
@@ -36,6 +36,10 @@ STRICTLY = {
     "allowBackslashEscapingAnyCharacter": "false",
 }
 _WHOLE_CHARACTERS = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+# A number that may be too large for a double: with an exponent of three digits, or of more digits than any double has.
+# Looked for from a number's begin, so that a text of a million digits is read once.
+_A_HUGE_NUMBER = r"\d\.?[eE]\+?0*+[1-9]\d\d|(?<![\d.])[\d.]{20,}+[eE]|(?<![\d.])\d{300}"
+_ESCAPES, _TEXTS = r"\\.", r'"[^"]*+"'
 _HALF_A_CHARACTER = r"\\u[dD][89a-fA-F]"
 
 
@@ -96,7 +100,13 @@ class Plan:
     def _is_good(self) -> Column:
         """True or false, never null; the one verdict that everything goes by. A null value is no record at all (a
         deletion, in Kafka), and passes."""
-        judged = (self._is_one_object(), self._has_whole_characters(), F.is_valid_utf8(self._text), *self._fitting())
+        judged = (
+            self._is_one_object(),
+            self._has_whole_characters(),
+            F.is_valid_utf8(self._text),
+            *self._fitting(),
+            *self._finite(),
+        )
         return self._value.isNull() | F.coalesce(reduce(lambda a, b: a & b, judged), F.lit(False))
 
     def _is_one_object(self) -> Column:
@@ -111,6 +121,14 @@ class Plan:
 
     def _fitting(self) -> list[Column]:
         return [condition for _, condition in self._fields()]
+
+    def _finite(self) -> list[Column]:
+        """A number in a VARIANT is infinite where it is too large for a double; written as JSON, it is a word without
+        quotes."""
+        if not has_variants(self._schema):
+            return []
+        said = F.regexp_replace(F.regexp_replace(F.to_json(self._record), _ESCAPES, ""), _TEXTS, "")
+        return [~self._text.rlike(_A_HUGE_NUMBER) | ~F.coalesce(F.contains(said, F.lit("Infinity")), F.lit(False))]
 
     def _fields(self) -> list[tuple[str, Column]]:
         """The fields of the schema that may not fit though Spark has noted nothing, and whether they do."""
@@ -139,4 +157,6 @@ class Plan:
         for name, condition in self._fields():
             why = f"field {name!r} is not what the schema says: missing, of another type, out of range, or a key twice"
             said = said.when(~F.coalesce(condition, F.lit(False)), F.lit(why))
+        for finite in self._finite():
+            said = said.when(~finite, F.lit("a number in it is too large"))
         return said.otherwise(F.lit("it is not what the schema says"))

@@ -170,6 +170,15 @@ def _all(conditions: object) -> Column | None:
     return reduce(lambda left, right: left & right, found) if found else None
 
 
+def has_variants(kind: DataType) -> bool:
+    """Is there a VARIANT in the schema ``kind``?"""
+    if isinstance(kind, StructType):
+        return any(has_variants(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return has_variants(kind.elementType)
+    return has_variants(kind.valueType) if isinstance(kind, MapType) else isinstance(kind, VariantType)
+
+
 def _nullable(kind: DataType) -> DataType:
     if isinstance(kind, StructType):
         return StructType([StructField(field.name, _nullable(field.dataType)) for field in kind.fields])
