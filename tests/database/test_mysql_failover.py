@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from changes_place import ChangesPlace, brief, row
+from changes_place import ChangesPlace, brief, purge, row
 
 from mysql_client import sql_at
 from onceward.errors import BinlogPurged, SourceReplaced
@@ -36,12 +36,16 @@ class Pair:
 
     def follow(self) -> None:
         said = urlsplit(self.old.url)
-        how = "MASTER_AUTO_POSITION = 1" if self.old.kind == "mysql" else "MASTER_USE_GTID = slave_pos"
+        how = "MASTER_AUTO_POSITION = 1" if self.old.kind == "mysql" else "MASTER_SSL = 0, MASTER_USE_GTID = slave_pos"
         self.on_new(
             f"CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {self.old.port}, MASTER_USER = 'onceward', "
             f"MASTER_PASSWORD = '{said.password}', MASTER_CONNECT_RETRY = 1, {how}",
             "START SLAVE",
         )
+
+    def forget(self) -> None:
+        """What a server's first start wrote into its binlog, which would come before the other's in its domain."""
+        self.on_new("RESET MASTER")
 
     def caught_up(self) -> None:
         """All of the old server is on the new one."""
@@ -71,6 +75,8 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
             for number in "12"
         )
         made = Pair(old, new)
+        if request.param == "mariadb":
+            made.forget()
         made.follow()
         made.caught_up()
         yield made
@@ -121,6 +127,20 @@ def test_a_range_that_was_planned_on_the_old_server(pair: Pair, place: ChangesPl
     assert found[-1]["position"] < following[0]["position"]
 
 
+def test_a_snapshot_that_was_planned_on_the_old_server(pair: Pair, place: ChangesPlace):
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a'), (2, 'b')")
+    start = place.begin(starting="initial").position
+    end = place.advanced()
+    wanted = place.rows(start, end)
+    assert brief(wanted) == [("r", "t", None, row(1, "a")), ("r", "t", None, row(2, "b"))]
+    place.sql("UPDATE {s}.t SET v = 'c' WHERE id = 2")
+    pair.caught_up()
+    pair.promoted(place)
+    assert brief(place.restarted().rows(start, end)) == brief(wanted)
+    place.position = end
+    assert brief(place.all()) == [("u", "t", row(2, "b"), row(2, "c"))]
+
+
 def test_a_range_over_the_change(pair: Pair, place: ChangesPlace):
     start = place.begin().position
     place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
@@ -128,7 +148,11 @@ def test_a_range_over_the_change(pair: Pair, place: ChangesPlace):
     pair.promoted(place)
     end = place.restarted().advanced()
     assert (start["era"], end["era"]) == (0, 1)
-    assert brief(place.rows(start, end)) == brief(place.rows(start, end, place.source())) == [("c", "t", None, row(1, "a"))]
+    assert (
+        brief(place.rows(start, end))
+        == brief(place.rows(start, end, place.source()))
+        == [("c", "t", None, row(1, "a"))]
+    )
 
 
 def test_a_transaction_that_the_new_server_lacks(pair: Pair, place: ChangesPlace):
@@ -152,8 +176,7 @@ def test_the_new_server_has_purged_what_was_not_read(pair: Pair, place: ChangesP
     place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
     pair.caught_up()
     pair.on_new("FLUSH BINARY LOGS")
-    newest = sql_at(pair.new.url, "SHOW MASTER STATUS")[0][0]
-    pair.on_new(f"PURGE BINARY LOGS TO '{newest}'")
+    purge(pair.new.url)
     pair.promoted(place)
     with pytest.raises(BinlogPurged) as purged:
         place.restarted().advanced()
