@@ -71,7 +71,7 @@ class TableMap:
         nullable = data.take((count + 7) // 8)
         optional = _Optional(dict(_fields(data)), f"{db}.{table}", types)
         stored = stored_types(types, metadata, optional.names, f"{db}.{table}")
-        columns = tuple(_columns(stored, nullable, optional))
+        columns = tuple(_columns(stored, nullable, optional, dialect))
         number = int.from_bytes(body[:ID_BYTES], "little")
         return TableMap(number, db, table, columns, optional.key(), dialect)
 
@@ -108,15 +108,15 @@ class _Optional:
     def _reader(self, field: int) -> PackedBytes:
         return PackedBytes(self._fields.get(field, b""), f"the table map of {self._table}")
 
-    def unsigned(self, stored: list[Stored]) -> dict[int, bool]:
+    def unsigned(self, stored: list[Stored], dialect: Dialect) -> dict[int, bool]:
         """By the place of a column with numbers: the sign bits are in the order of those alone, the first on top."""
-        places = [place for place, each in enumerate(stored) if each.number in NUMERIC]
+        places = [place for place, each in enumerate(stored) if each.number in NUMERIC[dialect]]
         bits = self._reader(_SIGNEDNESS).take((len(places) + 7) // 8)
         return {place: bool(bits[n // 8] >> (7 - n % 8) & 1) for n, place in enumerate(places)}
 
-    def charsets(self, stored: list[Stored]) -> dict[int, str]:
+    def charsets(self, stored: list[Stored], dialect: Dialect) -> dict[int, str]:
         """By the place of a column with characters."""
-        characters = [place for place, each in enumerate(stored) if each.number in CHARACTER]
+        characters = [place for place, each in enumerate(stored) if each.number in CHARACTER[dialect]]
         labelled = [place for place, each in enumerate(stored) if each.number in LABELLED]
         return {
             **self._collations(characters, _DEFAULT_CHARSET, _COLUMN_CHARSET),
@@ -183,8 +183,8 @@ class _Optional:
         return {Kind.ENUM: self.labels(_ENUMS), Kind.SET: self.labels(_SETS)}
 
 
-def _columns(stored: list[Stored], nullable: bytes, optional: _Optional) -> Iterator[Column]:
-    unsigned, charsets = optional.unsigned(stored), optional.charsets(stored)
+def _columns(stored: list[Stored], nullable: bytes, optional: _Optional, dialect: Dialect) -> Iterator[Column]:
+    unsigned, charsets = optional.unsigned(stored, dialect), optional.charsets(stored, dialect)
     labels, geometries = optional.label_fields, optional.geometries()
     for place, each in enumerate(stored):
         column = each.column
