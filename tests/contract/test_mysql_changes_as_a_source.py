@@ -46,5 +46,10 @@ class TestMySQLChanges(SourceContract):
                 sql_at(binlog_mysql.url, f"INSERT INTO {schema}.t VALUES ({ids[-1]})")
 
         return SourceKit(
-            spark, tmp_path, new_source=new_source, add=add, wanted=lambda: [f'{{"id":{each}}}' for each in ids], key="key"
+            spark,
+            tmp_path,
+            new_source=new_source,
+            add=add,
+            wanted=lambda: [f'{{"id":{each}}}' for each in ids],
+            key="key",
         )

@@ -126,12 +126,19 @@ TEXTS: Types = [
 CHARSETS: Types = _charsets({
     "utf8mb3": "ä€", "ascii": "abc", "latin2": "łőž", "latin5": "ğ", "latin7": "ž", "cp1250": "ž", "cp1251": "Привет",
     "cp1256": "سلام", "cp1257": "ž", "cp850": "äÄ", "cp852": "ž", "cp866": "Привет", "koi8r": "Привет", "koi8u": "ґ",
-    "greek": "Ελλ", "hebrew": "שלום", "gbk": "中文", "gb2312": "中文", "big5": "中文", "sjis": "日本ｱ", 
+    "greek": "Ελλ", "hebrew": "שלום", "gbk": "中文", "gb2312": "中文", "big5": "中文", "sjis": "日本ｱ",
     "cp932": "日本～",
     "ujis": "日本", "euckr": "한글", "ucs2": "ä中", "utf16": "ä中😀", "utf16le": "ä😀", "utf32": "ä😀", "tis620": "ไทย",
     "armscii8": "Աա", "geostd8": "აბ", "macroman": "ä", "macce": "ž", "dec8": "äœ", "hp8": "ä", "swe7": "åä",
     "keybcs2": "č",
 })  # fmt: skip
+_POINT = "ST_GeomFromText('POINT(1 2)')"
+MIXED: Types = [
+    ("geometry", "point", [_POINT]), ("text", "varchar(9) CHARACTER SET latin1", ["'€'"]), ("geometry", "geometry", []),
+    ("text", "text CHARACTER SET ucs2", ["'ä€'"]), ("number", "int unsigned", ["4294967295"]),
+    ("geometry", "polygon", []), ("base64", "blob", ["x'80'"]), ("text", "char(3) CHARACTER SET gbk", ["'中'"]),
+]  # fmt: skip
+"""Side by side: to MariaDB a geometry has a charset, too."""
 _DOCUMENTS = [
     *(f"'{text}'" for text in (
         "null", "true", "false", "[]", "{}", "0", "-1", "32768", "-32769", "4294967296", "18446744073709551615",
@@ -159,7 +166,7 @@ MARIADB: Types = [
     ("text", "set('ж','ü') CHARACTER SET utf16", ["'ж,ü'"]),
     ("base64", "uuid", ["'123e4567-e89b-12d3-a456-426655440000'", "'00000000-0000-0000-0000-000000000000'"]),
     ("base64", "inet6", ["'2001:db8::ff00:42:8329'", "'::'"]),
-    ("base64", "inet4", ["'192.168.1.0'"]),
+    ("base64", "inet4", ["'203.0.113.0'"]),
     ("text", "varchar(200) COMPRESSED", ["repeat('ä',150)", "'x'", "''"]),
     ("text", "varchar(300) COMPRESSED", ["repeat('ä',300)", "'x'"]),
     ("text", "varchar(9000) CHARACTER SET latin1 COMPRESSED", ["repeat('ß',9000)", "'\\0'"]),
@@ -174,5 +181,5 @@ def tables_of(kind: str) -> list[Typed]:
     own = MYSQL if kind == "mysql" else MARIADB
     return [
         Typed("numbers", NUMBERS), Typed("moments", MOMENTS), Typed("texts", TEXTS), Typed("charsets", CHARSETS),
-        Typed("own", own),
+        Typed("own", own), Typed("mixed", MIXED),
     ]  # fmt: skip

@@ -123,7 +123,7 @@ def read(place: Logged, typed: Typed, **settings: Any) -> Read:
     return Read(map, decoder.flush().to_pylist(), snapshot.to_pylist(), place.shown(typed.table))
 
 
-@pytest.mark.parametrize("number", range(5), ids=["numbers", "moments", "texts", "charsets", "own"])
+@pytest.mark.parametrize("number", range(6), ids=["numbers", "moments", "texts", "charsets", "own", "mixed"])
 def test_a_binlogs_row_is_what_a_client_selects(logged: Logged, number: int) -> None:
     typed = tables_of(logged.dialect)[number]
     found = read(logged, typed)

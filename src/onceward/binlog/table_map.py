@@ -18,7 +18,7 @@ from typing import Literal
 
 from onceward.binlog.charsets import charset_of, decoded_name
 from onceward.binlog.column import Column, Kind
-from onceward.binlog.column_types import CHARACTER, LABELLED, NUMERIC, Stored, stored_types
+from onceward.binlog.column_types import CHARACTER, GEOMETRY, LABELLED, NUMERIC, YEAR, Stored, stored_types
 from onceward.binlog.packed_bytes import PackedBytes
 from onceward.binlog.refusals import FULL_METADATA, damaged, unreadable
 
@@ -69,9 +69,9 @@ class TableMap:
         types = data.take(count)
         metadata = data.take(data.packed_number())
         nullable = data.take((count + 7) // 8)
-        optional = _Optional(dict(_fields(data)), f"{db}.{table}", types)
+        optional = _Optional(dict(_fields(data)), f"{db}.{table}", types, dialect)
         stored = stored_types(types, metadata, optional.names, f"{db}.{table}")
-        columns = tuple(_columns(stored, nullable, optional, dialect))
+        columns = tuple(_columns(stored, nullable, optional))
         number = int.from_bytes(body[:ID_BYTES], "little")
         return TableMap(number, db, table, columns, optional.key(), dialect)
 
@@ -94,10 +94,14 @@ def _fields(data: PackedBytes) -> Iterator[tuple[int, bytes]]:
 class _Optional:
     """The optional metadata, each part of which speaks of the columns of some types, in their order."""
 
-    def __init__(self, fields: dict[int, bytes], table: str, types: bytes) -> None:
+    def __init__(self, fields: dict[int, bytes], table: str, types: bytes, dialect: Dialect) -> None:
         self._fields = fields
         self._table = table
         self._count = len(types)
+        # To MariaDB a geometry is a text of the charset binary: without it each that follows had another's charset.
+        self._character = CHARACTER | {GEOMETRY} if dialect == "mariadb" else CHARACTER
+        # And a year is a number, without a sign: without it each that follows had another's sign.
+        self._numeric = NUMERIC | {YEAR} if dialect == "mariadb" else NUMERIC
         if _NAMES not in fields:
             raise unreadable(
                 "row_metadata", f"the changes of {table} do not say what its columns are called", FULL_METADATA
@@ -108,15 +112,15 @@ class _Optional:
     def _reader(self, field: int) -> PackedBytes:
         return PackedBytes(self._fields.get(field, b""), f"the table map of {self._table}")
 
-    def unsigned(self, stored: list[Stored], dialect: Dialect) -> dict[int, bool]:
+    def unsigned(self, stored: list[Stored]) -> dict[int, bool]:
         """By the place of a column with numbers: the sign bits are in the order of those alone, the first on top."""
-        places = [place for place, each in enumerate(stored) if each.number in NUMERIC[dialect]]
+        places = [place for place, each in enumerate(stored) if each.number in self._numeric]
         bits = self._reader(_SIGNEDNESS).take((len(places) + 7) // 8)
         return {place: bool(bits[n // 8] >> (7 - n % 8) & 1) for n, place in enumerate(places)}
 
-    def charsets(self, stored: list[Stored], dialect: Dialect) -> dict[int, str]:
+    def charsets(self, stored: list[Stored]) -> dict[int, str]:
         """By the place of a column with characters."""
-        characters = [place for place, each in enumerate(stored) if each.number in CHARACTER[dialect]]
+        characters = [place for place, each in enumerate(stored) if each.number in self._character]
         labelled = [place for place, each in enumerate(stored) if each.number in LABELLED]
         return {
             **self._collations(characters, _DEFAULT_CHARSET, _COLUMN_CHARSET),
@@ -183,8 +187,8 @@ class _Optional:
         return {Kind.ENUM: self.labels(_ENUMS), Kind.SET: self.labels(_SETS)}
 
 
-def _columns(stored: list[Stored], nullable: bytes, optional: _Optional, dialect: Dialect) -> Iterator[Column]:
-    unsigned, charsets = optional.unsigned(stored, dialect), optional.charsets(stored, dialect)
+def _columns(stored: list[Stored], nullable: bytes, optional: _Optional) -> Iterator[Column]:
+    unsigned, charsets = optional.unsigned(stored), optional.charsets(stored)
     labels, geometries = optional.label_fields, optional.geometries()
     for place, each in enumerate(stored):
         column = each.column

@@ -107,7 +107,7 @@ def _put(digits: Bytes, place: int, numbers: Numbers) -> None:
 
 
 def _times(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Array:
-    """Hours may have three digits and a sign, so the text has no fixed length: both are left out where there are none."""
+    """Hours may have a third digit and a sign, so the text has no fixed length: they are left out where there are none."""
     places = (column.fsp + 1) // 2
     width = 3 + places
     # The fraction of a negative one is part of the same number: it has to be read as a whole.

@@ -134,8 +134,8 @@ def reading(settings: Settings, server: str, place: Place) -> Iterator[Dump]:
         if asked.identity != server:
             raise ServerUnreachable(
                 f"{settings.where} led to the server {server}, and leads to {asked.identity} now",
-                next_step="start the query again: it finds its place on the new server by GTIDs; where the address is a "
-                "proxy's that spreads connections, let it lead to one server",
+                next_step="start the query again: it finds its place on the new server by GTIDs; where the address is "
+                "a proxy's that spreads connections, let it lead to one server",
                 details={"known": server, "found": asked.identity},
             )
         with Dump(asked._session.connection, asked.dialect, place.file, place.pos) as dump:
