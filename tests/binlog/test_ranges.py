@@ -5,19 +5,16 @@ from __future__ import annotations
 import base64
 import struct
 import uuid
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from made_events import GOLDEN_FILES, NOW, dialect_of, format_description, made
+from made_events import FILE, GOLDEN_FILES, NOW, dialect_of, format_description, made
 from made_tables import INT, NAME, NULL_INT, TABLE_MAP, WRITE, number, row, rows, table_map, text
 
 from onceward.binlog.changes import CHANGES, Decoder
 from onceward.binlog.event import Event
 from onceward.binlog.framing import events_of_file
-from onceward.binlog.gtids import Gtids
-from onceward.binlog.kinds import FORMAT_DESCRIPTION, GTID, IGNORABLE_FLAG, PREVIOUS_GTIDS, QUERY, XID
-from onceward.errors import ChangeUnreadable, SourceReplaced
+from onceward.binlog.kinds import FORMAT_DESCRIPTION, GTID, IGNORABLE_FLAG, QUERY, XID
 from onceward.sources.mysql.cuts import Cutter, Range
 from onceward.sources.mysql.parts import framed
 from onceward.sources.mysql.position import Position
@@ -29,24 +26,19 @@ MAP = table_map([INT, NAME, NULL_INT], db="shop", key=[0])
 
 
 class Log:
-    """A server's binlog: transactions ``SOURCE:1``, ``SOURCE:2``, … of rows of ``shop.t``."""
+    """A binlog of MySQL's: transactions ``SOURCE:1``, ``SOURCE:2``, … of rows of ``shop.t``."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self.position = 4
         self.transactions = 0
-        self._number = 6
-        self.next_file()
+        self.add(FORMAT_DESCRIPTION, format_description(4)[19:-4])
 
     def add(self, kind: int, body: bytes, flags: int = 0) -> int:
-        return self._added(made(kind, body, self.position, flags=flags), kind, flags)
-
-    def next_file(self, before: int = 0) -> None:
-        """:param before: so many transactions are in the set at its beginning."""
-        self._number += 1
-        self.file, self.position = f"binlog.{self._number:06d}", 4
-        self._added(format_description(4), FORMAT_DESCRIPTION, 0)
-        ranges = SOURCE.bytes + struct.pack("<QQQ", 1, 1, before + 1) if before else b""
-        self.add(PREVIOUS_GTIDS, struct.pack("<Q", bool(before)) + ranges)
+        data, begins = made(kind, body, self.position, flags=flags), self.position
+        self.events.append(Event(data, 0, len(data) - 4, kind, flags, NOW, 1, FILE, begins))
+        self.position += len(data)
+        return begins
 
     def begins(self) -> int:
         self.transactions += 1
@@ -55,38 +47,28 @@ class Log:
     def says(self, text: str) -> int:
         return self.add(QUERY, struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0" + text.encode())
 
-    def writes(self, *numbers: int) -> None:
+    def transaction(self, *numbers: int) -> None:
+        self.begins()
+        self.says("BEGIN")
         self.add(TABLE_MAP, MAP)
         for each in numbers:
             self.add(WRITE, rows(3, row(number(each), text(b"a"), None)))
+        self.add(XID, bytes(8))
 
-    def transaction(self, *numbers: int, end: str = "") -> None:
-        self.begins()
-        self.says("BEGIN")
-        self.writes(*numbers)
-        self.says(end) if end else self.add(XID, bytes(8))
-
-    def cut(self, part_bytes: int = 1, gtids: str | None = None, **only: object) -> Range:
-        start = Position("mysql", "a server", 0, "binlog.000007", 4, None, gtids)
-        return range_of(self.events, replace(start, born=only.pop("born", None)), part_bytes, **only)
+    def cut(self) -> Range:
+        return range_of(self.events, Position("mysql", "a server", 0, FILE, 4, None, None), 1)
 
     def keys(self, found: Range) -> list[str]:
         """Of the changes in a range's parts."""
         return [change["key"] for change in decoded(self.events, found)]
-
-    def _added(self, data: bytes, kind: int, flags: int) -> int:
-        begins = self.position
-        self.events.append(Event(data, 0, len(data) - 4, kind, flags, NOW, 1, self.file, begins))
-        self.position += len(data)
-        return begins
 
 
 def keys(*numbers: int) -> list[str]:
     return [f'{{"id":{each}}}' for each in numbers]
 
 
-def range_of(events: list[Event], start: Position, part_bytes: int, **only: object) -> Range:
-    cutter = Cutter(Settings({}, (("*", "*"),), part_bytes=part_bytes), start, **only)
+def range_of(events: list[Event], start: Position, part_bytes: int) -> Range:
+    cutter = Cutter(Settings({}, (("*", "*"),), part_bytes=part_bytes), start)
     cutter.feed(events)
     return cutter.range()
 
@@ -136,84 +118,6 @@ def test_a_truncate_is_a_change_by_itself():
     assert [(change["op"], change["table"]) for change in decoded(log.events, found)] == [("t", "t")]
 
 
-def test_what_was_rolled_back_is_a_stop():
-    """Of a transaction that has changed a table without transactions, too, which stays changed."""
-    log = Log()
-    log.transaction(1)
-    log.transaction(2, end="ROLLBACK")
-    found = log.cut()
-    assert log.keys(found) == keys(1)
-    assert isinstance(found.stop, ChangeUnreadable)
-    assert found.stop.details["reason"] == "statement"
-
-
-def test_half_a_transaction_at_the_end_of_a_file_never_was():
-    """The server died in it."""
-    log = Log()
-    log.transaction(1)
-    log.begins()
-    log.says("BEGIN")
-    log.writes(2, 3)
-    log.transactions -= 1
-    log.next_file(before=1)
-    log.transaction(4)
-    found = log.cut()
-    assert (found.stop, found.changes) == (None, 2)
-    assert log.keys(found) == keys(1, 4)
-
-
-def test_half_a_transaction_at_the_end_of_all_is_not_there_yet():
-    log = Log()
-    log.transaction(1)
-    behind = log.position
-    log.begins()
-    log.says("BEGIN")
-    log.writes(2, 3)
-    found = log.cut()
-    assert (found.end.pos, found.end.gtids, found.changes) == (behind, f"{SOURCE}:1", 1)
-    assert log.keys(found) == keys(1)
-
-
-@pytest.mark.parametrize("part_bytes", [1, 1 << 20])
-@pytest.mark.parametrize("read", [1, 2, 3])
-def test_a_transaction_that_was_read_elsewhere_is_in_no_part(read, part_bytes):
-    """On a server to which the query came from another one, where it stood in another order."""
-    log = Log()
-    for each in (1, 2, 3):
-        log.transaction(each, each + 10)
-    found = log.cut(part_bytes, gtids=f"{SOURCE}:{read}")
-    assert found.end.gtids == f"{SOURCE}:1-3"
-    assert log.keys(found) == keys(*(one for each in (1, 2, 3) if each != read for one in (each, each + 10)))
-
-
-def test_a_range_of_another_server_has_its_own_transactions_and_no_others():
-    log = Log()
-    for each in (1, 2, 3):
-        log.transaction(each)
-    found = log.cut(only=Gtids.parse("mysql", f"{SOURCE}:1:3"))
-    assert log.keys(found) == keys(1, 3)
-
-
-def test_transactions_that_are_in_no_binlog_are_a_stop():
-    """As gtid_purged, when it is set, makes them."""
-    log = Log()
-    log.transaction(1)
-    log.next_file(before=3)
-    log.transaction(9)
-    found = log.cut()
-    assert log.keys(found) == keys(1)
-    assert found.stop.details["reason"] == "incident"
-
-
-def test_binlogs_that_were_begun_anew_are_others():
-    log = Log()
-    log.transaction(1)
-    assert log.cut(born=NOW).stop is None
-    found = log.cut(born=NOW - 1)
-    assert isinstance(found.stop, SourceReplaced)
-    assert found.parts == []
-
-
 def test_an_unknown_event_is_a_stop_unless_the_server_calls_it_ignorable():
     log = Log()
     log.transaction(1)
@@ -223,7 +127,7 @@ def test_an_unknown_event_is_a_stop_unless_the_server_calls_it_ignorable():
     found = log.cut()
     assert log.keys(found) == keys(1)
     assert found.end.pos == place
-    assert (found.stop.details["reason"], found.stop.details["at"]) == ("unknown_event", f"binlog.000007:{place}")
+    assert (found.stop.details["reason"], found.stop.details["at"]) == ("unknown_event", f"{FILE}:{place}")
 
 
 def test_positions_are_texts_that_grow_with_the_binlog():
