@@ -221,6 +221,21 @@ def test_a_server_may_number_its_tables_anew_forever():
     assert len(made._tables) == 1
 
 
+def test_a_number_means_the_table_of_the_last_map_with_it():
+    """After an ALTER TABLE, or another start of the server."""
+    other = table_map([NULL_INT, INT], table="u")
+    found = changes(
+        event(TABLE_MAP, MAP), event(WRITE, rows(3, row(number(1), None, None)), 100),
+        event(TABLE_MAP, other), event(WRITE, rows(2, row(number(2), number(3))), 200),
+        event(TABLE_MAP, MAP), event(WRITE, rows(3, row(number(4), None, None)), 300),
+    )  # fmt: skip
+    assert [(change["table"], change["after"]) for change in found] == [
+        ("t", '{"id":1,"name":null,"v":null}'),
+        ("u", '{"v":2,"id":3}'),
+        ("t", '{"id":4,"name":null,"v":null}'),
+    ]
+
+
 def test_a_table_of_many_columns():
     columns = [Made(f"c{place}", 3, nullable=True) for place in range(300)]
     cells = [None if place % 3 else number(place) for place in range(300)]

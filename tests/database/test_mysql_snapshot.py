@@ -12,9 +12,10 @@ import pymysql
 import pytest
 from snapshot_play import SnapshotPlay, assert_chained, assert_the_same_again, writers
 
-from onceward.errors import BinlogPurged, ChangeUnreadable, ServerUnfit
+from onceward.errors import BinlogPurged, ChangeUnreadable, ServerUnfit, ServerUnreachable
 from onceward.sources.mysql import snapshot
 from onceward.sources.mysql.connection import session_of
+from onceward.sources.mysql.snapshot.as_of import View, order
 from onceward.sources.mysql.snapshot.catalogue import described
 from onceward.sources.mysql.snapshot.keys import behind, within
 from onceward.sources.mysql.snapshot.results import rows_of
@@ -425,3 +426,18 @@ def test_a_server_that_gives_no_names_cannot_be_snapshot(played: Played) -> None
     start = first(play.settings, play.server)
     with pytest.raises(ServerUnfit, match="GTID"):
         snapshot.begin(play.server, play.settings, replace(start, gtids=None))
+
+
+def test_a_view_waits_for_what_is_in_the_binlog_and_not_committed(played: Played) -> None:
+    """What it is to see is named by a transaction that comes when the first wait for it is over."""
+    play = played()
+    if play.server.dialect == "mariadb":
+        pytest.skip("MariaDB's views know their place")
+    start = first(play.settings, play.server)
+    source, _, number = play.server.executed().rpartition(",")[2].rpartition(":")
+    following = f"{source}:{int(number.rpartition('-')[2]) + 1}"
+    as_of = replace(start, gtids=f"{start.gtids},{following}")
+    with pytest.raises(ServerUnreachable, match="gtid_executed"):
+        View(play.server.ask, as_of, play.server.version, seconds=1)
+    play.sql("CREATE TABLE {s}.t (id int PRIMARY KEY)")
+    assert order(View(play.server.ask, as_of, play.server.version).open()) > order(start.place)

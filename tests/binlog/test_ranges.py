@@ -1,0 +1,149 @@
+"""Events to ranges and parts, without a server: what is in no part is lost, and what is in two comes twice."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import uuid
+
+import pyarrow as pa
+import pytest
+from made_events import FILE, GOLDEN_FILES, NOW, dialect_of, format_description, made
+from made_tables import INT, NAME, NULL_INT, TABLE_MAP, WRITE, number, row, rows, table_map, text
+
+from onceward.binlog.changes import CHANGES, Decoder
+from onceward.binlog.event import Event
+from onceward.binlog.framing import events_of_file
+from onceward.binlog.kinds import FORMAT_DESCRIPTION, GTID, IGNORABLE_FLAG, QUERY, XID
+from onceward.sources.mysql.cuts import Cutter, Range
+from onceward.sources.mysql.parts import framed
+from onceward.sources.mysql.position import Position
+from onceward.sources.mysql.settings import Settings
+
+SOURCE = uuid.UUID(int=7)
+READABLE = [path for path in GOLDEN_FILES if "minimal" not in path.name]
+MAP = table_map([INT, NAME, NULL_INT], db="shop", key=[0])
+
+
+class Log:
+    """A binlog of MySQL's: transactions ``SOURCE:1``, ``SOURCE:2``, … of rows of ``shop.t``."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.position = 4
+        self.transactions = 0
+        self.add(FORMAT_DESCRIPTION, format_description(4)[19:-4])
+
+    def add(self, kind: int, body: bytes, flags: int = 0) -> int:
+        data, begins = made(kind, body, self.position, flags=flags), self.position
+        self.events.append(Event(data, 0, len(data) - 4, kind, flags, NOW, 1, FILE, begins))
+        self.position += len(data)
+        return begins
+
+    def begins(self) -> int:
+        self.transactions += 1
+        return self.add(GTID, b"\0" + SOURCE.bytes + self.transactions.to_bytes(8, "little"))
+
+    def says(self, text: str) -> int:
+        return self.add(QUERY, struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0" + text.encode())
+
+    def transaction(self, *numbers: int) -> None:
+        self.begins()
+        self.says("BEGIN")
+        self.add(TABLE_MAP, MAP)
+        for each in numbers:
+            self.add(WRITE, rows(3, row(number(each), text(b"a"), None)))
+        self.add(XID, bytes(8))
+
+    def cut(self) -> Range:
+        return range_of(self.events, Position("mysql", "a server", 0, FILE, 4, None, None), 1)
+
+    def keys(self, found: Range) -> list[str]:
+        """Of the changes in a range's parts."""
+        return [change["key"] for change in decoded(self.events, found)]
+
+
+def keys(*numbers: int) -> list[str]:
+    return [f'{{"id":{each}}}' for each in numbers]
+
+
+def range_of(events: list[Event], start: Position, part_bytes: int) -> Range:
+    cutter = Cutter(Settings({}, (("*", "*"),), part_bytes=part_bytes), start)
+    cutter.feed(events)
+    return cutter.range()
+
+
+def decoded(events: list[Event], found: Range) -> list[dict[str, object]]:
+    """What tasks read of a range."""
+    changes = []
+    for part in found.parts:
+        held = [event for event in events if event.file == part["file"] and part["from"] <= event.position < part["to"]]
+        changes += of(held, found.end.dialect, part)
+    return changes
+
+
+def of(events: list[Event], dialect: str, part: dict[str, object]) -> list[dict[str, object]]:
+    maps = [base64.b64decode(one) for one in part.get("maps", ())]
+    decoder = Decoder(dialect, lambda *_: True, maps=maps, gtid=part.get("gtid"))
+    for event in events:
+        decoder.feed(event)
+    return decoder.flush().to_pylist()
+
+
+@pytest.mark.parametrize("part_bytes", [1, 700])
+@pytest.mark.parametrize("path", READABLE, ids=lambda path: path.stem)
+def test_the_parts_of_a_golden_binlog_have_all_its_changes_once(path, part_bytes):
+    dialect = dialect_of(path)
+    events = list(events_of_file(path.read_bytes(), dialect))
+    found = range_of(events, Position(dialect, "a server", 0, "binlog.000001", 4, None, None), part_bytes)
+    before = [event for event in events if event.position < found.end.pos]
+    assert decoded(events, found) == of(before, dialect, {})
+
+
+def test_a_part_may_begin_between_the_rows_of_a_statement():
+    log = Log()
+    log.transaction(*range(20))
+    found = log.cut()
+    assert len(found.parts) > 10
+    assert log.keys(found) == keys(*range(20))
+    assert {change["gtid"] for change in decoded(log.events, found)} == {f"{SOURCE}:1"}
+
+
+def test_a_truncate_is_a_change_by_itself():
+    log = Log()
+    log.begins()
+    log.says("TRUNCATE TABLE t")
+    found = log.cut()
+    assert found.changes == 1
+    assert [(change["op"], change["table"]) for change in decoded(log.events, found)] == [("t", "t")]
+
+
+def test_an_unknown_event_is_a_stop_unless_the_server_calls_it_ignorable():
+    log = Log()
+    log.transaction(1)
+    log.add(99, b"?", flags=IGNORABLE_FLAG)
+    place = log.add(99, b"?")
+    log.transaction(2)
+    found = log.cut()
+    assert log.keys(found) == keys(1)
+    assert found.end.pos == place
+    assert (found.stop.details["reason"], found.stop.details["at"]) == ("unknown_event", f"{FILE}:{place}")
+
+
+def test_positions_are_texts_that_grow_with_the_binlog():
+    """Of places of any number of digits, in payloads and out of them, over a million files and a failover."""
+    places = [
+        (era, file, pos, inner, row)
+        for era in (0, 9, 10) for file in (7, 999_999, 1_000_000) for pos in (4, 999, 1000, 1 << 40)
+        for inner in (0, 9, 10) for row in (0, 9, 10)
+    ]  # fmt: skip
+    found = []
+    for era in (0, 9, 10):
+        changes = [
+            {"op": "c", "file": f"binlog.{file:06d}", "pos": pos, "inner": inner, "row": row}
+            for each, file, pos, inner, row in places
+            if each == era
+        ]
+        found += framed(pa.Table.from_pylist(changes, CHANGES), era)["position"].to_pylist()
+    assert found == sorted(set(found))
+    assert len(found) == len(places)
