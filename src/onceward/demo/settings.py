@@ -9,6 +9,7 @@ from typing import Literal
 from onceward.errors import ConfigurationError
 
 Delivery = Literal["exactly_once", "at_least_once"]
+SourceName = Literal["kafka", "mysql"]
 SinkName = Literal["kafka", "postgres", "mysql", "files"]
 
 INPUT_TOPIC = "people"
@@ -24,6 +25,7 @@ WATERMARK_DELAY_SECONDS = 5
 class DemoSettings:
     """One run. Checked when built.
 
+    ``source``: where it reads: people from Kafka through windows, or the changes of a MySQL's tables as they are.
     ``sink``: where the job writes to. ``plain``: JSON, no registry, and nothing spoilt; so are all runs that do not
     write to Kafka with Onceward's sink. ``poison_per_thousand``: so many records are spoilt. ``produce_seconds``: over
     how long the input is spread; it takes longer when the kills do. ``window_seconds``: the tumbling window of the ETL.
@@ -34,6 +36,7 @@ class DemoSettings:
     records: int = 200_000
     seed: int = 1
     delivery: Delivery = "exactly_once"
+    source: SourceName = "kafka"
     sink: SinkName = "kafka"
     plain: bool = False
     poison_per_thousand: int = 10
@@ -62,6 +65,11 @@ class DemoSettings:
                 "at-least-once is shown with Spark's own Kafka sink alone",
                 next_step="leave out --sink, or --at-least-once",
             )
+        if self.source == "mysql" and (not self.exactly_once or self.sink not in ("kafka", "postgres")):
+            raise ConfigurationError(
+                "changes of MySQL go to Kafka or PostgreSQL, exactly once",
+                next_step="with --source mysql leave out --at-least-once, and leave out --sink or use --sink postgres",
+            )
 
     @property
     def exactly_once(self) -> bool:
@@ -71,13 +79,14 @@ class DemoSettings:
     @property
     def avro(self) -> bool:
         """Whether people come as Avro, with schemas in a registry, and some of them spoilt."""
-        return not self.plain and self.exactly_once and self.sink == "kafka"
+        return not self.plain and self.exactly_once and self.source == self.sink == "kafka"
 
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
     """What the job's process is told, as JSON on its command line. ``address``: of the output, where it is not the
-    cluster of the input. ``registry``: of the schema registry; empty: people are JSON."""
+    cluster of the input. ``registry``: of the schema registry; empty: people are JSON. ``source_address``: of the
+    database, where the input is not Kafka's."""
 
     bootstrap_servers: str
     checkpoint: str
@@ -88,6 +97,8 @@ class JobSettings:
     sink: SinkName = "kafka"
     address: str = ""
     registry: str = ""
+    source: SourceName = "kafka"
+    source_address: str = ""
 
     def to_json(self) -> str:
         """One line of JSON."""
