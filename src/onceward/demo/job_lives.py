@@ -1,8 +1,8 @@
 """Runs the job life after life: starts it, has it killed as planned, starts it again, and says what happens.
 
 Called by :mod:`onceward.demo.play`, in the demo's main thread. It learns of the job's doings in three ways that do
-not depend on the sink: Spark's checkpoint folder, what is visible of the output, and the file of fired fault points; the job's own
-news are for the telling (and for the moment of one kill), never for the verdict.
+not depend on the sink: Spark's checkpoint folder, what is visible of the output, and the file of fired fault points;
+the job's own news are for the telling (and for the moment of one kill), never for the verdict.
 """
 
 from __future__ import annotations

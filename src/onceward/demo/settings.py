@@ -17,6 +17,9 @@ OUTPUT_TOPIC = "people-clean"
 DEAD_LETTER_TOPIC = "people-dead-letters"
 OUTPUT_TABLE = "people_clean"
 PIPELINE_ID = "people-etl"
+CHANGES_TOPICS = "town."
+"""How the names of topics of changes begin: ``town.test.people``."""
+CHANGES_PIPELINE_ID = "town-changes"
 PARTITIONS = 4
 WATERMARK_DELAY_SECONDS = 5
 

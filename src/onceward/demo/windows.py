@@ -12,7 +12,7 @@ from onceward.demo.input_stream import InputStream
 from onceward.demo.job_lives import Killed
 from onceward.demo.kill_plan import Kill, kill_plan
 from onceward.demo.outputs.kafka import KafkaOutput, create_topic
-from onceward.demo.outputs.output import Output
+from onceward.demo.outputs.output import OutputOfNumbers
 from onceward.demo.pace import Pace
 from onceward.demo.people import people
 from onceward.demo.report import DemoResult, judge
@@ -34,13 +34,14 @@ class PeopleThroughWindows(Scenario):
         self._screen = screen
         self._kafka = kafka
         self._open = ExitStack()
-        self._output: Output
+        self._output: OutputOfNumbers
         self._registry = ""
 
     def __enter__(self) -> PeopleThroughWindows:
         with ExitStack() as opened:
             registry = opened.enter_context(_registry(self._settings, self._screen))
-            self._output = opened.enter_context(_output(self._settings, self._kafka))
+            self._output = _output(self._settings, self._kafka)
+            opened.enter_context(self._output)
             self._registry = "" if registry is None else registry.url
             create_topic(self._kafka.bootstrap_servers, INPUT_TOPIC)
             self._output.make()
@@ -75,7 +76,7 @@ class PeopleThroughWindows(Scenario):
         if self._settings.exactly_once:
             self._screen.say("asking `onceward verify` about every batch")
             checked = self._output.ask_the_checker()
-        return judge(self._settings, read, checked, killed, batches, self._screen.seconds)
+        return judge(self._settings, read, checked, killed, batches, self._screen.seconds, self.feed.sent)
 
 
 def _registry(settings: DemoSettings, screen: Screen) -> AbstractContextManager[LocalRegistry | None]:
@@ -85,7 +86,7 @@ def _registry(settings: DemoSettings, screen: Screen) -> AbstractContextManager[
     return LocalRegistry()
 
 
-def _output(settings: DemoSettings, kafka: LocalKafka) -> Output:
+def _output(settings: DemoSettings, kafka: LocalKafka) -> OutputOfNumbers:
     if settings.sink == "postgres":
         from onceward.demo.outputs.postgres import PostgresOutput  # needs its client
 

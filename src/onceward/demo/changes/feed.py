@@ -12,7 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pymysql
@@ -25,6 +25,8 @@ from onceward.demo.changes.verdict import Where
 from onceward.demo.checkpoint import newest_batch
 from onceward.demo.feed import Feed
 from onceward.demo.pace import Pace
+
+Shown = Literal["changes", "rows"]
 
 _SESSIONS = 2
 _PORTION_SECONDS = 0.1
@@ -42,13 +44,14 @@ class PeopleOfATown(Feed):
     :param url: of the server.
     :param first: how many changes of rows come before the job's first start: what its snapshot is of.
     :param pace: of the others.
+    :param shown: what is counted on the other side, and goes into the bar there.
     """
 
     begins = "people go on to come, to change, and to leave"
     written_words = "changes written"
-    visible_words = "changes visible"
 
-    def __init__(self, url: str, first: int, pace: Pace, seed: int) -> None:
+    def __init__(self, url: str, first: int, pace: Pace, seed: int, shown: Shown) -> None:
+        self.visible_words = f"{shown} visible"
         self.planned = first + pace.records
         self.histories: defaultdict[Where, list[Change]] = defaultdict(list)
         """Every change of each key that was committed, in the order of the commits."""
@@ -100,6 +103,8 @@ class PeopleOfATown(Feed):
     @property
     def to_be_seen(self) -> int:
         """Not less: of a row that changes again before the snapshot comes to it, only the last is seen."""
+        if self.visible_words == "rows visible":
+            return sum(town.people for town in self._towns)
         return self._rows_first + self._written - self._written_first
 
     def is_through(self, checkpoint: Path) -> bool:

@@ -19,7 +19,7 @@ Key = tuple[Any, ...]
 
 DATABASE = "test"
 _EPOCH_DAY = datetime.date(1970, 1, 1)
-_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  MySQL's DATETIME has no zone
+_EPOCH = datetime.datetime(1970, 1, 1)  # without a zone, as MySQL's DATETIME is
 
 
 def _same(value: Any) -> Any:

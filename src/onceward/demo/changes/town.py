@@ -20,8 +20,8 @@ _NAMES = ("Ada", "Bo", "Dilnoza", "Émile", "Grace", "Hiroshi", "João", "李娜
 _CITIES = ("Oslo", "Łódź", "İzmir", "São Paulo", "大阪", "Nuuk")
 _KINDS = ("guest", "member", "friend")
 _PLACES = ("post", "work", "été")
-_FIRST_DAY = datetime.datetime(1901, 1, 1)  # noqa: DTZ001  MySQL's DATETIME has no zone
-_FIRST_SEEN = datetime.datetime(1971, 1, 1)  # noqa: DTZ001
+_FIRST_DAY = datetime.datetime(1901, 1, 1)  # without a zone, as MySQL's DATETIME is
+_FIRST_SEEN = datetime.datetime(1971, 1, 1)
 _DAYS = 40_000
 _SEEN_MILLIS = 60 * 365 * 86_400_000
 _SPREAD = 1_000_000_000
@@ -50,6 +50,11 @@ class Town:
         """All that is there now."""
         people = {(PEOPLE.name, (identity,)): row for identity, row in self._people.items()}
         return people | {(HOMES.name, key): row for key, row in self._homes.items()}
+
+    @property
+    def people(self) -> int:
+        """How many there are."""
+        return len(self._people)
 
     def deed(self) -> Deed:
         """The next transaction."""
@@ -256,7 +261,7 @@ class Town:
             self._name(),
             f"{rng.randrange(10**17, 10**18)}" if rng.random() < 0.9 else None,
             str((_FIRST_DAY + datetime.timedelta(days=rng.randrange(_DAYS))).date()) if rng.random() < 0.9 else None,
-            str(Decimal(rng.randrange(-10**8, 10**8)) / 100 + Decimal("0.00")),
+            str(Decimal(rng.randrange(-(10**8), 10**8)) / 100 + Decimal("0.00")),
             rng.choice(_KINDS),
             self._notes(),
             rng.randbytes(rng.randrange(16)).hex() if rng.random() < 0.8 else None,
@@ -289,4 +294,5 @@ def _say_insert(deed: Deed, table: Table, rows: Iterable[Row]) -> None:
         )
         for row in rows
     ]
-    deed.say(f"INSERT INTO {table.name} VALUES {', '.join(['%s'] * len(values))}", *values)
+    places = ", ".join(["%s"] * len(values))
+    deed.say(f"INSERT INTO {table.name} VALUES {places}", *values)  # noqa: S608

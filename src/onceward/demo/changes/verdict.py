@@ -35,8 +35,8 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True)
 class Findings:
-    """``verdict``: each change that had to come out against each that did, by their names. ``broken``: where the records
-    of a key are no chain, in words; the first few."""
+    """``verdict``: each change that had to come out against each that did, by their names. ``broken``: where a key's
+    records are no chain, in words; the first few."""
 
     verdict: Verdict[str]
     snapshot_rows: int
