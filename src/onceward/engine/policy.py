@@ -79,3 +79,18 @@ def whole_number(name: str, value: object, least: int, most: int | None = None) 
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if not is_number or value < least or (most is not None and value > most):  # type: ignore[operator]
         raise ConfigurationError(f"{name}={value!r} is not a whole number {wanted}", next_step=f"correct {name}")
+
+
+def names(setting: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One column or several.
+
+    :raises ConfigurationError: none, or one twice.
+    """
+    if value is None:
+        return ()
+    found = (value,) if isinstance(value, str) else tuple(value)
+    if not found or any(not isinstance(name, str) or not name for name in found) or len(set(found)) < len(found):
+        raise ConfigurationError(
+            f"{setting}={value!r} does not name columns", next_step="pass a column's name, or a list of different ones"
+        )
+    return found

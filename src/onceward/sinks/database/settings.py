@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -121,18 +120,3 @@ class DatabaseSinkSettings:
         """Columns of a frame that say what to do with a row, and are never written."""
         by_table = () if self.table is not None else (TABLE_COLUMN,)
         return (*by_table, self.op_column) if self.mode == "changes" else by_table
-
-
-def names(setting: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """One column or several.
-
-    :raises ConfigurationError: none, or one twice.
-    """
-    if value is None:
-        return ()
-    found = (value,) if isinstance(value, str) else tuple(value)
-    if not found or any(not isinstance(name, str) or not name for name in found) or len(set(found)) < len(found):
-        raise ConfigurationError(
-            f"{setting}={value!r} does not name columns", next_step="pass a column's name, or a list of different ones"
-        )
-    return found

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 
 from onceward.engine.foreach_batch import ForeachBatchSink, must_be_a_frame
-from onceward.engine.policy import SinkPolicy
+from onceward.engine.policy import SinkPolicy, names
 from onceward.engine.target import Target, Write
 from onceward.errors import BadColumn, UnsupportedQuery
 from onceward.ids import pipeline_id as checked_pipeline_id
@@ -17,7 +17,7 @@ from onceward.ledger.chain import Ledger
 from onceward.ledger.table import DEFAULT_TABLE, DatabaseLedger
 from onceward.sinks.database.columns import staged_columns
 from onceward.sinks.database.prepared_target import PreparedTarget
-from onceward.sinks.database.settings import TABLE_COLUMN, DatabaseSinkSettings, Mode, names
+from onceward.sinks.database.settings import TABLE_COLUMN, DatabaseSinkSettings, Mode
 from onceward.sinks.database.target import DatabaseTarget
 
 

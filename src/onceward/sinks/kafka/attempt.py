@@ -19,6 +19,7 @@ from onceward.engine.time_limit import TimeLimit
 from onceward.errors import Fenced, OncewardError, SequencerUnreachable
 from onceward.ids import AttemptId, ProducerIdentity, TopicPartition
 from onceward.ledger.record import LedgerRecord
+from onceward.sinks.kafka import ordering
 from onceward.sinks.kafka.columns import prepare
 from onceward.sinks.kafka.driver_task import row_bytes, send
 from onceward.sinks.kafka.rows import HeldRows
@@ -64,20 +65,20 @@ class KafkaAttempt(Attempt):
         ids = self._ids(running)
         topic = write.where or self._settings.topic
         with events.step(events.PLAN, **ids):
-            frame, static = self._prepared(write.frame, topic)
+            frame, static = self._prepared(write, topic)
 
         def should_stop() -> None:
             if (error := self._limit.passed() or self._kept.late(running)) is not None:
                 raise error
 
         with events.step(events.SEND, **ids):
-            turn, size = self._kept.driver_turn, row_bytes(frame.columns)
+            turn, size = self._kept.driver_turn, row_bytes(frame.columns) + ordering.row_bytes(frame.columns)
             table = driver_rows.fetch(frame, size, running, turn, self._computation, self._limit.passed)
             if table is None:
                 return None
             producer_settings = self._kept.producer_settings(topic)
             rows = HeldRows(static, self._kept.counts(static), producer_settings, first=running.batch.batch_id)
-            for part in table.to_batches():
+            for part in ordering.by_driver(table).to_batches():
                 rows.add(part)
             producer = self._kept.chain.producer(producer_settings)
             try:
@@ -105,7 +106,8 @@ class KafkaAttempt(Attempt):
 
     def _plan(self, write: Write, sequencer: Sequencer) -> DataFrame:
         topic = write.where or self._settings.topic
-        prepared, static = self._prepared(write.frame, topic)
+        prepared, static = self._prepared(write, topic)
+        prepared = ordering.by_tasks(prepared, self._settings.order_within)
         spec = TaskSpec(
             client=self._settings.client,
             producer=self._kept.producer_settings(topic),
@@ -121,10 +123,12 @@ class KafkaAttempt(Attempt):
         # A task that cannot reach the sequencer has nobody else to tell; all else the sequencer hears of first.
         return task_job.planned(prepared, OpenKafkaWriter(spec), brought_back=(SequencerUnreachable,))
 
-    def _prepared(self, frame: DataFrame, topic: str | None) -> tuple[DataFrame, str | None]:
-        """The columns that are written, and the topic of all rows; None: the rows say."""
+    def _prepared(self, write: Write, topic: str | None) -> tuple[DataFrame, str | None]:
+        """The columns that are written, those that rows are sorted by, and the topic of all rows; None: the rows
+        say."""
         aside = self._kept.set_aside(topic)
-        prepared = prepare(frame, topic, lineage=self._settings.lineage, set_aside=aside)
+        order_by = () if write.set_aside else self._settings.order_by  # dead letters have no such columns
+        prepared = prepare(write.frame, topic, lineage=self._settings.lineage, set_aside=aside, order_by=order_by)
         return prepared, topic if aside is None else None
 
     def _open_epoch(self, sequencer: Sequencer) -> EpochTicket:

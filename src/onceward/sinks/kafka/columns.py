@@ -16,12 +16,13 @@ timestamp    timestamp                                  record timestamp; null i
 With ``KafkaSink(lineage=True)`` also ``source_topic`` (string), ``source_partition`` and ``source_offset`` (int or
 bigint), of which the last three headers of each record are made: ``onceward.topic``, ``onceward.partition`` and
 ``onceward.offset``, numbers as ASCII decimals. A row in which one of the columns is null came from no source record,
-and gets none of them.
+and gets none of them. With ``KafkaSink(order_by=…)`` also the columns that it names, of which nothing is written but of
+those above.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame
@@ -38,6 +39,7 @@ from pyspark.sql.types import (
 
 from onceward.errors import BadColumn
 from onceward.ids import PipelineId
+from onceward.sinks.kafka import ordering
 from onceward.sinks.kafka.dead_letters import HEADERS, LINEAGE, of_output, too_large, with_headers
 from onceward.sources import lineage as source
 
@@ -64,16 +66,22 @@ class SetAside(NamedTuple):
 
 
 def prepare(
-    frame: DataFrame, topic: str | None, *, lineage: bool = False, set_aside: SetAside | None = None
+    frame: DataFrame,
+    topic: str | None,
+    *,
+    lineage: bool = False,
+    set_aside: SetAside | None = None,
+    order_by: Sequence[str] = (),
 ) -> DataFrame:
-    """``frame`` with the columns of the table above and no others, ``key`` and ``value`` as binary.
+    """``frame`` with the columns of the table above, ``key`` and ``value`` as binary, and those to sort by.
 
     :param topic: the sink's static topic; it wins over a ``topic`` column, as in Spark's own sink.
     :param lineage: the source columns become headers, behind those that a record has.
     :param set_aside: for a static topic; the column ``topic`` then says where each record goes.
+    :param order_by: what :mod:`ordering` sorts by and leaves out.
     :raises BadColumn: naming the column, what it is, and what it should be.
     """
-    types = check(frame, topic, lineage=lineage)
+    types = check(frame, topic, lineage=lineage, order_by=order_by)
     wanted = {name: _EXPRESSIONS[name] for name in KNOWN if name in types and (name != "topic" or topic is None)}
     own_headers = "headers" if "headers" in types else f"CAST(NULL AS {HEADERS})"
     if set_aside is not None and topic is not None:
@@ -81,7 +89,7 @@ def prepare(
     if lineage:
         wanted["headers"] = _with_lineage(own_headers)
     # As SQL text: column objects would cost a dozen calls into the JVM each, in every batch.
-    return frame.selectExpr(*wanted.values())
+    return frame.selectExpr(*wanted.values(), *ordering.columns(order_by))
 
 
 def _aside(wanted: dict[str, str], types: Mapping[str, DataType], own_headers: str, topic: str, aside: SetAside) -> str:
@@ -109,7 +117,9 @@ def _with_lineage(own: str) -> str:
     return f"CASE WHEN {unknown} THEN {own} ELSE {both} END AS headers"
 
 
-def check(frame: DataFrame, topic: str | None, *, lineage: bool = False) -> dict[str, DataType]:
+def check(
+    frame: DataFrame, topic: str | None, *, lineage: bool = False, order_by: Sequence[str] = ()
+) -> dict[str, DataType]:
     """The frame's columns, or :class:`BadColumn` for the first that cannot be written."""
     fields = frame.schema.fields
     types = {field.name: field.dataType for field in fields}
@@ -136,8 +146,9 @@ def check(frame: DataFrame, topic: str | None, *, lineage: bool = False) -> dict
         )
     for name, kind in types.items():
         _check_type(name, kind)
+    ordering.check(order_by, types)
     known = (*KNOWN, *source.COLUMNS) if lineage else KNOWN
-    unknown = [name for name in types if name not in known]
+    unknown = [name for name in types if name not in known and name not in order_by]
     if unknown:
         # Left out silently, a column `Key` for `key` would give every record a null key.
         for_lineage = ", or pass lineage=True to KafkaSink" if set(unknown) & set(source.COLUMNS) else ""

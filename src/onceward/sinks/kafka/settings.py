@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from onceward.engine.policy import SinkPolicy, one_of, whole_number
 from onceward.errors import ContradictoryOptions
 from onceward.ids import topic_name
+from onceward.sinks.kafka.ordering import OrderWithin
 from onceward.wire.options.settings import ClientSettings, ProducerSettings
 
 OnError = Literal["stop", "dead_letter"]
@@ -38,6 +39,8 @@ class KafkaSinkSettings:
     lineage: bool = False
     dead_letter_topic: str | None = None
     on_error: OnError = "stop"
+    order_by: tuple[str, ...] = ()
+    order_within: OrderWithin = "key"
 
     def __post_init__(self) -> None:
         one_of("lineage", self.lineage, (True, False))
@@ -54,6 +57,21 @@ class KafkaSinkSettings:
             )
         one_of("on_error", self.on_error, get_args(OnError))
         self._check_dead_letters()
+        self._check_order()
+
+    def _check_order(self) -> None:
+        one_of("order_within", self.order_within, get_args(OrderWithin))
+        if self.order_within != "key" and not self.order_by:
+            raise ContradictoryOptions(
+                f"order_within={self.order_within!r} and no order_by=",
+                next_step="pass order_by=, a column or several that grow from record to record, or leave it out",
+            )
+        if self.order_by and not self.policy.has_ledger:
+            raise ContradictoryOptions(
+                f"order_by= with delivery={self.policy.delivery!r}: what is sent once more would come behind what came "
+                "after it",
+                next_step='use delivery="exactly_once", or leave order_by= out',
+            )
 
     def _check_dead_letters(self) -> None:
         if self.dead_letter_topic is None:

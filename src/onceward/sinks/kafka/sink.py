@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from onceward.engine.foreach_batch import ForeachBatchSink, must_be_a_frame
-from onceward.engine.policy import Delivery, SinkPolicy
+from onceward.engine.policy import Delivery, SinkPolicy, names
 from onceward.engine.target import Target, Write
 from onceward.errors import ContradictoryOptions, UnsupportedQuery
 from onceward.ids import pipeline_id as checked_pipeline_id
@@ -17,6 +17,7 @@ from onceward.ids import topic_name
 from onceward.ledger.admission import Resume
 from onceward.ledger.kafka_topic import DEFAULT_TOPIC
 from onceward.sinks.kafka import columns, dead_letters
+from onceward.sinks.kafka.ordering import OrderWithin
 from onceward.sinks.kafka.plain import PlainBatches
 from onceward.sinks.kafka.settings import KafkaSinkSettings, OnError
 from onceward.sinks.kafka.target import KafkaTarget
@@ -80,6 +81,12 @@ class KafkaSink(ForeachBatchSink):
         their headers. Created like ``topic`` when it is missing.
     :param on_error: ``"stop"``: a record that is too large for ``topic`` fails the batch. ``"dead_letter"``: it goes to
         ``dead_letter_topic``, if its size before compression is above ``max.message.bytes`` of ``topic``.
+    :param order_by: columns that grow from record to record of one key (the first counts most; nulls come first):
+        records of a batch with one key are appended in their order, by one task. Equal ones come in any order. The
+        columns are not written. Batches follow each other without it. Records without a key keep their order in each
+        partition that they are put to, and one task writes all of them.
+    :param order_within: ``"key"``; ``"topic"``: all records of a topic that a batch has are written by one task, so
+        that each partition has them in order, whatever their keys.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
     """
 
@@ -108,6 +115,8 @@ class KafkaSink(ForeachBatchSink):
         lineage: bool = False,
         dead_letter_topic: str | None = None,
         on_error: OnError = "stop",
+        order_by: str | Sequence[str] | None = None,
+        order_within: OrderWithin = "key",
     ) -> None:
         name = checked_pipeline_id(pipeline_id)
         client, producer = settings_from_options(
@@ -132,6 +141,8 @@ class KafkaSink(ForeachBatchSink):
             lineage=lineage,
             dead_letter_topic=dead_letter_topic,
             on_error=on_error,
+            order_by=names("order_by", order_by),
+            order_within=order_within,
         )
         super().__init__(
             self.settings.policy,
@@ -151,7 +162,7 @@ class KafkaSink(ForeachBatchSink):
                 f"topic={topic!r} is the dead-letter topic", next_step="write rows of your own to another topic"
             )
         must_be_a_frame(frame, " with a column 'value'")
-        columns.check(frame, topic, lineage=self.settings.lineage)
+        columns.check(frame, topic, lineage=self.settings.lineage, order_by=self.settings.order_by)
         # What is too large for the topic goes elsewhere: the ledger must not say that all of the frame went there.
         rows_say = self.settings.on_error == "dead_letter" and topic == self.settings.topic
         return Write(frame, None if rows_say else topic)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from onceward.engine.policy import whole_number
+from onceward.engine.policy import names, whole_number
 from onceward.engine.target import Write
 from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import Task
@@ -96,7 +96,7 @@ class UpsertSink(WriteAheadSink):
             raise ConfigurationError(
                 f"write={write!r} cannot be called", next_step="pass a function that takes a list of ow.Upsert"
             )
-        columns = UpsertColumns(pipeline_id, _names(key), version, op_column)
+        columns = UpsertColumns(pipeline_id, names("key", key), version, op_column)
         if isinstance(write, UpsertWriter):
             columns = replace(columns, reserved=write.reserved, key_bytes=write.key_bytes)
         super().__init__(
@@ -145,12 +145,3 @@ class _UpsertChunk:
     def close(self) -> None:
         if isinstance(self.write, UpsertWriter):
             self.write.close()
-
-
-def _names(key: str | Sequence[str]) -> tuple[str, ...]:
-    found = (key,) if isinstance(key, str) else tuple(key)
-    if not found or any(not isinstance(name, str) or not name for name in found) or len(set(found)) < len(found):
-        raise ConfigurationError(
-            f"key={key!r} does not name columns", next_step="pass a column's name, or a list of different ones"
-        )
-    return found
