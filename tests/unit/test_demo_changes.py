@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -43,8 +43,7 @@ class Story:
         for where, history in self.histories.items():
             changes = [change for change in history if change.not_before_ms > SNAPSHOT_MS]
             if changes:
-                told = [Told(*change[:3], hash(where) % 4, change.not_before_ms) for change in changes]
-                self.told.setdefault(where, []).extend(told)
+                self.told.setdefault(where, []).extend(_told(changes, hash(where) % 4))
 
     def found(self) -> Findings:
         return compare(self.histories, self.told, self.rows)
@@ -52,6 +51,13 @@ class Story:
     def is_kept(self) -> bool:
         found = self.found()
         return found.verdict.holds and not found.broken
+
+
+def _told(changes: list[Change], partition: int) -> Iterator[Told]:
+    for change in changes:
+        yield Told(*change[:3], partition, change.not_before_ms)
+        if change.op == "d":
+            yield Told("tombstone", None, None, partition, change.not_before_ms)
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +122,9 @@ def _repeat_later(records: list[Told], place: int) -> None:
 
 
 def _spoil(records: list[Told], place: int) -> None:
+    if records[place].op == "tombstone":
+        records[place] = records[place]._replace(op="d")
+        return
     name = "after" if records[place].after is not None else "before"
     row = getattr(records[place], name)
     records[place] = records[place]._replace(**{name: (*row[:3], f"{row[3]}?", *row[4:])})
@@ -123,7 +132,8 @@ def _spoil(records: list[Told], place: int) -> None:
 
 def _begin_late(records: list[Told], place: int) -> None:
     """The snapshot has the row as it was later, and the changes until then come out, too."""
-    records.insert(0, Told("r", None, records[place].after or records[place].before, records[0].partition, 1))
+    known = records[place - (records[place].op == "tombstone")]
+    records.insert(0, Told("r", None, known.after or known.before, records[0].partition, 1))
 
 
 def _elsewhere(records: list[Told], place: int) -> None:

@@ -68,10 +68,18 @@ class DemoSettings:
                 "at-least-once is shown with Spark's own Kafka sink alone",
                 next_step="leave out --sink, or --at-least-once",
             )
-        if self.source == "mysql" and (not self.exactly_once or self.sink not in ("kafka", "postgres")):
+        if self.source == "mysql":
+            self._check_changes()
+
+    def _check_changes(self) -> None:
+        if not self.exactly_once or self.sink not in ("kafka", "postgres"):
             raise ConfigurationError(
                 "changes of MySQL go to Kafka or PostgreSQL, exactly once",
                 next_step="with --source mysql leave out --at-least-once, and leave out --sink or use --sink postgres",
+            )
+        if self.plain:
+            raise ConfigurationError(
+                "changes of MySQL are always JSON, and no registry takes part", next_step="leave out --plain"
             )
 
     @property

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
 
 import onceward as ow
 from onceward.demo.changes.rows import DATABASE, EMAIL_UNSAID, HOMES, PEOPLE
 from onceward.demo.settings import CHANGES_PIPELINE_ID, CHANGES_TOPICS, JobSettings
 
-_PERSON = """
-    id BIGINT, version INT, name STRING, number STRING, born DATE, balance DECIMAL(12,2), kind STRING, notes STRING,
-    photo STRING, registered TIMESTAMP_NTZ, seen STRING, email STRING
+_PEOPLE = """
+    id BIGINT NOT NULL, version INT NOT NULL, name STRING NOT NULL, number STRING, born DATE,
+    balance DECIMAL(12,2) NOT NULL, kind STRING NOT NULL, notes STRING, photo BINARY,
+    registered TIMESTAMP_NTZ NOT NULL, seen TIMESTAMP NOT NULL, email STRING
 """
 
 
@@ -45,7 +45,7 @@ def _into_topics(spark: SparkSession, settings: JobSettings) -> tuple[DataFrame,
         starting="initial",
         values="debezium",
     )
-    records = ow.debezium.encode(changes, topic_prefix=CHANGES_TOPICS.rstrip("."))
+    records = ow.debezium.encode(changes, prefix=CHANGES_TOPICS.rstrip("."))
     sink = ow.KafkaSink(
         bootstrap_servers=settings.bootstrap_servers, pipeline_id=CHANGES_PIPELINE_ID, order_by="position"
     )
@@ -57,19 +57,8 @@ def _into_a_table(spark: SparkSession, settings: JobSettings) -> tuple[DataFrame
     changes = ow.mysql_changes(
         spark, url=settings.source_address, tables=[f"{DATABASE}.{PEOPLE.name}"], starting="initial"
     )
-    person = F.from_json(F.coalesce("after", "before"), _PERSON)
-    people = changes.select("op", "position", person.alias("person")).select(
-        "op",
-        "position",
-        "person.*",
-        F.unbase64("person.photo").alias("photo_bytes"),
-        F.to_timestamp(F.concat("person.seen", F.lit("+00:00"))).alias("seen_at"),
-    )
-    people = (
-        people.drop("photo", "seen")
-        .withColumnsRenamed({"photo_bytes": "photo", "seen_at": "seen"})
-        .fillna({"email": EMAIL_UNSAID})  # what was written before the table had the column
-    )
+    people = ow.debezium.rows(changes, table=f"{DATABASE}.{PEOPLE.name}", schema=_PEOPLE)
+    people = people.fillna({"email": EMAIL_UNSAID})  # what was written before the table had the column
     sink = ow.DatabaseSink(
         url=settings.address,
         table=PEOPLE.name,

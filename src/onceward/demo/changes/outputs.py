@@ -74,10 +74,13 @@ def told_by(table: Table, record: ReadRecord) -> tuple[Key, Told]:
 
     :raises ValueError: it has another one, or says of itself what is not so. (Also KeyError, TypeError.)
     """
-    key_document, value = json.loads(record.key or b"null"), json.loads(record.value or b"null")
-    before, after = (value[name] and table.row_told(value[name]) for name in ("before", "after"))
+    key_document = json.loads(record.key or b"null")
     columns = [column.name for column in table.columns[: table.key]]
     key = tuple(key_document[name] for name in columns)
+    if record.value is None:
+        return key, Told("tombstone", None, None, record.partition, record.timestamp_ms)
+    value = json.loads(record.value)
+    before, after = (value[name] and table.row_told(value[name]) for name in ("before", "after"))
     if key_document.keys() != set(columns) or any(table.key_of(row) != key for row in (before, after) if row):
         raise ValueError(f"key {key_document} is not that of the row")
     if (value["source"]["db"], value["source"]["table"]) != (DATABASE, table.name):

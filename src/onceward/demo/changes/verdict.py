@@ -2,10 +2,10 @@
 
 Of each key we know every change that the writer made, and see a list of records in the order of their offsets. It must
 be one row of the snapshot (``r``), as the row was at some moment, and then every later change once; or every change
-from an insert on, if at the moment of the snapshot there was no such row. Which moment that was the job alone knows.
-So of a key that had changes before the first one that we see we ask no more than this: what was committed after the
-last row of the snapshot came out must be there. And whatever the model says, ``before`` must be the ``after`` of the
-record in front of it, and the last ``after`` what a ``SELECT`` shows.
+from an insert on, if at the moment of the snapshot there was no such row; and a tombstone behind each deletion. Which
+moment the snapshot's was the job alone knows. So of a key that had changes before the first one that we see we ask no
+more than this: what was committed after the last row of the snapshot came out must be there. And whatever the model
+says, ``before`` must be the ``after`` of the record in front of it, and the last ``after`` what a ``SELECT`` shows.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ Where = tuple[str, Key]
 
 
 class Told(NamedTuple):
-    """One record. ``at_ms``: when the broker got it, in milliseconds since the epoch."""
+    """One record. ``tombstone``: it has a key and no value. ``at_ms``: when the broker got it, in milliseconds since
+    the epoch."""
 
-    op: Literal["r", "c", "u", "d"]
+    op: Literal["r", "c", "u", "d", "tombstone"]
     before: Row | None
     after: Row | None
     partition: int
@@ -82,16 +83,19 @@ class _OneKey:
         """The names of what must have come out."""
         begins = self._places[0] if self._places else None
         if begins is None or self._records[0].op not in ("r", "c"):
-            required = self._after_the_snapshot(self._history)
+            required = _names(self._after_the_snapshot(self._history))
             lives = bool(self._history) and self._history[-1].after is not None
             return required or ([f"as of {_version(self._history[-1].after)}"] if lives else [])
         if self._records[0].op == "r":
-            return [_name(self._records[0]), *map(_name, self._history[begins + 1 :])]
-        return [*self._after_the_snapshot(self._history[:begins]), *map(_name, self._history[begins:])]
+            return [_name(self._records[0]), *_names(self._history[begins + 1 :])]
+        return _names([*self._after_the_snapshot(self._history[:begins]), *self._history[begins:]])
 
     def visible(self) -> Iterator[str]:
         """The names of what did."""
-        for place, record in zip(self._places, self._records, strict=True):
+        for number, (place, record) in enumerate(zip(self._places, self._records, strict=True)):
+            if record.op == "tombstone":
+                yield _tombstone(self._records[number - 1]) if number else "a tombstone, first of all"
+                continue
             never = f", which never was: {record.before} → {record.after}" if place is None else ""
             yield f"{_name(record)}{never}"
 
@@ -99,12 +103,13 @@ class _OneKey:
         """:param row: of this key, at the end."""
         if len({record.partition for record in self._records}) > 1:
             yield "its records are in several partitions"
-        if any(one is not None and other is not None and one >= other for one, other in pairwise(self._places)):
-            yield f"not in order: {', '.join(map(_name, self._records))}"
+        records = [record for record in self._records if record.op != "tombstone"]
+        if any(one >= other for one, other in pairwise(place for place in self._places if place is not None)):
+            yield f"not in order: {', '.join(map(_name, records))}"
         was: Row | None = None
-        for number, record in enumerate(self._records):
+        for number, record in enumerate(records):
             if record.op == "r" and number:
-                yield f"{_name(record)}, behind {_name(self._records[number - 1])}"
+                yield f"{_name(record)}, behind {_name(records[number - 1])}"
             if record.op in ("c", "r") and was is not None:
                 yield f"{_name(record)}, of a row that is there"
             elif record.op in ("u", "d") and not _is_seen_as(was, record.before):
@@ -113,8 +118,8 @@ class _OneKey:
         if not _is_seen_as(was, row):
             yield f"a SELECT shows {row}, and the last record {was}"
 
-    def _after_the_snapshot(self, changes: Sequence[Change]) -> list[str]:
-        return [_name(change) for change in changes if change.not_before_ms > self._snapshot_over_ms]
+    def _after_the_snapshot(self, changes: Sequence[Change]) -> list[Change]:
+        return [change for change in changes if change.not_before_ms > self._snapshot_over_ms]
 
     def _place_of(self, record: Told) -> int | None:
         """Which change of the history this record is; of a row of the snapshot: after which it was read."""
@@ -129,6 +134,15 @@ class _OneKey:
 def _is_seen_as(row: Row | None, later: Row | None) -> bool:
     """Whether they are the same; the later one may have the column that was added."""
     return row == later or (row is not None and later == (*row, EMAIL_UNSAID))
+
+
+def _names(changes: Sequence[Change]) -> list[str]:
+    """With what Debezium writes behind deletions."""
+    return [name for change in changes for name in (_name(change), *([_tombstone(change)] if change.op == "d" else []))]
+
+
+def _tombstone(behind: Change | Told) -> str:
+    return f"tombstone behind {_name(behind)}"
 
 
 def _name(one: Change | Told) -> str:
