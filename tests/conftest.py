@@ -91,6 +91,22 @@ def mariadb() -> Iterator[LocalMySQL]:
 
 
 @pytest.fixture(scope="session")
+def binlog_mysql() -> Iterator[LocalMySQL]:
+    """A MySQL whose changes can be read. Its binlogs are the tests' to rotate, purge and reset."""
+    settings = {"gtid-mode": "ON", "enforce-gtid-consistency": "ON", "binlog-row-metadata": "FULL"}
+    with LocalMySQL("mysql", {"server-id": "1", "log-bin": "binlog", **settings}) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def binlog_mariadb() -> Iterator[LocalMySQL]:
+    """A MariaDB, in the same way."""
+    settings = {"binlog-format": "ROW", "binlog-row-metadata": "FULL"}
+    with LocalMySQL("mariadb", {"server-id": "1", "log-bin": "binlog", **settings}) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def opensearch() -> Iterator[LocalOpenSearch]:
     """One node; each test takes an index of its own."""
     with LocalOpenSearch() as server:

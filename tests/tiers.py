@@ -41,7 +41,16 @@ OWN_DRIVERS = ("chaos", "bench")
 SHARED_BROKER, SHARED_SPARK, SHARED_DATABASES = (
     "kafka",
     "spark",
-    ("postgres", "mysql", "newer_mysql", "mariadb", "opensearch", "registry"),
+    (
+        "postgres",
+        "mysql",
+        "newer_mysql",
+        "mariadb",
+        "binlog_mysql",
+        "binlog_mariadb",
+        "opensearch",
+        "registry",
+    ),
 )
 """The fixtures of ``tests/conftest.py`` that each worker has once."""
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from onceward.sinks.write_ahead.upserts import Upsert as Upsert
     from onceward.sources.kafka import kafka_source as kafka_source
     from onceward.sources.lineage import lineage as lineage
+    from onceward.sources.mysql.source import mysql_changes as mysql_changes
     from onceward.sources.resettable.source import PartitionedSource as PartitionedSource
     from onceward.sources.resettable.source import ResettableSource as ResettableSource
     from onceward.spark.session import spark_conf as spark_conf
@@ -77,6 +78,7 @@ _HOME = {
     "error_of": "onceward.engine.foreach_batch",
     "kafka_source": "onceward.sources.kafka",
     "lineage": "onceward.sources.lineage",
+    "mysql_changes": "onceward.sources.mysql.source",
     "read_files": "onceward.sinks.files.reading",
     "spark_conf": "onceward.spark.session",
     "supervise": "onceward.operate.supervise",
@@ -116,6 +118,7 @@ __all__ = [
     "json",
     "kafka_source",
     "lineage",
+    "mysql_changes",
     "read_files",
     "spark_conf",
     "supervise",

@@ -1,7 +1,9 @@
 """MySQL's and MariaDB's binlogs as bytes: events in, Arrow columns and changes out. No I/O anywhere.
 
-In reading order: :mod:`event` (one event), :mod:`kinds` (which there are, and which may be passed over), :mod:`framing`
-(packets to events), :mod:`gtids`, :mod:`statements` (what a QUERY event says), :mod:`packed` (compressed
-transactions and rows); :mod:`table_map` (what a table looked like), :mod:`rows` (where each cell is), :mod:`values` (cells to Arrow),
+In reading order: :mod:`event` (one event), :mod:`stops` (the errors), :mod:`kinds` (which events there are, and which
+may be passed over), :mod:`framing` (packets to events), :mod:`lengths` (fields of a body), :mod:`gtids`
+over :mod:`gtid_sets`, :mod:`statements` (what a QUERY event says) over :mod:`sql_verdicts` and :mod:`sql_words`,
+:mod:`packed` (compressed transactions and rows);
+:mod:`table_map` (what a table looked like), :mod:`rows` (where each cell is), :mod:`values` (cells to Arrow),
 :mod:`changes` (rows events to changes), :mod:`texts` (Arrow columns to JSON).
 """

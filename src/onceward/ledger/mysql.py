@@ -107,7 +107,7 @@ CREATE TABLE IF NOT EXISTS {batches} (
 
     def __init__(self, url: str) -> None:
         _driver()
-        self.said = _said(url)
+        self.said = said_in(url, "DatabaseLedger(url=…) is no address of a MySQL or MariaDB database")
         """What PyMySQL needs to connect. It may hold a password."""
         self.host = self.said["host"]
 
@@ -286,29 +286,35 @@ def _notice_silence(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _said(url: str) -> dict[str, Any]:
+def said_in(url: str, refusal: str, *, database: bool = True) -> dict[str, Any]:
+    """What PyMySQL needs to connect to ``mysql://user:password@host:port/database``. It may hold a password.
+
+    :param refusal: what the error says.
+    :param database: must one be named?
+    :raises ConfigurationError: it is no such address.
+    """
     refused = ConfigurationError(
-        "DatabaseLedger(url=…) is no address of a MySQL or MariaDB database",
-        next_step="pass mysql://user:password@host:port/database; in a password write % as %25, and other special "
-        f"characters in the same way; behind ? there may be {', '.join(_OPTIONS)}",
+        refusal,
+        next_step=f"pass mysql://user:password@host:port{'/database' if database else ''}; in a password write % as "
+        f"%25, and other special characters in the same way; behind ? there may be {', '.join(_OPTIONS)}",
     )
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         host, port = parts.hostname, parts.port or 3306
-    except ValueError:
-        host, port = None, 0
-    database = unquote(parts.path[1:])
-    if not host or not database or "/" in database or "@" in parts.path + parts.query or parts.fragment:
+    except (AttributeError, ValueError):
         raise refused from None
+    name = unquote(parts.path[1:])
+    if not host or (database and not name) or "/" in name or "@" in parts.path + parts.query or parts.fragment:
+        raise refused
     more: dict[str, Any] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        kind = _OPTIONS.get(name)
+    for option, value in parse_qsl(parts.query, keep_blank_values=True):
+        kind = _OPTIONS.get(option)
         known = _FLAGS.get(value.lower()) if kind is bool else value if kind is str or value.isdecimal() else None
         if kind is None or known is None:
             raise refused
-        more[name] = int(value) if kind is int else known
+        more[option] = int(value) if kind is int else known
     login = {"user": unquote(parts.username or ""), "password": unquote(parts.password or "")}
-    return {"host": host, "port": port, "database": database, **login, **more}
+    return {"host": host, "port": port, **({"database": name} if name else {}), **login, **more}
 
 
 def _driver() -> Any:

@@ -1,0 +1,185 @@
+"""Events in, changes out: table maps are kept, rows events gathered by table, and decoded many at once. Pure.
+
+Runs in the tasks that read a binlog, and in the driver where it undoes what a snapshot has seen. A caller feeds events in
+the binlog's order, and takes what they are after a few MiB: all that was fed is held until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pyarrow as pa
+
+from onceward.binlog import kinds
+from onceward.binlog.blocks import CHANGES, Block, Pending, in_order
+from onceward.binlog.event import HEADER_BYTES, Event
+from onceward.binlog.gtid_text import gtid_text
+from onceward.binlog.packed_bytes import PackedBytes
+from onceward.binlog.refusals import FULL_IMAGE, damaged, located, unreadable
+from onceward.binlog.rows import Layout
+from onceward.binlog.table_map import ID_BYTES, Dialect, TableMap
+from onceward.binlog.texts import Values
+from onceward.errors import OncewardError
+
+__all__ = ["CHANGES", "Decoder"]
+
+_FLAGS = HEADER_BYTES + ID_BYTES
+_HEAD = _FLAGS + 2
+"""Where in a rows event it begins to say which columns there are."""
+_SECOND_VERSION = 30
+_END_OF_STATEMENT = 1
+_NO_TABLE = b"\xff\xff\xff\0\0\0"
+"""The number of a rows event without rows, which only says that a statement is over."""
+_MOST_NUMBERS = 4096
+_MOST_TABLES = 4096
+
+
+class _Table:
+    """What is known of a wanted table, and its rows that wait."""
+
+    def __init__(self, map: TableMap) -> None:
+        self.map = map
+        self.layout = Layout(map.columns)
+        self.pending: dict[int, Pending] = {}
+        """By kind of event."""
+        bits = ((1 << len(map.columns)) - 1).to_bytes(map.bitmap_bytes, "little")
+        self.all_columns = bits
+        self.heads = {kind: self._head(kind) for kind in kinds.ROWS}
+        """By kind of event, what stands before its rows if nothing is special."""
+
+    def _head(self, kind: int) -> bytes:
+        count = len(self.map.columns)
+        number = bytes([count]) if count < 251 else b"\xfc" + count.to_bytes(2, "little")
+        extra = b"\x02\0" if kind >= _SECOND_VERSION else b""
+        return extra + number + self.all_columns * (2 if kinds.ROWS[kind] == "update" else 1)
+
+
+class Decoder:
+    """Changes of the wanted tables.
+
+    :param dialect: of the server. :param wanted: whether a table is, by its database and name.
+    :param values: the form of values in texts, see :mod:`texts`.
+    :param maps: bodies of the table maps in force where the first event to come stands, inside of a statement.
+    :param gtid: of the transaction there.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        wanted: Callable[[str, str], bool],
+        *,
+        values: Values = "text",
+        maps: Iterable[bytes] = (),
+        gtid: str | None = None,
+    ) -> None:
+        self._dialect: Dialect = dialect
+        self._wanted = wanted
+        self._values: Values = values
+        self._tables: dict[bytes, _Table | None] = {}
+        """By the bytes of their maps, without the number; None for one that is not wanted."""
+        self._numbers: dict[bytes, _Table | None] = {}
+        """Which table each number means now."""
+        self._gtid: Event | str | None = gtid
+        self._waiting: list[Pending] = []
+        self._fed = 0
+        for body in maps:
+            self._map(bytes(body))
+
+    def feed(self, event: Event) -> None:
+        """The next event, of whatever kind.
+
+        :raises ChangeUnreadable: it is of a wanted table, and cannot be read as a change of rows.
+        :raises BinlogDamaged: it is none that a server writes.
+        """
+        kind = event.kind
+        if kind in kinds.ROWS:
+            self._rows(event)
+        elif kind == kinds.TABLE_MAP:
+            try:
+                self._map(bytes(event.buffer[event.start + HEADER_BYTES : event.stop]))
+            except OncewardError as error:
+                raise located(error, event, gtid_text(self._gtid)) from None
+        elif kind in kinds.TRANSACTION_STARTS:
+            self._gtid = event
+
+    def blocks(self) -> list[Block]:
+        """What was fed since the last call, decoded: a block for each table and kind of change.
+
+        :raises ChangeUnreadable: a value has no place in a change. :raises BinlogDamaged: a row is none.
+        """
+        waiting, self._waiting = self._waiting, []
+        for table in self._tables.values():
+            if table is not None:
+                table.pending = {}
+        return [pending.block() for pending in waiting]
+
+    def flush(self) -> pa.Table:
+        """The same as changes: :data:`CHANGES`, in the binlog's order.
+
+        :raises ChangeUnreadable: see :meth:`blocks`. :raises BinlogDamaged: see there.
+        """
+        return in_order(self.blocks(), self._values)
+
+    def _map(self, body: bytes) -> None:
+        """A table's number means this table from here on."""
+        content = body[ID_BYTES:]
+        if content not in self._tables:
+            if len(self._tables) >= _MOST_TABLES:
+                self._tables = {content: table for content, table in self._tables.items() if table and table.pending}
+            wanted = self._wanted(*TableMap.named(body))
+            self._tables[content] = _Table(TableMap.parse(body, self._dialect)) if wanted else None
+        self._numbers[body[:ID_BYTES]] = self._tables[content]
+
+    def _rows(self, event: Event) -> None:
+        buffer, start, stop, kind = event.buffer, event.start, event.stop, event.kind
+        at = start + _HEAD
+        number = bytes(buffer[start + HEADER_BYTES : start + _FLAGS])
+        table = self._numbers.get(number, False)
+        if table is None:
+            return
+        if table is False:
+            self._without_map(event, number)
+            return
+        head = table.heads[kind]
+        at += len(head)
+        if buffer[start + _HEAD : at] != head or at > stop:
+            try:
+                at = start + _HEAD + self._special(table, kind, bytes(buffer[start + _HEAD : stop]))
+            except OncewardError as error:
+                raise located(error, event, gtid_text(self._gtid)) from None
+        pending = table.pending.get(kind)
+        if pending is None:
+            pending = table.pending[kind] = Pending(table.map, table.layout, kinds.ROWS[kind])
+            self._waiting.append(pending)
+        pending.add(event, self._gtid, self._fed, buffer[at:stop])
+        self._fed += 1
+        if len(self._numbers) > _MOST_NUMBERS and buffer[start + _FLAGS] & _END_OF_STATEMENT:
+            self._numbers = {}  # a server numbers a table anew whenever it opens it, and says so in each statement
+
+    def _without_map(self, event: Event, number: bytes) -> None:
+        if number == _NO_TABLE or event.stop - event.start < _HEAD:
+            return
+        error = unreadable(
+            "table_map",
+            f"rows of the table number {int.from_bytes(number, 'little')}, which no event before them describes",
+            "start at the beginning of a transaction",
+        )
+        raise located(error, event, gtid_text(self._gtid))
+
+    def _special(self, table: _Table, kind: int, data: bytes) -> int:
+        """How long it is, what stands before the rows of an event that is not as usual."""
+        name = table.map.name
+        fields = PackedBytes(data, f"a rows event of {name}")
+        if kind >= _SECOND_VERSION:
+            extra = int.from_bytes(fields.take(2), "little")
+            if extra < 2:
+                raise damaged(f"a rows event of {name} has {extra} extra bytes")
+            fields.take(extra - 2)
+        count = fields.packed_number()
+        if count != len(table.map.columns):
+            raise damaged(f"a rows event of {name} has {count} columns, and its table map {len(table.map.columns)}")
+        for _ in range(2 if kinds.ROWS[kind] == "update" else 1):
+            bits = int.from_bytes(fields.take(table.map.bitmap_bytes), "little")
+            if bits & (1 << count) - 1 != (1 << count) - 1:
+                raise unreadable("row_image", f"rows of {name} come without all of their columns", FULL_IMAGE)
+        return len(data) - fields.left

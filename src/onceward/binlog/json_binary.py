@@ -1,0 +1,210 @@
+"""MySQL's binary JSON to the text that the server gives to a client, byte for byte. Pure; called by ``values.json``.
+
+An object or an array begins with how many members and bytes it has; then come, for each, where its key is, and its type
+with its value or where that is; then keys and values. Numbers in it are offsets from its own beginning, of two bytes in
+a small one and four in a large one. What is read in all is never more than the document has, however its offsets point:
+none that a server writes has two of them to one place.
+
+Source: MySQL ``sql/json_binary.h`` (the format), ``sql/json_dom.cc`` (``wrapper_to_string``).
+"""
+
+from __future__ import annotations
+
+import binascii
+import struct
+from decimal import Decimal
+from json.encoder import encode_basestring
+from typing import Any
+
+from onceward.binlog.column_types import MOST_DIGITS, MOST_SCALE, decimal_bytes
+from onceward.binlog.float_text import double_text
+
+DEEPEST = 100
+"""Levels, as the server allows."""
+
+_SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY, _LITERAL, _INT16, _UINT16, _INT32, _UINT32 = range(9)
+_INT64, _UINT64, _DOUBLE, _STRING, _OPAQUE = 9, 10, 11, 12, 15
+_LITERALS = {0: "null", 1: "true", 2: "false"}
+_NUMBERS = {
+    _INT16: struct.Struct("<h"), _UINT16: struct.Struct("<H"), _INT32: struct.Struct("<i"),
+    _UINT32: struct.Struct("<I"), _INT64: struct.Struct("<q"), _UINT64: struct.Struct("<Q"),
+}  # fmt: skip
+_DOUBLES = struct.Struct("<d")
+_SMALL_SIZES, _LARGE_SIZES = struct.Struct("<HH"), struct.Struct("<II")
+_OPAQUE_DECIMAL, _OPAQUE_DATE, _OPAQUE_TIME, _OPAQUE_STRING = 246, 10, 11, 253
+_OPAQUE_MOMENTS = {7, 12, 17, 18}
+_LINE = 57
+"""Bytes in a line of the server's base64, which has 76 characters."""
+_MANY = 64
+
+_entries: dict[tuple[str, int], struct.Struct] = {}
+"""Of objects and arrays with few members, by their number."""
+
+
+class NoJson(ValueError):
+    """The bytes are no document."""
+
+
+def text_of(document: bytes) -> str:
+    """:raises NoJson: it is not one that a server writes."""
+    if not document:
+        return "null"  # what an UPDATE IGNORE or an old server left
+    try:
+        return _Document(document).value(document[0], 1, 0)
+    except (struct.error, IndexError, UnicodeDecodeError, KeyError) as error:
+        raise NoJson(f"{type(error).__name__}: {error}") from None
+
+
+class _Document:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._left = len(data)
+
+    def value(self, kind: int, at: int, depth: int) -> str:
+        """:param at: where it is; of an object or an array, its beginning."""
+        if kind == _STRING:
+            length, at = self._length(at)
+            return encode_basestring(self._taken(at, length).decode())
+        if kind <= _LARGE_ARRAY:
+            return self._members(kind, at, depth + 1)
+        if kind in _NUMBERS:
+            return repr(_NUMBERS[kind].unpack_from(self._data, at)[0])
+        if kind == _DOUBLE:
+            text = double_text(_DOUBLES.unpack_from(self._data, at)[0])
+            return text if "." in text or "e" in text else text + ".0"
+        if kind == _LITERAL:
+            return _LITERALS[self._data[at]]
+        if kind == _OPAQUE:
+            return self._opaque(at)
+        raise NoJson(f"there is no type {kind}")
+
+    def _members(self, kind: int, start: int, depth: int) -> str:
+        if depth > DEEPEST:
+            raise NoJson(f"it has more than {DEEPEST} levels")
+        large, is_object, data = kind & 1, kind <= _LARGE_OBJECT, self._data
+        count, _ = (_LARGE_SIZES if large else _SMALL_SIZES).unpack_from(data, start)
+        offset = 4 if large else 2
+        first = start + 2 * offset
+        self._spend(count * ((offset + 2 if is_object else 0) + offset + 1))
+        entries = _layout("o" if is_object else "a", count, large).unpack_from(data, first)
+        keys = entries[: 2 * count] if is_object else ()
+        values = entries[len(keys) :]
+        at = first + (count * (offset + 2) if is_object else 0) + 1  # the first value, behind its type
+        found = []
+        for n in range(count):
+            member, number = values[2 * n], values[2 * n + 1]
+            if member == _STRING:
+                length, place = self._length(start + number)
+                found.append(encode_basestring(self._taken(place, length).decode()))
+            elif member == _LITERAL:
+                found.append(_LITERALS[number & 0xFF])
+            elif member in (_INT16, _UINT16) or (large and member in (_INT32, _UINT32)):
+                found.append(repr(_NUMBERS[member].unpack_from(data, at + n * (offset + 1))[0]))
+            else:
+                found.append(self.value(member, start + number, depth))
+        if not is_object:
+            return f"[{', '.join(found)}]"
+        texts = []
+        for n in range(count):
+            raw = self._taken(start + keys[2 * n], keys[2 * n + 1])
+            key = _keys.get(raw)
+            texts.append((key if key is not None else _key(raw)) + found[n])
+        return "{" + ", ".join(texts) + "}"
+
+    def _length(self, at: int) -> tuple[int, int]:
+        """Seven bits a byte, the least first, and where they end."""
+        data = self._data
+        first = data[at]
+        if first < 128:
+            return first, at + 1
+        length = shift = 0
+        for place in range(at, at + 5):
+            length |= (data[place] & 127) << shift
+            shift += 7
+            if data[place] < 128:
+                return length, place + 1
+        raise NoJson("a length has more than five bytes")
+
+    def _taken(self, at: int, length: int) -> bytes:
+        self._left -= length
+        if at + length > len(self._data) or self._left < 0:
+            raise NoJson("it ends before what it says it has")
+        return self._data[at : at + length]
+
+    def _spend(self, length: int) -> None:
+        self._left -= length
+        if self._left < 0:
+            raise NoJson("it says that it has more than it has")
+
+    def _opaque(self, at: int) -> str:
+        """A value of a column's type, which JSON has not."""
+        kind = self._data[at]
+        length, at = self._length(at + 1)
+        raw = self._taken(at, length)
+        if kind == _OPAQUE_DECIMAL:
+            return _decimal(raw)
+        if kind == _OPAQUE_DATE or kind == _OPAQUE_TIME or kind in _OPAQUE_MOMENTS:
+            if len(raw) != 8:
+                raise NoJson(f"a time has {len(raw)} bytes")
+            return f'"{_moment(kind, int.from_bytes(raw, "little", signed=True))}"'
+        if kind == _OPAQUE_STRING:
+            return encode_basestring(raw.decode())
+        lines = [binascii.b2a_base64(raw[n : n + _LINE], newline=False).decode() for n in range(0, len(raw), _LINE)]
+        return f'"base64:type{kind}:{"".join(lines)}"'
+
+
+_keys: dict[bytes, str] = {}
+"""Keys as they stand in a text, which are few in a table and many in its rows."""
+_MOST_KEYS, _LONGEST_KEY = 4096, 128
+
+
+def _key(raw: bytes) -> str:
+    text = encode_basestring(raw.decode()) + ": "
+    if len(raw) <= _LONGEST_KEY:
+        if len(_keys) >= _MOST_KEYS:
+            _keys.clear()
+        _keys[raw] = text
+    return text
+
+
+def _layout(kind: str, count: int, large: int) -> struct.Struct:
+    found = _entries.get((kind, count)) if not large else None
+    if found is None:
+        key, value = ("IH", "BI") if large else ("HH", "BH")
+        found = struct.Struct("<" + (key * count if kind == "o" else "") + value * count)
+        if not large and count <= _MANY:
+            _entries[kind, count] = found
+    return found
+
+
+def _decimal(raw: bytes) -> str:
+    precision, scale = raw[0], raw[1]
+    whole = precision - scale
+    if not 1 <= precision <= MOST_DIGITS or scale > min(precision, MOST_SCALE):
+        raise NoJson(f"a decimal has {precision} digits, {scale} behind the point")
+    data = bytearray(raw[2:])
+    if len(data) != decimal_bytes(whole) + decimal_bytes(scale):
+        raise NoJson(f"a decimal of {precision} digits has {len(data)} bytes")
+    negative = not data[0] & 128
+    data[0] ^= 128
+    if negative:
+        data = bytearray(byte ^ 255 for byte in data)
+    number = place = 0
+    for digits in (whole % 9, *[9] * (whole // 9), *[9] * (scale // 9), scale % 9):
+        width = decimal_bytes(digits)
+        number = number * 10**digits + int.from_bytes(data[place : place + width], "big")
+        place += width
+    sign: Any = int(negative)
+    return format(Decimal((sign, tuple(map(int, str(number))), -scale)), "f")
+
+
+def _moment(kind: int, packed: int) -> str:
+    """As the server packs them: the fraction in the last 24 bits."""
+    sign, packed = ("-", -packed) if packed < 0 else ("", packed)
+    millionths, packed = packed & 0xFFFFFF, packed >> 24
+    clock = f"{packed & 63:02d}.{millionths:06d}"
+    if kind == _OPAQUE_TIME:
+        return f"{sign}{packed >> 12 & 0x3FF:02d}:{packed >> 6 & 63:02d}:{clock}"
+    months, day = packed >> 22, packed >> 17 & 31
+    date = f"{months // 13:04d}-{months % 13:02d}-{day:02d}"
+    return date if kind == _OPAQUE_DATE else f"{date} {packed >> 12 & 31:02d}:{packed >> 6 & 63:02d}:{clock}"

@@ -1,0 +1,319 @@
+"""From a statement's words to what it does to the wanted tables: :class:`Sentence`. Pure; called by :mod:`statements`.
+
+Every form is read to its end, and one that is not wholly understood is a stop.
+
+Source: MySQL 9 and MariaDB 11 manuals, *Data Definition Statements*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from onceward.binlog.sql_words import Reading, Unknown, Word
+
+
+@dataclass(frozen=True)
+class Passed:
+    """It changes no row of a wanted table."""
+
+
+@dataclass(frozen=True)
+class Truncated:
+    """All rows of a wanted table are gone."""
+
+    database: str
+    table: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """It may have changed rows without a word of them in the binlog."""
+
+    reason: str
+    """For ``ChangeUnreadable.details``: ``statement``, ``unknown_statement``, ``ddl`` or ``xa``."""
+    what: str
+    """Follows "there is"."""
+    next_step: str
+
+
+_COMPARE = (
+    "see the statement with mysqlbinlog, and compare the tables that are read with what has come of them, or start "
+    "from a new checkpoint with a snapshot"
+)
+
+
+def unknown(what: str = "a statement that is not known") -> Stop:
+    return Stop("unknown_statement", what, _COMPARE)
+
+
+Verdict = Passed | Truncated | Stop
+PASSED = Passed()
+
+_DML = (
+    "INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "DO", "SELECT", "WITH", "VALUES", "TABLE", "HANDLER",
+    "MERGE",
+)  # fmt: skip
+_ROWLESS = ("GRANT", "REVOKE", "FLUSH", "INSTALL", "UNINSTALL")
+_OBJECTS = (
+    "VIEW", "INDEX", "TRIGGER", "PROCEDURE", "FUNCTION", "EVENT", "USER", "ROLE", "SERVER", "TABLESPACE", "LOGFILE",
+    "RESOURCE", "SPATIAL", "SEQUENCE", "PACKAGE", "LIBRARY", "INSTANCE", "PREPARE",
+)  # fmt: skip
+"""What can be made, changed and dropped, and is no table."""
+_DATABASE = ("DATABASE", "SCHEMA")
+_TABLE = ("TABLE", "TABLES")
+_MODIFIERS = 24
+"""So many words may stand between CREATE and what is created (``DEFINER = `a`@`b` SQL SECURITY DEFINER …``)."""
+_WITHOUT_ROWS = ("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT")
+"""What ALTER TABLE does to a partition that takes rows away, or brings some."""
+
+
+def verdict_of(
+    said: Iterable[Word], database: str, wanted: Callable[[str, str], bool],
+    wanted_database: Callable[[str], bool], lower_case_names: bool,
+) -> Verdict:  # fmt: skip
+    """
+    :param said: the words of one statement. :param database: of names without one.
+    """
+    try:
+        return Sentence(Reading(said, database, lower_case_names), wanted, wanted_database).verdict()
+    except Unknown:
+        return unknown()
+
+
+class Sentence:
+    """One statement. Words are read from the front."""
+
+    def __init__(
+        self, said: Reading, wanted: Callable[[str, str], bool], wanted_database: Callable[[str], bool]
+    ) -> None:
+        self._said = said
+        self._wanted = wanted
+        self._wanted_database = wanted_database
+
+    def verdict(self) -> Verdict:
+        """
+        :raises Unknown: it is not wholly understood.
+        """
+        word = self._said.next
+        if word is None:
+            return PASSED  # nothing but comments: MariaDB's dummy events
+        if word.kind != "word":
+            raise Unknown
+        self._said.take()
+        verb = word.text.upper()
+        if verb in _DML:
+            return _as_statement(f"a statement ({verb} …) in the place of the rows that it changed")
+        if verb in _ROWLESS:
+            return PASSED
+        rule = getattr(self, f"_{verb.lower()}", None) if verb in _VERBS else None
+        if rule is None:
+            raise Unknown
+        found: Verdict = rule()
+        return found
+
+    # ── transactions ──
+
+    def _begin(self) -> Verdict:
+        self._said.skip("WORK")
+        return self._end(PASSED)
+
+    _commit = _begin
+
+    def _start(self) -> Verdict:
+        return PASSED if self._said.skip("TRANSACTION") else self._no()
+
+    def _savepoint(self) -> Verdict:
+        return PASSED
+
+    def _release(self) -> Verdict:
+        return PASSED if self._said.skip("SAVEPOINT") else self._no()
+
+    def _rollback(self) -> Verdict:
+        return Stop("statement", "a ROLLBACK, by which rows that are written before it never came to be", _COMPARE)
+
+    def _xa(self) -> Verdict:
+        if self._said.skip("START", "BEGIN", "END"):
+            return PASSED  # what follows, or came before, are its rows; the end is an event of its own
+        return Stop("xa", "the decision on an XA transaction, whose rows stand where it was prepared", _COMPARE)
+
+    # ── accounts and settings ──
+
+    def _set(self) -> Verdict:
+        if self._said.skip("STATEMENT"):  # MariaDB: SET STATEMENT a = b, c = d FOR …
+            while self._said.next is not None and not self._said.skip("FOR"):
+                self._said.take()
+            return self.verdict() if self._said.next is not None else self._no()
+        return PASSED if self._said.skip("PASSWORD", "DEFAULT") else self._no()
+
+    # ── tables ──
+
+    def _analyze(self) -> Verdict:
+        self._said.skip("NO_WRITE_TO_BINLOG", "LOCAL")
+        if self._said.skip(*_TABLE):
+            return PASSED
+        return _as_statement("an ANALYZE of a statement, which is carried out")  # MariaDB's
+
+    _optimize = _repair = _analyze
+
+    def _truncate(self) -> Verdict:
+        self._said.skip("TABLE")
+        database, table = self._said.name()
+        self._said.skip_wait()
+        return self._end(Truncated(database, table) if self._wanted(database, table) else PASSED)
+
+    def _drop(self) -> Verdict:
+        temporary = self._said.skip("TEMPORARY")
+        if self._said.skip(*_TABLE):
+            self._said.skip_if()
+            gone = [name for name in self._said.names() if self._wanted(*name)]
+            self._said.skip("RESTRICT", "CASCADE")
+            self._said.skip_wait()
+            return self._end(_ddl("a DROP TABLE", gone[0]) if gone and not temporary else PASSED)
+        return self._whole_database("DROP") if self._said.skip(*_DATABASE) else self._object()
+
+    def _rename(self) -> Verdict:
+        if self._said.skip("USER"):
+            return PASSED
+        if not self._said.skip(*_TABLE):
+            return self._no()
+        self._said.skip_if()
+        touched = []
+        while True:
+            touched.append(self._said.name())
+            self._said.skip_wait()
+            if not self._said.skip("TO"):
+                return self._no()
+            touched.append(self._said.name())
+            if not self._said.skip_sign(","):
+                break
+        moved = [name for name in touched if self._wanted(*name)]
+        return self._end(_ddl("a RENAME TABLE", moved[0]) if moved else PASSED)
+
+    def _create(self) -> Verdict:
+        replaced = False
+        for _ in range(_MODIFIERS):
+            if self._said.skip("TABLE"):
+                return self._create_table(replaced)
+            if self._said.skip(*_DATABASE):
+                return self._whole_database("CREATE OR REPLACE") if replaced else PASSED
+            if self._said.next is not None and self._said.next.says(*_OBJECTS):
+                return PASSED
+            if self._said.skip("TEMPORARY"):
+                return self._create_temporary()
+            replaced = replaced or self._said.take().says("REPLACE")
+        return self._no()
+
+    def _create_table(self, replaced: bool) -> Verdict:
+        self._said.skip_if()
+        name = self._said.name()
+        if not self._wanted(*name):
+            return PASSED
+        if replaced:
+            return _ddl("a CREATE OR REPLACE TABLE", name)
+        while self._said.next is not None:
+            word = self._said.take()
+            values = word.says("VALUES") and not (self._said.next is not None and self._said.next.says("LESS", "IN"))
+            if word.says("SELECT", "TABLE") or values:
+                return _as_statement(f"a CREATE TABLE … SELECT of {'.'.join(name)}, without the rows that it wrote")
+        return PASSED
+
+    def _create_temporary(self) -> Verdict:
+        if not self._said.skip("TABLE"):
+            return PASSED if self._said.skip("SEQUENCE") else self._no()
+        self._said.skip_if()
+        name = self._said.name()
+        if not self._wanted(*name):
+            return PASSED
+        # Only statements use it in the binlog, and nothing in those on that name says which of the two it means.
+        return _as_statement(f"a temporary table called {'.'.join(name)}, as one that is read is")
+
+    def _alter(self) -> Verdict:
+        ignoring = False
+        for _ in range(_MODIFIERS):
+            if self._said.skip("TABLE"):
+                return self._alter_table(ignoring)
+            if self._said.next is not None and self._said.next.says(*_OBJECTS, *_DATABASE):
+                return PASSED
+            ignoring = ignoring or self._said.take().says("IGNORE")
+        return self._no()
+
+    def _alter_table(self, ignoring: bool) -> Verdict:
+        self._said.skip_if()
+        name = self._said.name()
+        found: Verdict = PASSED
+        depth = 0
+        while self._said.next is not None:
+            word = self._said.take()
+            depth += (word == _OPEN) - (word == _CLOSE)
+            if depth == 0 and found == PASSED:
+                found = self._clause(word, name)
+        if depth:
+            return self._no()
+        if ignoring and self._wanted(*name):
+            return _ddl("an ALTER IGNORE TABLE", name)
+        return found
+
+    def _clause(self, word: Word, name: tuple[str, str]) -> Verdict:
+        """What begins with that word outside of brackets. In doubt it begins a clause: a column that is called like a
+        keyword, without quotes, may cost a stop."""
+        if word.says("RENAME") and not (self._said.next is not None and self._said.next.says("COLUMN", "INDEX", "KEY")):
+            if not self._said.skip("TO", "AS"):
+                self._said.skip_sign("=")
+            other = self._said.name()
+            moved = [one for one in (name, other) if self._wanted(*one)]
+            return _ddl("an ALTER TABLE … RENAME", moved[0]) if moved else PASSED
+        if word.says("WITH") and self._said.skip("TABLE"):  # EXCHANGE PARTITION a WITH TABLE b
+            other = self._said.name()
+            return _ddl("an EXCHANGE PARTITION", other) if self._wanted(*other) else PASSED
+        if not self._wanted(*name) or self._said.next is None:
+            if word.says("CONVERT", "TO") and self._said.next is not None and self._said.skip("TABLE"):
+                other = self._said.name()  # CONVERT TABLE b TO PARTITION, CONVERT PARTITION a TO TABLE b
+                return _ddl("a CONVERT of a partition", other) if self._wanted(*other) else PASSED
+            return PASSED
+        if word.says(*_WITHOUT_ROWS) and self._said.next.says("PARTITION", "TABLESPACE", "TABLE"):
+            return _ddl(f"an ALTER TABLE … {word.text.upper()} {self._said.next.text.upper()}", name)
+        if word.says("ENGINE"):
+            self._said.skip_sign("=")
+            if self._said.next is not None and self._said.next.text.upper() == "BLACKHOLE":
+                return _ddl("an ALTER TABLE … ENGINE = BLACKHOLE", name)
+        return PASSED
+
+    def _whole_database(self, verb: str) -> Verdict:
+        self._said.skip_if()
+        name = self._said.take_name()
+        return Stop("ddl", f"a {verb} DATABASE of {name}", _COMPARE) if self._wanted_database(name) else PASSED
+
+    def _object(self) -> Verdict:
+        """Something that is no table, behind words that may describe it."""
+        for _ in range(_MODIFIERS):
+            if self._said.take().says(*_OBJECTS):
+                return PASSED
+        return self._no()
+
+    def _end(self, verdict: Verdict) -> Verdict:
+        """That verdict, if nothing follows."""
+        self._said.skip_sign(";")
+        return verdict if self._said.next is None else self._no()
+
+    def _no(self) -> Verdict:
+        raise Unknown
+
+
+_VERBS = frozenset({
+    "BEGIN", "COMMIT", "START", "SAVEPOINT", "RELEASE", "ROLLBACK", "XA", "SET", "TRUNCATE", "DROP", "RENAME", "CREATE",
+    "ALTER", "ANALYZE", "OPTIMIZE", "REPAIR",
+})  # fmt: skip
+"""Each is a method above."""
+
+_OPEN, _CLOSE = Word("sign", "("), Word("sign", ")")
+
+
+def _ddl(what: str, name: tuple[str, str]) -> Stop:
+    return Stop(
+        "ddl", f"{what} that takes rows from {'.'.join(name)}, or brings some to it, without a word of them", _COMPARE
+    )
+
+
+def _as_statement(what: str) -> Stop:
+    return Stop("statement", what, f"set binlog_format=ROW for every session on the server, then {_COMPARE}")

@@ -1,0 +1,60 @@
+"""MariaDB's COMPRESSED columns. Pure; called by the modules beside it.
+
+Source: MariaDB ``sql/field_comp.cc``: a byte, whose upper half is the method (0: none, 8: zlib) and whose lower three bits
+are how many bytes of length follow, least first; its bit 3 says that it is raw deflate without zlib's header.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import pyarrow as pa
+
+from onceward.binlog.column import Column
+from onceward.binlog.refusals import BadCell, damaged, unreadable
+from onceward.binlog.rows import Cells
+from onceward.binlog.table_map import TableMap
+from onceward.binlog.values.bytes_at import BytesAt
+
+_PLAIN, _ZLIB = 0, 8
+_RAW = 8
+_MOST = 1032
+"""What a byte of deflate becomes at most: a length that says more is none."""
+
+
+def array(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Array:
+    """The bytes as they were before.
+
+    :raises BadCell: they do not unpack to the length that they say, or are packed in another way.
+    """
+    found: list[bytes | None] = []
+    for row, value in enumerate(at.slices(cells)):
+        try:
+            found.append(value and _unpacked(value))
+        except (zlib.error, ValueError) as error:
+            what = f"a value of the compressed column {column.name!r} of {table.name} cannot be unpacked: {error}"
+            raise BadCell(row, damaged(what)) from None
+        except NotImplementedError as error:
+            what = f"a value of the compressed column {column.name!r} of {table.name} is packed by {error}"
+            step = (
+                f"ALTER TABLE {table.name} MODIFY the column without COMPRESSED, and start from a position after that"
+            )
+            raise BadCell(row, unreadable("column_type", what, step)) from None
+    return pa.array(found, pa.binary())
+
+
+def _unpacked(value: bytes) -> bytes:
+    method, width = value[0] >> 4, value[0] & 7
+    if method == _PLAIN:
+        return value[1:]
+    if method != _ZLIB:
+        raise NotImplementedError(f"method {method}, which is not known")
+    length = int.from_bytes(value[1 : 1 + width], "little")
+    packed = value[1 + width :]
+    if length > _MOST * len(packed):
+        raise ValueError(f"{len(packed)} bytes cannot become {length}")
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS if value[0] & _RAW else zlib.MAX_WBITS)
+    found = inflate.decompress(packed, length + 1)
+    if len(found) != length:
+        raise ValueError(f"they are {len(found)} bytes or more, and say {length}")
+    return found

@@ -1,0 +1,287 @@
+"""Where a batch ends, and what its tasks read of the binlog: :class:`Cutter`. Pure: events in, a range out. Driver.
+
+A batch ends at the end of a transaction: as soon as it has the bytes or the changes that it may have, where the server
+has no more, or before an event that nobody can pass on. Its parts are ranges of bytes that begin and end anywhere, also
+inside a transaction: the one who reads a part is told which tables the rows in it are of, and whose transaction it is.
+Stretches without a change of a wanted table are in no part.
+
+What if a transaction turns out never to have been, or is left out for another reason? Its parts are taken back: they
+are kept apart until it has ended.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from typing import Any
+
+from onceward.binlog import kinds
+from onceward.binlog.event import HEADER_BYTES, Event
+from onceward.binlog.gtids import Gtids
+from onceward.binlog.kinds import WHY, must_not_pass
+from onceward.binlog.packed import unpacked
+from onceward.binlog.statements import Stop, Truncated, verdict_on
+from onceward.binlog.stops import damaged, unreadable
+from onceward.binlog.stops import place as place_of
+from onceward.errors import ChangeUnreadable, OncewardError
+from onceward.sources.mysql.position import FIRST_BYTE, Place, Position
+from onceward.sources.mysql.settings import Settings
+from onceward.sources.mysql.transactions import OUTSIDE, Walk, begins_with
+
+IDLE_BYTES = 1 << 30
+"""So much may go by without a change that is wanted, until the position moves all the same."""
+
+_COMPARE = "compare these tables with what was read"
+_ON_STATEMENT = {
+    "statement": "set binlog_format=ROW for every session on the server, and see to what this one changed",
+    "unknown_statement": "see with SHOW BINLOG EVENTS what it says, and whether it changes a table that is read",
+    "ddl": "bring the target to the table's new state by hand, or start from a new checkpoint, with a snapshot",
+    "xa": WHY["xa"][1],
+}
+_MOST_TABLES = 10_000  # table maps whose answer is remembered
+
+
+@dataclass
+class Range:
+    """What lies between two positions."""
+
+    end: Position
+    parts: list[dict[str, Any]]
+    """One a task; see :mod:`parts`."""
+    changes: int
+    """Events with changes that are wanted: each has one at least."""
+    bytes: int
+    stop: OncewardError | None
+    """Why it ends here, if something behind it cannot be passed on."""
+
+
+@dataclass
+class _Parts:
+    """The parts of a range, as far as it is known."""
+
+    least: int
+    file: str
+    begin: int
+    done: list[dict[str, Any]] = field(default_factory=list)
+    maps: tuple[bytes, ...] = ()
+    gtid: str | None = None
+    changes: int = 0
+    """In the part that is open."""
+    born: int | None = None
+    """See :class:`~onceward.sources.mysql.position.Position`."""
+
+    def cut(self, file: str, pos: int, maps: tuple[bytes, ...] = (), gtid: str | None = None) -> None:
+        """The open part ends here, and another one begins."""
+        if self.changes:
+            part: dict[str, Any] = {"file": self.file, "born": self.born, "from": self.begin, "to": pos}
+            if self.maps:
+                part["maps"] = [base64.b64encode(one).decode() for one in self.maps]
+            if self.gtid is not None:
+                part["gtid"] = self.gtid
+            self.done.append(part)
+        self.begins(file, pos, maps, gtid)
+
+    def begins(self, file: str, pos: int, maps: tuple[bytes, ...] = (), gtid: str | None = None) -> None:
+        """What was in the open part is dropped."""
+        self.file, self.begin, self.maps, self.gtid, self.changes = file, pos, maps, gtid, 0
+
+    def between(self, place: Place) -> None:
+        """Between two transactions."""
+        if not self.changes:
+            self.begins(*place)
+        elif place.pos - self.begin >= self.least:
+            self.cut(*place)
+
+    def mark(self) -> tuple[Any, ...]:
+        return (len(self.done), self.file, self.begin, self.maps, self.gtid, self.changes)
+
+    def back_to(self, mark: tuple[Any, ...], place: Place) -> None:
+        """All since ``mark``, which was made at ``place``, is dropped."""
+        count, self.file, self.begin, self.maps, self.gtid, self.changes = mark
+        del self.done[count:]
+        self.cut(*place)
+
+
+class Cutter(Walk):
+    """Makes one range, from ``start`` on.
+
+    :param start: on the server that sends the events.
+    :param most_changes: events with changes, at most; but a transaction is never cut.
+    :param upto: the range ends there, and nowhere else: it was logged before.
+    :param only: of a range that was logged on another server: these transactions, and no others.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        start: Position,
+        *,
+        most_changes: int = 1 << 62,
+        upto: Place | None = None,
+        only: Gtids | None = None,
+    ) -> None:
+        super().__init__(start, upto=upto)
+        self._again = upto is not None or only is not None
+        self._only = only
+        self._settings = settings
+        self._wanted = settings.wanted
+        self._most_bytes, self._most_changes = settings.max_bytes, most_changes
+        self._passed = settings.passed_places
+        self._parts = _Parts(settings.part_bytes, start.file, start.pos)
+        self._mark = self._parts.mark()
+        self._maps: dict[bytes, bytes] = {}
+        self._wanted_ids: dict[bytes, bool] = {}
+        self._known_maps: dict[bytes, bool] = {}
+        self._changes = 0
+        """Of whole transactions."""
+        self._here = 0
+        """Of the transaction under way."""
+        self._handlers |= {
+            kinds.TABLE_MAP: self._table_map,
+            **dict.fromkeys((*kinds.ROWS, *kinds.COMPRESSED_ROWS, kinds.PARTIAL_UPDATE_ROWS), self._rows),
+        }
+        if only is not None and self.gtids is not None and self.gtids.covers(only):
+            self.full = True
+
+    def range(self) -> Range:
+        """What was found."""
+        if self._state != OUTSIDE:  # the last transaction is not whole
+            self._torn()
+        else:
+            self._parts.cut(*self.place)
+        return Range(self.position(), self._parts.done, self._changes, self.bytes, self.stop)
+
+    # Transactions
+
+    def _begun(self, event: Event) -> None:
+        if self._only is not None and (self.gtid is None or self.gtid not in self._only):
+            self._passing = True  # of a later range
+        self._here = 0
+        self._maps.clear()
+        self._wanted_ids.clear()
+        self._mark = self._parts.mark()
+
+    def _ended(self, event: Event) -> None:
+        self._changes += self._here
+        self._here = 0
+        self._parts.between(self.place)
+        if self._only is not None:
+            self.full = self.gtids is not None and self.gtids.covers(self._only)
+        elif not self._again:
+            most = self._most_bytes if self._changes else IDLE_BYTES
+            self.full = self.bytes >= most or self._changes >= self._most_changes
+
+    def _left_out(self, event: Event) -> None:
+        self._parts.cut(*self._begins)
+        self._parts.begins(*self.place)
+
+    def _torn(self) -> None:
+        self._parts.back_to(self._mark, self._begins)
+        self._here = 0
+
+    def _next_file(self, event: Event) -> None:
+        super()._next_file(event)
+        self._parts.cut(*self.place)
+        self._parts.begins(event.file, FIRST_BYTE)
+
+    def _format(self, event: Event) -> None:
+        super()._format(event)
+        self._parts.born = event.timestamp
+
+    # What is in them
+
+    def _table_map(self, event: Event) -> None:
+        if self._passing:
+            return
+        self._cut_inside(event)
+        body = bytes(event.body)
+        known = self._known_maps.get(body)
+        if known is None:
+            if len(self._known_maps) >= _MOST_TABLES:
+                self._known_maps.clear()
+            known = self._known_maps[body] = self._wanted(*_table_of(event, body))
+        self._maps[body[:6]] = body
+        self._wanted_ids[body[:6]] = known
+
+    def _rows(self, event: Event) -> None:
+        if self._passing:
+            return
+        self._cut_inside(event)
+        start = event.start + HEADER_BYTES
+        if self._wanted_ids.get(bytes(event.buffer[start : start + 6])):
+            if event.kind == kinds.PARTIAL_UPDATE_ROWS:
+                self._refuse_kind(event, "partial_json")
+            self._count()
+
+    def _count(self) -> None:
+        self._here += 1
+        self._parts.changes += 1
+
+    def _cut_inside(self, event: Event) -> None:
+        if event.position - self._parts.begin >= self._parts.least and not event.inner:
+            self._parts.cut(event.file, event.position, tuple(self._maps.values()), self.gtid)
+
+    def _said(self, event: Event) -> None:
+        settings = self._settings
+        found = verdict_on(
+            event, settings.wanted, settings.wanted_database, lower_case_names=settings.any_case
+        )  # fmt: skip
+        if isinstance(found, Stop) and not (self._here == 0 and begins_with(event, "ROLLBACK")):
+            self._refuse(event, unreadable(event, found.reason, found.why, _ON_STATEMENT[found.reason], gtid=self.gtid))
+        elif isinstance(found, Truncated):
+            self._count()
+
+    def _packed(self, event: Event) -> None:
+        try:
+            for inner in unpacked(event):
+                if inner.kind in kinds.ROWS or inner.kind == kinds.PARTIAL_UPDATE_ROWS:
+                    self._rows(inner)
+                elif inner.kind == kinds.TABLE_MAP:
+                    self._table_map(inner)
+                elif inner.kind == kinds.QUERY:
+                    self._said(inner)
+                else:
+                    self._must_pass(inner)
+        except ChangeUnreadable as error:
+            self._refuse(event, error)
+
+    def _undone(self, event: Event) -> None:
+        if self._here:
+            what = "a ROLLBACK of a transaction with changes of tables that are read, some of which may have none"
+            self._refuse(event, unreadable(event, "statement", what, _COMPARE, gtid=self.gtid))
+
+    def _undecided(self, event: Event) -> None:
+        if self._here:
+            self._refuse_kind(event, "xa")
+
+    def _other(self, event: Event) -> None:
+        if not event.made_up and not self._passing:
+            self._must_pass(event)
+        super()._other(event)
+
+    # Stops
+
+    def _must_pass(self, event: Event) -> None:
+        reason = must_not_pass(event.kind, event.flags, self.dialect, event.body)
+        if reason is not None:
+            self._refuse_kind(event, reason)
+
+    def _refuse_kind(self, event: Event, reason: str) -> None:
+        what, next_step = WHY[reason]
+        self._refuse(
+            event, unreadable(event, reason, what.format(kind=event.kind), next_step, gtid=self.gtid)
+        )  # fmt: skip
+
+    def _refuse(self, event: Event, error: ChangeUnreadable) -> None:
+        if place_of(event) not in self._passed:
+            raise error
+
+
+def _table_of(event: Event, body: bytes) -> tuple[str, str]:
+    """Database and table of a table map. Source: MySQL, ``Table_map_event``."""
+    try:
+        length = body[8]
+        table = 9 + length + 1
+        return body[9 : 9 + length].decode(), body[table + 1 : table + 1 + body[table]].decode()
+    except (IndexError, UnicodeDecodeError):
+        raise damaged(event, "a table map without names") from None

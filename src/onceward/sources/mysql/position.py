@@ -1,0 +1,89 @@
+"""Where a query stands in a server's binlog: what Spark logs before each batch. Pure.
+
+Runs wherever the source is read. A position lies between two transactions, never inside one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from onceward.errors import SourceBroken
+
+VERSION = 1
+FIRST_BYTE = 4
+"""Of the first event of a binlog: behind its magic number."""
+
+
+class Place(NamedTuple):
+    """A byte of a server's binlogs. Files are compared by their numbers, as the server counts them."""
+
+    file: str
+    pos: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.pos}"
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Places of one server, in the order of its writing."""
+        return (number_of(self.file), self.pos)
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place, and what tells whether the server at hand still has the same transactions before it."""
+
+    dialect: Literal["mysql", "mariadb"]
+    server: str
+    """Which server's binlogs ``file`` and ``pos`` are of: its ``server_uuid``, or what stands for it on MariaDB."""
+    era: int
+    """How often the query has gone on to another server: places of a later era come later."""
+    file: str
+    pos: int
+    born: int | None
+    """When the server began to write ``file``, in seconds since 1970, by the file itself: after RESET MASTER there is
+    another file of that name. None: nothing of it was seen yet."""
+    gtids: str | None
+    """Of all transactions before, as the server writes sets of them; by these the place is found on another server.
+    None: some have no GTID."""
+    snapshot: Any = None
+    """See :mod:`snapshot`. None once all rows that were there before have been read."""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.file, self.pos)
+
+    def at(self, place: Place, born: int | None, gtids: str | None) -> Position:
+        """Further on, on the same server."""
+        return replace(self, file=place.file, pos=place.pos, born=born, gtids=gtids)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same position is the same text."""
+        return {"mysql": VERSION, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Position:
+        """:raises SourceBroken: the checkpoint has something else, or a newer version's."""
+        if isinstance(value, dict) and value.get("mysql") == VERSION:
+            try:
+                return cls(**{name: what for name, what in value.items() if name != "mysql"})
+            except TypeError:
+                pass
+        raise SourceBroken(
+            f"the checkpoint has {str(value)[:200]}, which is no position of mysql_changes of this version of Onceward",
+            next_step="start this query with a checkpoint of its own, and do not change the order of its sources",
+        )
+
+
+def number_of(file: str) -> int:
+    """The server counts its binlogs behind the last dot: ``binlog.000007`` is 7.
+
+    :raises SourceBroken: it has no number.
+    """
+    number = file.rpartition(".")[2]
+    if not number.isdecimal():
+        raise SourceBroken(
+            f"{file!r} is no name of a binlog: it does not end in a number", next_step="use what SHOW BINARY LOGS says"
+        )
+    return int(number)

@@ -1,0 +1,228 @@
+"""What a server must have set, and a login must be granted, so that no change is lost. Driver, and ``onceward doctor``.
+
+:func:`findings` looks at everything and says all at once; :func:`check` is what a query does before it reads.
+
+What is not obvious:
+
+* ``binlog_row_metadata`` is MINIMAL by default: then events have no names of columns.
+* What a session sets for itself is not seen here. Its events are refused by name when they come.
+* Rows that a foreign key changes by itself (ON DELETE CASCADE) are in no binlog: InnoDB does it below the part of the
+  server that writes one. MySQL 9.6 and later do it above, unless ``innodb_native_foreign_keys`` says otherwise.
+* A replica with ``log_replica_updates=OFF`` applies changes that are in no binlog of its own.
+* ``binlog_do_db`` and ``binlog_ignore_db`` leave out databases without a word in the binlog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from onceward.errors import AccessDenied, ServerUnfit
+from onceward.sources.mysql.connection import Server, reading
+from onceward.sources.mysql.position import FIRST_BYTE, Place
+from onceward.sources.mysql.settings import SYSTEM, Settings
+
+_NEEDED = {
+    "binlog_format": "ROW",
+    "binlog_row_image": "FULL",
+    "binlog_row_metadata": "FULL",
+    "binlog_row_value_options": "",
+}
+_WHY = {
+    "binlog_format": "without ROW the binlog has statements in the place of rows",
+    "binlog_row_image": "without FULL a change has only some of its columns",
+    "binlog_row_metadata": "without FULL events have no names of columns",
+    "binlog_row_value_options": "with PARTIAL_JSON an update has only what is new in a JSON value",
+}
+_GRANTS = "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the login"
+_CASCADES = ("CASCADE", "SET NULL", "SET DEFAULT")
+NOT_THERE = "not there"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    """A variable, a grant, a table."""
+    said: str
+    """What is there."""
+    fit: bool
+    """May changes be read as it is?"""
+    why: str = ""
+    fix: str = ""
+    """What to do: a statement where one will do."""
+
+
+def check(server: Server, settings: Settings, *, begins: bool) -> None:
+    """
+    :param begins: the query has no position yet: then a table that is not there is a wrong name, and else one that was
+        dropped.
+    :raises ServerUnfit: changes would be lost, or cannot be read; the error says all that is to be done.
+    """
+    unfit = [one for one in findings(server, settings) if not one.fit and (begins or one.said != NOT_THERE)]
+    if not unfit:
+        return
+    raise ServerUnfit(
+        f"{server.where} cannot be read without loss: " + "; ".join(f"{one.name} is {one.said}: {one.why}" for one in unfit),
+        next_step="; ".join(dict.fromkeys(one.fix for one in unfit)),
+        details={"unfit": [one.name for one in unfit]},
+    )
+
+
+def findings(server: Server, settings: Settings) -> list[Finding]:
+    """All that there is to say, fit or not."""
+    variables = server.variables(*_NEEDED, "log_bin", "gtid_mode", "log_replica_updates", "log_slave_updates")
+    found = [_binlog(variables)]
+    if not found[0].fit:
+        return found
+    found += _variables(server, variables)
+    granted = list(_granted(server, settings))
+    found += granted
+    if any(not one.fit for one in granted):
+        return found
+    found += _left_out(server, settings)
+    found += _replica(server, variables)
+    tables = tables_of(server, settings)
+    found += _tables(server, settings, tables)
+    return found
+
+
+def tables_of(server: Server, settings: Settings) -> list[tuple[str, str]]:
+    """Database and table of each that is wanted and there, in the order of their names."""
+    some = ", ".join(["%s"] * len(SYSTEM))
+    rows = server.ask(
+        "SELECT table_schema, table_name FROM information_schema.tables "
+        f"WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') AND table_schema NOT IN ({some})",
+        SYSTEM,
+    )
+    return sorted((str(database), str(table)) for database, table in rows if settings.wanted(str(database), str(table)))
+
+
+def _binlog(variables: Mapping[str, str]) -> Finding:
+    on = variables.get("log_bin") == "ON"
+    return Finding(
+        "log_bin", variables.get("log_bin", "not known"), on, "it writes no binlog",
+        "start the server with --log-bin, and for MariaDB with --binlog-format=ROW",
+    )  # fmt: skip
+
+
+def _variables(server: Server, variables: Mapping[str, str]) -> Iterator[Finding]:
+    for name, needed in _NEEDED.items():
+        if name not in variables:
+            if name != "binlog_row_value_options":  # MariaDB has no such thing
+                yield Finding(name, "not known", fit=False, why=_WHY[name], fix="use MySQL 8.0 or MariaDB 10.6, or later")
+            continue
+        said = variables[name]
+        yield Finding(name, said or "''", said == needed, _WHY[name], _set(server, name, needed))
+    if server.dialect == "mysql":
+        said = variables.get("gtid_mode", "OFF")
+        yield Finding(
+            "gtid_mode", said, fit=True, why="without ON a query cannot go on by itself after a failover",
+            fix="" if said == "ON" else "set gtid_mode=ON and enforce_gtid_consistency=ON",
+        )  # fmt: skip
+
+
+def _set(server: Server, name: str, value: str) -> str:
+    said = value if value.isdigit() else f"'{value}'"
+    if server.dialect == "mysql":
+        return f"SET PERSIST {name} = {said}, and let sessions that are open connect anew"
+    return (
+        f"SET GLOBAL {name} = {said}, the same in the server's configuration file, and let sessions that are open connect "
+        "anew"
+    )
+
+
+def _granted(server: Server, settings: Settings) -> Iterator[Finding]:
+    """Tried out: rights come by roles and in other ways that no list of grants tells."""
+    try:
+        end = server.end()
+        server.binlogs()
+    except AccessDenied as error:
+        yield Finding("REPLICATION CLIENT", error.message, fit=False, why="where the binlog ends is not said", fix=_GRANTS)
+        return
+    yield Finding("REPLICATION CLIENT", "granted", fit=True)
+    try:
+        with reading(settings, server.identity, Place(end.file, FIRST_BYTE)) as dump:
+            next(dump.blocks(), None)
+    except (ServerUnfit, AccessDenied) as error:
+        yield Finding("REPLICATION SLAVE", error.message, fit=False, why="the binlog is not sent", fix=_GRANTS)
+        return
+    yield Finding("REPLICATION SLAVE", "granted", fit=True)
+
+
+def _left_out(server: Server, settings: Settings) -> Iterator[Finding]:
+    only, without = (_names(text) for text in server.binlog_status()[2:4])
+    for database, table in tables_of(server, settings):
+        if (only and database not in only) or database in without:
+            yield Finding(
+                f"{database}.{table}", "left out of the binlog", fit=False,
+                why="binlog_do_db or binlog_ignore_db leaves its database out",
+                fix="start the server without binlog_do_db and binlog_ignore_db",
+            )  # fmt: skip
+
+
+def _replica(server: Server, variables: Mapping[str, str]) -> Iterator[Finding]:
+    said = variables.get("log_replica_updates", variables.get("log_slave_updates", "ON"))
+    if said == "ON":
+        return
+    renamed = server.dialect == "mysql" and server.version >= (8, 0, 22)
+    is_replica = bool(server.ask("SHOW REPLICA STATUS" if renamed else "SHOW SLAVE STATUS"))
+    yield Finding(
+        "log_replica_updates", said, not is_replica, "it is a replica, and what it applies is in no binlog of its own",
+        "start the server with log_replica_updates=ON (log_slave_updates=ON), or read from the server it replicates",
+    )  # fmt: skip
+
+
+def _tables(server: Server, settings: Settings, tables: list[tuple[str, str]]) -> Iterator[Finding]:
+    for database, table in settings.tables:
+        if any(sign in database + table for sign in "*?["):
+            continue
+        there = any(settings.is_named(*one, database, table) for one in tables)
+        yield Finding(
+            f"{database}.{table}", "there" if there else NOT_THERE, there, "no such table is seen",
+            f"correct the name, or GRANT SELECT ON {database}.{table} TO the login",
+        )  # fmt: skip
+    yield from _selectable(server, tables)
+    yield from _cascades(server, settings, tables)
+
+
+def _selectable(server: Server, tables: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+    for database, table in tables:
+        try:
+            server.ask(f"SELECT 1 FROM {quoted(database)}.{quoted(table)} LIMIT 0")
+        except (AccessDenied, ServerUnfit) as error:
+            yield Finding(
+                f"SELECT on {database}.{table}", error.message, fit=False, why="its rows may not be read",
+                fix=f"GRANT SELECT ON {database}.{table} TO the login",
+            )  # fmt: skip
+
+
+def _cascades(server: Server, settings: Settings, tables: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+    if server.variables("innodb_native_foreign_keys").get("innodb_native_foreign_keys") == "OFF":
+        return
+    wanted = set(tables)
+    rows = server.ask(
+        "SELECT constraint_schema, table_name, constraint_name, update_rule, delete_rule "
+        "FROM information_schema.referential_constraints"
+    )
+    for schema, table, name, *rules in rows:
+        changing = [rule for rule in rules if rule in _CASCADES]
+        if not changing or (schema, table) not in wanted or f"{schema}.{table}" in settings.passed_cascades:
+            continue
+        yield Finding(
+            f"{schema}.{table}", f"changed by the foreign key {name} ({', '.join(changing)})", fit=False,
+            why="what a foreign key changes by itself is in no binlog",
+            fix=f"let the key RESTRICT, and the application change the rows; or, if none of them is ever changed that way, "
+            f'pass_over=["cascade:{schema}.{table}"]',
+        )  # fmt: skip
+
+
+def quoted(name: str) -> str:
+    """As SQL has it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _names(text: object) -> list[str]:
+    said = text.decode() if isinstance(text, bytes) else str(text or "")
+    return [name for name in said.split(",") if name]

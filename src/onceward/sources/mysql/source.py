@@ -1,0 +1,261 @@
+"""``ow.mysql_changes``: the public function, and the source behind it.
+
+:class:`MySQLChanges` is a :class:`~onceward.PartitionedSource`: :meth:`~MySQLChanges.advance` and
+:meth:`~MySQLChanges.partitions` run in the process that Spark keeps beside the driver, with one session to the server;
+:meth:`~MySQLChanges.read_partition` in tasks. It is pickled to both, without its session.
+
+What if the process dies? Between two of Spark's log entries nothing is kept anywhere but in the position. A range that
+was logged and not committed is planned again from its two ends: on the same server by their places, on another one by
+their transactions. What if the server becomes another one meanwhile? Each conversation begins with a look at which one
+it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from onceward.binlog.gtids import Gtids
+from onceward.errors import BinlogDamaged, BinlogPurged, OncewardError, SourceReplaced
+from onceward.ledger.chain import Ledger
+from onceward.sources.mysql import parts as task_parts
+from onceward.sources.mysql import requirements, starts
+from onceward.sources.mysql.connection import Server, reading
+from onceward.sources.mysql.cuts import IDLE_BYTES, Cutter, Range
+from onceward.sources.mysql.failover import located, must_have
+from onceward.sources.mysql.position import Place, Position
+from onceward.sources.mysql.settings import BATCH_BYTES, HEARTBEAT_SECONDS, Settings, Starting, Values, settings_of
+from onceward.sources.resettable.offsets import text_of
+from onceward.sources.resettable.source import DEFAULT_POLL_SECONDS, PartitionedSource
+
+_NULLABLE = ("key", "before", "after", "gtid")
+_NUMBERS = {"ts_ms": LongType(), "pos": LongType(), "row": IntegerType(), "server_id": LongType()}
+SCHEMA = StructType(
+    [StructField(name, _NUMBERS.get(name, StringType()), name in _NULLABLE) for name in task_parts.COLUMNS]
+)
+
+_NO_LIMIT = (1 << 31) - 1
+_KEPT_PLANS = 2  # of ranges whose parts Spark may ask for again
+
+
+def mysql_changes(
+    spark: SparkSession,
+    *,
+    url: str,
+    tables: str | Sequence[str],
+    starting: Starting = "initial",
+    max_bytes_per_batch: int = BATCH_BYTES,
+    heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    pass_over: Sequence[str] = (),
+    values: Values = "text",
+    ledger: Ledger | None = None,
+    pipeline_id: str | None = None,
+    poll_seconds: float = DEFAULT_POLL_SECONDS,
+) -> DataFrame:
+    """A streaming DataFrame of the changes of a MySQL or MariaDB server's tables, each row once, from its binlog.
+
+    Its columns: ``op`` (c, u, d, r: created, updated, deleted, read by the snapshot; t: the table was emptied by
+    TRUNCATE), ``db``, ``table``, ``key``, ``before``, ``after`` (JSON objects; ``key`` is null where there is no primary
+    key), ``ts_ms``, ``position`` (a text that grows over the life of the query, in the order of the binlog), ``gtid``,
+    ``file``, ``pos``, ``row``, ``server_id``.
+
+    :param url: ``mysql://user:password@host:port`` or ``mariadb://…``.
+    :param tables: ``"shop.orders"``, or several; ``*`` stands for any text: ``"shop.*"``. Tables that are made later and
+        fit are read, too.
+    :param starting: where a query with a new checkpoint begins: ``"initial"`` (all rows that are there, then all
+        changes), ``"earliest"``, ``"latest"``, ``{"timestamp": …}`` (a datetime with a time zone, or ms since 1970),
+        ``{"gtid": …}`` (behind these transactions), ``{"file": …, "position": …}``.
+    :param max_bytes_per_batch: of the binlog; a larger transaction is a batch of its own.
+    :param heartbeat_seconds: while nothing comes that is wanted, the position moves so often, with an empty batch: a
+        server may remove what lies behind it.
+    :param pass_over: what a person has seen to: events, as the error says that they stopped the query; GTIDs that
+        count as read after a failover; ``"cascade:shop.items"`` for a table that a foreign key changes unseen.
+    :param values: how values are written in JSON: ``"text"``, as MySQL does, or ``"debezium"``, as Debezium does.
+    :param ledger: with ``pipeline_id``: a query with a new checkpoint begins where the ledger of that pipeline ends.
+    :param poll_seconds: a server that had nothing new is asked again after so long.
+    :raises ConfigurationError: a setting that cannot be.
+    """
+    settings = settings_of(
+        url=url,
+        tables=tables,
+        starting=starting,
+        max_bytes_per_batch=max_bytes_per_batch,
+        heartbeat_seconds=heartbeat_seconds,
+        pass_over=pass_over,
+        values=values,
+    )
+    return MySQLChanges(settings).stream(
+        spark,
+        max_rows_per_batch=_NO_LIMIT,
+        poll_seconds=poll_seconds,
+        ledger=ledger,
+        pipeline_id=pipeline_id,
+    )
+
+
+@dataclass
+class _Ahead:
+    """How far it is known that nothing comes which is wanted."""
+
+    behind: str
+    """The position, as text, that Spark knows."""
+    at: Position
+    bytes: int
+    since: float
+
+
+class MySQLChanges(PartitionedSource):
+    """See the module. Positions are :class:`~onceward.sources.mysql.position.Position`."""
+
+    schema = SCHEMA
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_settings": self._settings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def __repr__(self) -> str:
+        return f"MySQLChanges({self._settings.where})"
+
+    def _forget(self) -> None:
+        self._session: Server | None = None
+        self._is_fit = False
+        self._ahead: _Ahead | None = None
+        self._plans: dict[str, list[Any]] = {}
+        """By their two ends, as text."""
+
+    # Beside the driver
+
+    def start(self) -> Any:
+        """Where ``starting`` says.
+
+        :raises ServerUnfit: the server's settings would lose changes.
+        """
+        return starts.first(self._settings, self._server(begins=True)).to_json()
+
+    def advance(self, position: Any, limit: int) -> Any:
+        """The end of the next batch, a place between two transactions.
+
+        :param limit: events with changes, at most, unless one transaction has more. Each has a row at least.
+        """
+        known = Position.from_json(position)
+        server = self._server()
+        begin = self._found(server, self._beginning(position, known))
+        if begin.place == server.end():
+            return self._moved(position, begin, 0)
+        found = self._read(Cutter(self._settings, begin, most_changes=limit), begin)
+        if found.changes:
+            end = found.end.to_json()
+            self._keep(position, end, self._parts(found, found.end))
+            return end
+        if found.stop is not None:
+            raise found.stop
+        return self._moved(position, found.end, found.bytes)
+
+    def partitions(self, start: Any, end: Any) -> list[Any]:
+        """Ranges of bytes with changes, one a task."""
+        kept = self._plans.get(text_of([start, end]))
+        return kept if kept is not None else self._planned_again(Position.from_json(start), Position.from_json(end))
+
+    def _beginning(self, position: Any, known: Position) -> Position:
+        """What is read next: behind what is known to have nothing that is wanted."""
+        ahead = self._ahead
+        return ahead.at if ahead is not None and ahead.behind == text_of(position) else known
+
+    def _found(self, server: Server, known: Position) -> Position:
+        """``known`` on the server that is there."""
+        if known.server != server.identity:
+            return located(self._settings, server, known)
+        must_have(server, known)
+        return known
+
+    def _read(self, cutter: Cutter, begin: Position) -> Range:
+        """As far as it goes. What cannot be read is told of when all before it has been."""
+        try:
+            with reading(self._settings, begin.server, begin.place) as dump:
+                for events in dump.blocks():
+                    if cutter.feed(events):
+                        break
+        except (BinlogDamaged, BinlogPurged, SourceReplaced) as error:
+            cutter.stop = error
+        return cutter.range()
+
+    def _moved(self, position: Any, at: Position, read: int) -> Any:
+        """Nothing that is wanted lies before ``at``: where Spark is told that the query stands."""
+        behind, now = text_of(position), time.monotonic()
+        ahead = self._ahead
+        if ahead is None or ahead.behind != behind:
+            ahead = self._ahead = _Ahead(behind, at, 0, now)
+        ahead.at, ahead.bytes = at, ahead.bytes + read
+        if at.to_json() == position:
+            ahead.since = now
+            return position
+        due = now - ahead.since >= self._settings.heartbeat_seconds or ahead.bytes >= IDLE_BYTES
+        if not due:
+            return position
+        self._keep(position, at.to_json(), [])
+        return at.to_json()
+
+    def _keep(self, start: Any, end: Any, parts: list[Any]) -> None:
+        while len(self._plans) >= _KEPT_PLANS:
+            del self._plans[next(iter(self._plans))]
+        self._plans[text_of([start, end])] = parts
+
+    def _parts(self, found: Range, of: Position) -> list[Any]:
+        names = self._server().lower_case_table_names
+        return [{**part, "server": of.server, "era": of.era, "names": names} for part in found.parts]
+
+    def _planned_again(self, start: Position, end: Position) -> list[Any]:
+        """Of a range that an earlier run has logged."""
+        server = self._server()
+        begin = self._found(server, start)
+        if end.server == server.identity:
+            must_have(server, end)
+            cutter = Cutter(self._settings, begin, upto=end.place)
+        else:
+            must_have(server, end)
+            cutter = Cutter(self._settings, begin, only=Gtids.parse(end.dialect, end.gtids or ""))
+            begin = replace(begin, era=end.era + 1)
+        found = self._read(cutter, begin)
+        if not cutter.full or found.stop is not None:
+            raise found.stop or _ends_early(end, found.end)
+        return self._parts(found, begin)
+
+    def _server(self, *, begins: bool = False) -> Server:
+        """The session, and a look at the server's settings the first time."""
+        if self._session is not None and not self._session.is_open:
+            self._session.close()
+            self._session = None
+        if self._session is None:
+            self._session = Server(self._settings)
+            self._settings = self._settings.for_server(self._session.lower_case_table_names)
+        if not self._is_fit:
+            requirements.check(self._session, self._settings, begins=begins)
+            self._is_fit = True
+        return self._session
+
+    # In tasks
+
+    def read_partition(self, partition: Any) -> Any:
+        """The changes of one part, as Arrow."""
+        return task_parts.read(self._settings, partition)
+
+
+def _ends_early(end: Position, at: Position) -> OncewardError:
+    return BinlogDamaged(
+        f"the server's binlog ends at {at.place}, and a batch was read up to {end.place}",
+        next_step="if the server lost what it had written (sync_binlog other than 1), start from a new checkpoint, "
+        "with a snapshot",
+        details={"at": str(at.place)},
+    )

@@ -1,0 +1,335 @@
+"""``ow.mysql_changes`` without Spark: ranges, batches and parts over the binlogs of real servers."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from changes_place import ChangesPlace, brief, row, source_of
+
+from mysql_client import sql_at, transaction_at
+from onceward.errors import (
+    BinlogPurged,
+    ChangeUnreadable,
+    ConfigurationError,
+    ServerUnfit,
+    ServerUnreachable,
+    SourceReplaced,
+)
+from onceward.testing import LocalMySQL
+
+MARIADB = pytest.param("binlog_mariadb", marks=pytest.mark.once_more)
+
+
+@pytest.fixture(params=["binlog_mysql", MARIADB], ids=["MySQL", "MariaDB"])
+def server(request: pytest.FixtureRequest) -> LocalMySQL:
+    found: LocalMySQL = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def place(server: LocalMySQL) -> ChangesPlace:
+    return ChangesPlace(server)
+
+
+def test_changes_of_several_tables_over_a_rotation(place: ChangesPlace):
+    place.sql("CREATE TABLE {s}.keyless (a int)")
+    place.begin()
+    place.sql(
+        "INSERT INTO {s}.t VALUES (1, 'a'), (2, NULL)",
+        "INSERT INTO {s}.keyless VALUES (7)",
+        "UPDATE {s}.t SET v = 'c' WHERE id = 2",
+        "FLUSH BINARY LOGS",
+        "UPDATE {s}.t SET id = 3 WHERE id = 2",
+        "DELETE FROM {s}.t WHERE id = 1",
+    )
+    rows = place.batch()
+    assert brief(rows) == [
+        ("c", "t", None, row(1, "a")),
+        ("c", "t", None, row(2, None)),
+        ("c", "keyless", None, '{"a":7}'),
+        ("u", "t", row(2, None), row(2, "c")),
+        ("d", "t", row(2, "c"), None),
+        ("c", "t", None, row(3, "c")),
+        ("d", "t", row(1, "a"), None),
+    ]
+    assert [one["key"] for one in rows] == ['{"id":1}', '{"id":2}', None, '{"id":2}', '{"id":2}', '{"id":3}', '{"id":1}']
+    positions = [one["position"] for one in rows]
+    assert len(set(positions)) == len(rows)
+    assert len({len(position) for position in positions}) == 1
+    assert {one["server_id"] for one in rows} == {1}
+    assert len({one["gtid"] for one in rows}) == 5
+    assert place.batch() == []
+
+
+def test_small_parts_begin_inside_transactions(place: ChangesPlace):
+    place.sql("CREATE TABLE {s}.u (id int PRIMARY KEY, v varchar(400))")
+    place.begin(part_bytes=600)
+    for first in (0, 100):
+        with_both = [f"INSERT INTO {{s}}.{name} VALUES ({number}, 'x')" for number in range(first, first + 20) for name in "tu"]
+        in_one_transaction(place, with_both)
+    end = place.advanced()
+    parts = place.running.partitions(place.position, end)
+    assert any("maps" in part for part in parts), "no part begins inside a transaction"
+    rows = place.batch()
+    assert [(one["table"], one["key"]) for one in rows] == [
+        (name, f'{{"id":{number}}}') for first in (0, 100) for number in range(first, first + 20) for name in "tu"
+    ]
+    assert len({one["gtid"] for one in rows}) == 2
+
+
+def test_a_batch_ends_where_a_transaction_does(place: ChangesPlace):
+    place.begin(max_bytes_per_batch=1000)
+    for number in range(8):
+        in_one_transaction(place, [f"INSERT INTO {{s}}.t VALUES ({number}{digit}, 'x')" for digit in range(3)])
+    sizes = []
+    while rows := place.batch():
+        sizes.append(len(rows))
+    assert sum(sizes) == 24
+    assert len(sizes) > 2
+    assert all(size % 3 == 0 for size in sizes)
+
+
+def test_an_open_transaction_is_waited_for(place: ChangesPlace):
+    place.begin()
+    with transaction_at(place.url, f"INSERT INTO {place.schema}.t VALUES (1, 'open')"):
+        place.sql("INSERT INTO {s}.t VALUES (2, 'done')")
+        assert brief(place.batch()) == [("c", "t", None, row(2, "done"))]
+    assert place.batch() == []
+
+
+def test_other_tables_move_the_position_only_now_and_then(place: ChangesPlace):
+    place.sql("CREATE TABLE {s}.other (id int PRIMARY KEY)")
+    place.begin(tables=f"{place.schema}.t", heartbeat_seconds=60)
+    place.sql("INSERT INTO {s}.other VALUES (1)", "FLUSH BINARY LOGS")
+    assert place.advanced() == place.position
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')", "INSERT INTO {s}.other VALUES (2)")
+    assert brief(place.batch()) == [("c", "t", None, row(1, "a"))]
+    place.restarted(heartbeat_seconds=0.01)
+    place.sql("INSERT INTO {s}.other VALUES (3)")
+    place.advanced()
+    after = place.advanced()
+    assert after["pos"] > place.position["pos"]
+    assert place.rows(place.position, after) == []
+
+
+# Where a query begins
+
+
+def test_starts(place: ChangesPlace):
+    beginning = place.begin().position
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+    between = place.begin().position
+    place.sql("INSERT INTO {s}.t VALUES (2, 'b')", "FLUSH BINARY LOGS")
+    gtid = place.begin().position["gtids"]
+    place.sql("INSERT INTO {s}.t VALUES (3, 'c')")
+    first, second, third = (("c", "t", None, row(number, value)) for number, value in ((1, "a"), (2, "b"), (3, "c")))
+
+    def read(starting: Any) -> list[Any]:
+        return brief(place.begin(starting=starting).all())
+
+    assert read("latest") == []
+    assert read("earliest")[-3:] == [first, second, third]
+    assert read({"file": beginning["file"], "position": beginning["pos"]}) == [first, second, third]
+    assert read({"file": between["file"], "position": between["pos"]}) == [second, third]
+    assert read({"gtid": gtid}) == [third]
+    assert read({"gtid": between["gtids"]}) == [second, third]
+    assert read({"timestamp": 0})[-3:] == [first, second, third]
+    assert read({"timestamp": datetime.now(timezone.utc) + timedelta(hours=1)}) == []
+    assert place.begin(starting={"gtid": gtid}).position["era"] == 0
+
+
+def test_a_start_inside_a_transaction_is_refused(place: ChangesPlace):
+    at = place.begin().position
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+    after = place.begin().position
+    with pytest.raises(ConfigurationError, match=f"the nearest place between two transactions is .*:{after['pos']}"):
+        place.begin(starting={"file": at["file"], "position": at["pos"] + 1})
+    with pytest.raises(ConfigurationError, match=r"binlog\.009999"):
+        place.begin(starting={"file": "binlog.009999", "position": 4})
+
+
+# What the binlog may lack
+
+
+def test_purged_binlogs_are_named(place: ChangesPlace):
+    place.begin()
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+    purge(place)
+    with pytest.raises(BinlogPurged):
+        place.restarted().advanced()
+
+
+def test_purged_between_planning_and_reading(place: ChangesPlace):
+    place.begin()
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+    end = place.advanced()
+    parts = place.running.partitions(place.position, end)
+    purge(place)
+    with pytest.raises(BinlogPurged):
+        place.running.read_partition(parts[0])
+
+
+@pytest.mark.parametrize("refilled", [False, True])
+def test_reset_binlogs_are_noticed(place: ChangesPlace, refilled: bool):
+    place.begin()
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+    assert len(place.batch()) == 1
+    place.sql("RESET MASTER")
+    if refilled:
+        for number in range(2, 30):
+            place.sql(f"INSERT INTO {{s}}.t VALUES ({number}, 'a')")
+    with pytest.raises(SourceReplaced):
+        place.restarted().advanced()
+
+
+def test_a_file_begun_anew_is_noticed_by_itself(place: ChangesPlace):
+    """Without GTIDs, by when it was begun."""
+    place.begin()
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+    place.position = {**place.position, "born": place.position["born"] - 1, "gtids": ""}
+    with pytest.raises(SourceReplaced, match="begun"):
+        place.advanced()
+
+
+# What cannot be passed on
+
+
+def test_ddl_on_the_way(place: ChangesPlace):
+    place.begin()
+    place.sql(
+        "INSERT INTO {s}.t VALUES (1, 'a')",
+        "ALTER TABLE {s}.t ADD COLUMN w int DEFAULT 5",
+        "INSERT INTO {s}.t VALUES (2, 'b', 6)",
+        "ALTER TABLE {s}.t DROP COLUMN v",
+        "INSERT INTO {s}.t VALUES (3, 7)",
+        "CREATE TABLE {s}.later (id int PRIMARY KEY)",
+        "INSERT INTO {s}.later VALUES (1)",
+        "CREATE USER IF NOT EXISTS somebody IDENTIFIED BY 'x'",
+        "DROP USER somebody",
+    )
+    assert brief(place.batch()) == [
+        ("c", "t", None, row(1, "a")),
+        ("c", "t", None, '{"id":2,"v":"b","w":6}'),
+        ("c", "t", None, '{"id":3,"w":7}'),
+        ("c", "later", None, '{"id":1}'),
+    ]
+
+
+def test_what_comes_before_a_stop_goes_through(place: ChangesPlace):
+    place.begin()
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')", "DROP TABLE {s}.t", "CREATE TABLE {s}.t (id int PRIMARY KEY)")
+    place.sql("INSERT INTO {s}.t VALUES (2)")
+    assert brief(place.batch()) == [("c", "t", None, row(1, "a"))]
+    at = stopped(place, "ddl")
+    place.restarted(pass_over=[at])
+    assert brief(place.batch()) == [("c", "t", None, '{"id":2}')]
+
+
+def test_a_statement_in_the_place_of_rows(place: ChangesPlace):
+    place.begin()
+    in_one_transaction(
+        place,
+        ["SET SESSION binlog_format = STATEMENT", "BEGIN", "INSERT INTO {s}.t VALUES (1, 'a')", "COMMIT"],
+    )
+    place.sql("INSERT INTO {s}.t VALUES (2, 'b')")
+    at = stopped(place, "statement")
+    assert brief(place.restarted(pass_over=[at]).batch()) == [("c", "t", None, row(2, "b"))]
+
+
+# What a server must have set
+
+
+def test_a_server_that_is_not_fit(place: ChangesPlace):
+    place.sql("SET GLOBAL binlog_row_metadata = MINIMAL", "SET GLOBAL binlog_row_image = NOBLOB")
+    try:
+        with pytest.raises(ServerUnfit) as unfit:
+            place.begin()
+    finally:
+        place.sql("SET GLOBAL binlog_row_metadata = FULL", "SET GLOBAL binlog_row_image = FULL")
+    assert unfit.value.details["unfit"] == ["binlog_row_image", "binlog_row_metadata"]
+    said = "PERSIST" if place.server.kind == "mysql" else "GLOBAL"
+    assert f"SET {said} binlog_row_metadata = 'FULL'" in unfit.value.next_step
+
+
+def test_a_login_without_rights(place: ChangesPlace):
+    user = f"u{place.schema[-10:]}"
+    place.sql(f"CREATE USER {user} IDENTIFIED BY 'secret_of_user'", f"GRANT SELECT ON {{s}}.* TO {user}")
+    url = place.url.replace("onceward:", f"{user}:").replace(place.url.split(":")[2].split("@")[0], "secret_of_user")
+
+    def refusal() -> ServerUnfit:
+        with pytest.raises(ServerUnfit) as unfit:
+            source_of(url, tables=f"{place.schema}.t").start()
+        assert "secret_of_user" not in str(unfit.value)
+        return unfit.value
+
+    assert refusal().details["unfit"] == ["REPLICATION CLIENT"]
+    place.sql(f"GRANT REPLICATION CLIENT ON *.* TO {user}")
+    assert refusal().details["unfit"] == ["REPLICATION SLAVE"]
+    place.sql(f"GRANT REPLICATION SLAVE ON *.* TO {user}", f"REVOKE SELECT ON {{s}}.* FROM {user}")
+    if place.server.kind == "mariadb":
+        assert "REPLICA MONITOR" in refusal().next_step
+        place.sql(f"GRANT REPLICA MONITOR ON *.* TO {user}")
+    assert refusal().details["unfit"] == [f"{place.schema}.t"]
+    place.sql(f"GRANT SELECT ON {{s}}.t TO {user}")
+    assert source_of(url, tables=f"{place.schema}.t").start()["server"] == place.begin().position["server"]
+
+
+def test_a_table_that_is_not_there(place: ChangesPlace):
+    with pytest.raises(ServerUnfit, match="no such table"):
+        place.begin(tables=[f"{place.schema}.t", f"{place.schema}.missing"])
+
+
+def test_what_a_foreign_key_changes(place: ChangesPlace):
+    place.sql("CREATE TABLE {s}.child (id int, FOREIGN KEY (id) REFERENCES {s}.t (id) ON DELETE CASCADE)")
+    with pytest.raises(ServerUnfit, match="no binlog") as unfit:
+        place.begin()
+    allowed = f"cascade:{place.schema}.child"
+    assert f'pass_over=["{allowed}"]' in unfit.value.next_step
+    place.begin(pass_over=[allowed])
+
+
+def test_a_wrong_password_is_in_no_error(place: ChangesPlace):
+    wrong = place.url.replace(place.url.split(":")[2].split("@")[0], "wrong_password")
+    source = source_of(wrong, tables="a.b")
+    with pytest.raises(Exception, match="Access denied") as refused:
+        source.start()
+    assert "wrong_password" not in f"{refused.value!r} {source!r} {source._settings!r}"
+
+
+def test_an_address_that_leads_to_another_server(place: ChangesPlace):
+    place.begin()
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+    end = place.advanced()
+    (part,) = place.running.partitions(place.position, end)
+    with pytest.raises(ServerUnreachable, match="led to the server"):
+        place.running.read_partition({**part, "server": "another"})
+    with pytest.raises(ServerUnreachable, match="begun"):
+        place.running.read_partition({**part, "born": 1})
+
+
+def in_one_transaction(place: ChangesPlace, statements: list[str]) -> None:
+    """In one session, and in one transaction unless they say otherwise."""
+    import pymysql
+
+    said = place.running._settings.said
+    with pymysql.connect(**said) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement.replace("{s}", place.schema))
+        connection.commit()
+
+
+def purge(place: ChangesPlace) -> None:
+    newest = place.sql("SHOW MASTER STATUS")[0][0]
+    place.sql(f"PURGE BINARY LOGS TO '{newest}'")
+    assert sql_at(place.url, "SHOW BINARY LOGS")[0][0] == newest
+
+
+def stopped(place: ChangesPlace, reason: str) -> str:
+    with pytest.raises(ChangeUnreadable) as stop:
+        place.advanced()
+    assert stop.value.details["reason"] == reason
+    at = str(stop.value.details["at"])
+    assert f'pass_over=["{at}"]' in stop.value.next_step
+    return at
