@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterable
 import pyarrow as pa
 
 from onceward.binlog import kinds
-from onceward.binlog.blocks import CHANGES, Block, Pending, in_order
+from onceward.binlog.blocks import CHANGES, Block, Pending, in_order, truncation
 from onceward.binlog.event import HEADER_BYTES, Event
 from onceward.binlog.gtid_text import gtid_text
+from onceward.binlog.kinds import Dialect
+from onceward.binlog.packed import PACKED, unpacked
 from onceward.binlog.packed_bytes import PackedBytes
 from onceward.binlog.refusals import FULL_IMAGE, damaged, located, unreadable
 from onceward.binlog.rows import Layout
-from onceward.binlog.table_map import ID_BYTES, Dialect, TableMap
+from onceward.binlog.statements import Truncated, classify
+from onceward.binlog.table_map import ID_BYTES, TableMap
 from onceward.binlog.texts import Values
 from onceward.errors import OncewardError
 
@@ -30,8 +33,10 @@ _SECOND_VERSION = 30
 _END_OF_STATEMENT = 1
 _NO_TABLE = b"\xff\xff\xff\0\0\0"
 """The number of a rows event without rows, which only says that a statement is over."""
+_BEGIN = b"BEGIN"
 _MOST_NUMBERS = 4096
 _MOST_TABLES = 4096
+
 
 
 class _Table:
@@ -60,7 +65,7 @@ class Decoder:
     :param dialect: of the server. :param wanted: whether a table is, by its database and name.
     :param values: the form of values in texts, see :mod:`texts`.
     :param maps: bodies of the table maps in force where the first event to come stands, inside of a statement.
-    :param gtid: of the transaction there.
+    :param gtid: of the transaction there. :param lower_case_names: the server's ``lower_case_table_names`` is not 0.
     """
 
     def __init__(
@@ -71,9 +76,11 @@ class Decoder:
         values: Values = "text",
         maps: Iterable[bytes] = (),
         gtid: str | None = None,
+        lower_case_names: bool = False,
     ) -> None:
         self._dialect: Dialect = dialect
         self._wanted = wanted
+        self._lower_case_names = lower_case_names
         self._values: Values = values
         self._tables: dict[bytes, _Table | None] = {}
         """By the bytes of their maps, without the number; None for one that is not wanted."""
@@ -81,12 +88,14 @@ class Decoder:
         """Which table each number means now."""
         self._gtid: Event | str | None = gtid
         self._waiting: list[Pending] = []
+        self._truncations: list[Block] = []
         self._fed = 0
         for body in maps:
             self._map(bytes(body))
 
     def feed(self, event: Event) -> None:
-        """The next event, of whatever kind.
+        """The next event, of whatever kind. What stops a reader, and is neither rows nor their table map, is passed over
+        here: whoever looked at all events before has judged it.
 
         :raises ChangeUnreadable: it is of a wanted table, and cannot be read as a change of rows.
         :raises BinlogDamaged: it is none that a server writes.
@@ -101,6 +110,12 @@ class Decoder:
                 raise located(error, event, gtid_text(self._gtid)) from None
         elif kind in kinds.TRANSACTION_STARTS:
             self._gtid = event
+        elif kind == kinds.QUERY:
+            if event.buffer[event.stop - len(_BEGIN) : event.stop] != _BEGIN:
+                self._statement(event)
+        elif kind in PACKED and not self._is_unwanted(event):
+            for inner in unpacked(event):
+                self.feed(inner)
 
     def blocks(self) -> list[Block]:
         """What was fed since the last call, decoded: a block for each table and kind of change.
@@ -111,7 +126,8 @@ class Decoder:
         for table in self._tables.values():
             if table is not None:
                 table.pending = {}
-        return [pending.block() for pending in waiting]
+        truncations, self._truncations = self._truncations, []
+        return [pending.block() for pending in waiting] + truncations
 
     def flush(self) -> pa.Table:
         """The same as changes: :data:`CHANGES`, in the binlog's order.
@@ -119,6 +135,21 @@ class Decoder:
         :raises ChangeUnreadable: see :meth:`blocks`. :raises BinlogDamaged: see there.
         """
         return in_order(self.blocks(), self._values)
+
+    def _statement(self, event: Event) -> None:
+        """One that empties a wanted table is a change of it."""
+        verdict = classify(event, self._wanted, lower_case_names=self._lower_case_names)
+        if isinstance(verdict, Truncated):
+            table = TableMap(0, verdict.database, verdict.table, (), (), self._dialect)
+            self._truncations.append(truncation(table, event, self._gtid, self._fed))
+            self._fed += 1
+
+    def _is_unwanted(self, event: Event) -> bool:
+        """Compressed rows of a table that nobody wants: they stay as they are."""
+        if event.kind not in kinds.COMPRESSED_ROWS:
+            return False
+        start = event.start + HEADER_BYTES
+        return self._numbers.get(bytes(event.buffer[start : start + ID_BYTES]), False) is None
 
     def _map(self, body: bytes) -> None:
         """A table's number means this table from here on."""
@@ -134,11 +165,12 @@ class Decoder:
         buffer, start, stop, kind = event.buffer, event.start, event.stop, event.kind
         at = start + _HEAD
         number = bytes(buffer[start + HEADER_BYTES : start + _FLAGS])
-        table = self._numbers.get(number, False)
-        if table is None:
-            return
-        if table is False:
+        try:
+            table = self._numbers[number]
+        except KeyError:
             self._without_map(event, number)
+            return
+        if table is None:
             return
         head = table.heads[kind]
         at += len(head)

@@ -1,4 +1,5 @@
-"""MySQL's binary JSON to the text that the server gives to a client, byte for byte. Pure; called by ``values.json``.
+"""MySQL's binary JSON to the text that the server gives to a client, byte for byte but for line breaks, which it has in
+long values of base64 and JSON must not. Pure; called by ``values.json``.
 
 An object or an array begins with how many members and bytes it has; then come, for each, where its key is, and its type
 with its value or where that is; then keys and values. Numbers in it are offsets from its own beginning, of two bytes in
@@ -16,7 +17,7 @@ from decimal import Decimal
 from json.encoder import encode_basestring
 from typing import Any
 
-from onceward.binlog.column_types import MOST_DIGITS, MOST_SCALE, decimal_bytes
+from onceward.binlog.column_types import MOST_SCALE, decimal_bytes
 from onceward.binlog.float_text import double_text
 
 DEEPEST = 100
@@ -33,8 +34,8 @@ _DOUBLES = struct.Struct("<d")
 _SMALL_SIZES, _LARGE_SIZES = struct.Struct("<HH"), struct.Struct("<II")
 _OPAQUE_DECIMAL, _OPAQUE_DATE, _OPAQUE_TIME, _OPAQUE_STRING = 246, 10, 11, 253
 _OPAQUE_MOMENTS = {7, 12, 17, 18}
-_LINE = 57
-"""Bytes in a line of the server's base64, which has 76 characters."""
+_MOST_DIGITS = 81
+"""Of a decimal, nine words of nine digits: the server counts those of a whole word here, where a column has 65."""
 _MANY = 64
 
 _entries: dict[tuple[str, int], struct.Struct] = {}
@@ -149,8 +150,8 @@ class _Document:
             return f'"{_moment(kind, int.from_bytes(raw, "little", signed=True))}"'
         if kind == _OPAQUE_STRING:
             return encode_basestring(raw.decode())
-        lines = [binascii.b2a_base64(raw[n : n + _LINE], newline=False).decode() for n in range(0, len(raw), _LINE)]
-        return f'"base64:type{kind}:{"".join(lines)}"'
+        # The server breaks its lines, and JSON texts have none in them.
+        return f'"base64:type{kind}:{binascii.b2a_base64(raw, newline=False).decode()}"'
 
 
 _keys: dict[bytes, str] = {}
@@ -180,7 +181,7 @@ def _layout(kind: str, count: int, large: int) -> struct.Struct:
 def _decimal(raw: bytes) -> str:
     precision, scale = raw[0], raw[1]
     whole = precision - scale
-    if not 1 <= precision <= MOST_DIGITS or scale > min(precision, MOST_SCALE):
+    if not 1 <= precision <= _MOST_DIGITS or scale > min(precision, MOST_SCALE):
         raise NoJson(f"a decimal has {precision} digits, {scale} behind the point")
     data = bytearray(raw[2:])
     if len(data) != decimal_bytes(whole) + decimal_bytes(scale):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from onceward.binlog.event import Event
+from onceward.binlog.stops import ON_DAMAGE, place
 from onceward.errors import BinlogDamaged, ChangeUnreadable, OncewardError
 
 Refusal = TypeVar("Refusal", bound=OncewardError)
@@ -34,20 +35,27 @@ class BadCell(Exception):
 
 def damaged(what: str) -> BinlogDamaged:
     """Bytes that no server writes."""
-    return BinlogDamaged(
-        what,
-        next_step="the next attempt reads it again; if it fails at the same place, the file on the server is damaged: "
-        "compare with mysqlbinlog --verify-binlog-checksum, and start again from a snapshot",
-    )
+    return BinlogDamaged(what, next_step=ON_DAMAGE)
 
 
 def unreadable(reason: str, what: str, next_step: str) -> ChangeUnreadable:
-    """What a server may write, and what is no change of a row that could be handed on."""
+    """What a server may write, and what is no change of a row that could be handed on.
+
+    :param next_step: what has to be done first; that the place can be passed over then is added with the place.
+    """
     return ChangeUnreadable(what, next_step=next_step, details={"reason": reason})
 
 
 def located(error: Refusal, event: Event, gtid: str | None) -> Refusal:
     """``error`` with the place of ``event``, which its message begins with."""
-    at = f"{event.file}:{event.position}"
-    details = {**error.details, "at": at, **({"gtid": gtid} if gtid else {})}
-    return type(error)(f"binlog {at}: {error.message}", next_step=error.next_step, details=details)
+    at = place(event)
+    inner = f", event {event.inner} of its payload" if event.inner else ""
+    transaction = f" (transaction {gtid})" if gtid else ""
+    next_step = error.next_step
+    if isinstance(error, ChangeUnreadable):
+        next_step = f'{next_step}; once the tables are known to agree, go on behind it with pass_over=["{at}"]'
+    return type(error)(
+        f"at {at} of the binlog{inner}{transaction}: {error.message}",
+        next_step=next_step,
+        details={**error.details, "at": at, **({"gtid": gtid} if gtid else {})},
+    )

@@ -165,6 +165,19 @@ class _Optional:
             raise damaged(f"the table map of {self._table} has a key of columns that are not there")
         return tuple(places)
 
+    def decoded(self, labels: list[bytes], charset: str, place: int) -> tuple[str, ...]:
+        """They are in the column's charset. A server that does not say which (MySQL 8.0.12) may only have such as are the
+        same in most: bytes of one charset are often a text of another."""
+        if not charset and any(not label.isascii() or b"\0" in label for label in labels):
+            raise unreadable(
+                "row_metadata",
+                f"column {self.names[place]!r} of {self._table} has labels that are not ASCII, and this server does not say "
+                "in which charset",
+                "use a newer server (MySQL 8.0.33 does say so), leave the table out of the wanted ones, or make the "
+                "column a VARCHAR and start from a position after that",
+            )
+        return tuple(decoded_name(label, charset or "ascii") for label in labels)
+
     @property
     def label_fields(self) -> dict[Kind, Iterator[list[bytes]]]:
         return {Kind.ENUM: self.labels(_ENUMS), Kind.SET: self.labels(_SETS)}
@@ -185,17 +198,13 @@ def _columns(stored: list[Stored], nullable: bytes, optional: _Optional) -> Iter
             found = next(labels[column.kind], None)
             if found is None:
                 raise damaged(f"the table map of {optional.names[place]!r} has no labels of it")
-            yield _with(column, labels=_decoded(found, charset), charset=charset, **shared)
+            yield _with(column, labels=optional.decoded(found, charset, place), charset=charset, **shared)
         elif column.kind is Kind.TEXT and charset == "binary":
             yield _with(column, kind=Kind.BINARY, padded=each.is_fixed_string, **shared)
         elif column.kind is Kind.GEOMETRY:
             yield _with(column, geometry=next(geometries, 0), **shared)
         else:
             yield _with(column, charset=charset, **shared)
-
-
-def _decoded(labels: list[bytes], charset: str) -> tuple[str, ...]:
-    return tuple(decoded_name(label, charset or "utf8mb4") for label in labels)
 
 
 def _with(column: Column, **changed: object) -> Column:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,12 +21,18 @@ SESSION = "SET time_zone = '+00:00', character_set_results = 'utf8mb4', sql_mode
 """What has to be said before a SELECT whose values are to be read here."""
 
 
+_FLOAT_BYTES = 4
+_ADDRESS_BYTES = {4, 16}
+
+
 def select_expression(column: Column) -> str:
-    """A column as it has to be selected: what a client is shown of a FLOAT has six digits, of a TIMESTAMP the time zone,
-    of a compressed or padded text not all of it."""
+    """A column as it has to be selected: what a client is shown of a FLOAT has six digits, and of MariaDB's UUID and
+    INET types, which a binlog has as a BINARY of their size, a text."""
     name = "`" + column.name.replace("`", "``") + "`"
-    if column.kind is Kind.FLOAT and column.width == 4:
+    if column.kind is Kind.FLOAT and column.width == _FLOAT_BYTES:
         return f"{name} + 0e0"  # a double, and with all the digits that it needs
+    if column.padded and column.size in _ADDRESS_BYTES:
+        return f"CAST({name} AS BINARY({column.size}))"
     return name
 
 
@@ -51,6 +56,8 @@ def array_from_text(table: TableMap, column: Column, values: Sequence[bytes | No
         return raw
     try:
         text = raw.cast(pa.string())
+        if column.kind is Kind.JSON:
+            return pc.replace_substring(text, "\n", "")  # in base64, and nowhere else
         if wanted == pa.string():
             return text
         if column.kind in (Kind.INTEGER, Kind.YEAR):
@@ -72,5 +79,3 @@ def _whole(text: pa.Array) -> pa.Array:
 def _decimals(text: pa.Array, wanted: pa.DataType) -> pa.Array:
     return text.cast(wanted)
 
-
-_ = np

@@ -44,6 +44,8 @@ def array(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Arra
         fraction = _fraction(at, cells.start + (5 if column.kind is Kind.DATETIME else 4), column.fsp)
         fits = (parts[0] < 10_000) & (parts[0] >= 0) & (parts[3] < 100) & (fraction < 1_000_000)
         _require(table, column, fits, cells.null)
+        if cells.null is not None:
+            fraction = np.where(cells.null, 0, fraction)
         digits = np.empty((len(fraction), _SECOND_BYTES + (column.fsp and column.fsp + 1)), np.uint8)
         digits[:] = _DATETIME_PATTERN[: digits.shape[1]]
         _put_fraction(digits, _SECOND_BYTES + 1, fraction, column.fsp)

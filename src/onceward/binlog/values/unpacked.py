@@ -1,7 +1,7 @@
 """MariaDB's COMPRESSED columns. Pure; called by the modules beside it.
 
-Source: MariaDB ``sql/field_comp.cc``: a byte, whose upper half is the method (0: none, 8: zlib) and whose lower three bits
-are how many bytes of length follow, least first; its bit 3 says that it is raw deflate without zlib's header.
+A byte, whose upper half is the method (0: none, 8: zlib) and whose lower three bits are how many bytes of length follow,
+the greatest first; its bit 3 says that it is raw deflate, without zlib's header. Source: MariaDB ``sql/field_comp.cc``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _unpacked(value: bytes) -> bytes:
         return value[1:]
     if method != _ZLIB:
         raise NotImplementedError(f"method {method}, which is not known")
-    length = int.from_bytes(value[1 : 1 + width], "little")
+    length = int.from_bytes(value[1 : 1 + width], "big")
     packed = value[1 + width :]
     if length > _MOST * len(packed):
         raise ValueError(f"{len(packed)} bytes cannot become {length}")

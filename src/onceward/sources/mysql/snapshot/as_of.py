@@ -1,0 +1,253 @@
+"""A chunk of a table as it was at one place of the binlog, E, which lies between two transactions. Tasks.
+
+1. A view: one transaction that sees all that was committed before E, and maybe more. MySQL commits a transaction to its
+   tables after it is in the binlog, and says so in ``gtid_executed`` only then: so we wait until E's set is in there.
+   MariaDB says of a view itself which place of the binlog it is of, so views are taken until one is of E or later.
+2. H, a place at which all that the view sees is in the binlog: asked for after the view is there (on MariaDB: its own).
+3. The binlog from E to H, of this table and of the chunk's keys: what was the row with that key at E? What the *first*
+   change of it says it was before; if that made the row, there was none.
+4. The rows, a block at a time: those that nothing of 3 is about are what they were at E. The others are left out.
+5. And at last, the rows that 3 knows.
+
+So whenever and however often it is read, E's rows come out. A transaction between 1 and 2 is in 3 whether the view sees
+it or not, and either is right.
+
+What if the definition changes between E and H? Rows come in the columns that they have when they are read, and those of 5
+in the columns of their change: each as its next change in the stream will say it was. After a TRUNCATE, or a DROP, the
+rows that nobody had touched before are gone, and only 5 comes; the truncation, or the stop at the DROP, follows in the
+stream. A row that is read again after a change of the definition may so be another one than the first time.
+
+Source of 1: MySQL ``sql/binlog.cc`` (``MYSQL_BIN_LOG::process_commit_stage_queue``: engines commit, then
+``Gtid_state::update_commit_group``); MariaDB, *Enhancements for START TRANSACTION WITH CONSISTENT SNAPSHOT*.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from onceward.binlog.blocks import CHANGES, snapshot_changes
+from onceward.binlog.changes import Decoder
+from onceward.binlog.refusals import BadCell
+from onceward.binlog.texts import Values
+from onceward.errors import OncewardError, ServerUnfit, ServerUnreachable
+from onceward.libraries import library
+from onceward.sources.mysql.dump import Dump
+from onceward.sources.mysql.position import Place, Position, number_of
+from onceward.sources.mysql.snapshot.catalogue import Described, described, quoted_table
+from onceward.sources.mysql.snapshot.columns import selected
+from onceward.sources.mysql.snapshot.keys import Ask
+from onceward.sources.mysql.snapshot.keys import within as within_sql
+from onceward.sources.mysql.snapshot.passing import taken, within
+from onceward.sources.mysql.snapshot.results import rows_of
+from onceward.sources.mysql.snapshot.state import Chunk, is_missing, key_of, must_be_same
+
+PINNED = (
+    "SET SESSION time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, lock_wait_timeout = 600, "
+    "transaction_isolation = 'REPEATABLE-READ'"
+)
+"""What values mean, how long a slow reader is waited for, and how long we wait for an ALTER TABLE that is at its end."""
+_OLDER_MARIADB = PINNED.replace("transaction_isolation", "tx_isolation")
+_SECONDS = 60.0
+_FLUSH_BYTES = 8 << 20
+_DEFINITION_CHANGED = 1412  # ER_TABLE_DEF_CHANGED: the table is younger than the view
+_STATUS_RENAMED = (8, 2)
+
+Reading = Callable[[Place], AbstractContextManager[Dump]]
+
+
+class View:
+    """Step 1 and 2: the session's transaction, which sees E and is seen by H."""
+
+    def __init__(self, ask: Ask, as_of: Position, version: tuple[int, ...], seconds: float = _SECONDS) -> None:
+        self._ask = ask
+        self._as_of = as_of
+        self._status = "SHOW BINARY LOG STATUS" if version >= _STATUS_RENAMED else "SHOW MASTER STATUS"
+        self._ends = time.monotonic() + seconds
+        ask(PINNED if as_of.dialect == "mysql" or version >= (11, 1) else _OLDER_MARIADB)
+        if as_of.dialect == "mysql":
+            self._wait()
+
+    def open(self) -> Place:
+        """A new one. H."""
+        while True:
+            self._ask("ROLLBACK")
+            self._ask("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+            high = self._high()
+            if order(high) >= order(self._as_of.place):
+                return high
+            if time.monotonic() > self._ends:
+                raise self._late(f"its newest view is of {high}")
+            time.sleep(0.005)
+
+    def _high(self) -> Place:
+        if self._as_of.dialect == "mysql":
+            file, pos = self._ask(self._status)[0][:2]
+            return Place(str(file), int(pos))
+        status = {str(name).lower(): value for name, value in self._ask("SHOW STATUS LIKE 'binlog_snapshot_%'")}
+        return Place(str(status["binlog_snapshot_file"]), int(status["binlog_snapshot_position"]))
+
+    def _wait(self) -> None:
+        gtids = self._as_of.gtids
+        if gtids is None:
+            raise ServerUnfit(
+                f"before {self._as_of.place} there are transactions without a GTID, so nobody can say when all of them are "
+                "committed",
+                next_step="set gtid_mode=ON on the server, and start with a new checkpoint; or use another start than "
+                "initial",
+            )
+        while gtids:
+            left = self._ends - time.monotonic()
+            (done,) = self._ask(
+                f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{_checked(gtids)}', {max(1, min(5, round(left)))})"
+            )
+            if done[0] == 0:
+                return
+            if left <= 0:
+                raise self._late("they are not in gtid_executed")
+
+    def _late(self, why: str) -> OncewardError:
+        return ServerUnreachable(
+            f"the server did not commit for a minute what its binlog has before {self._as_of.place}: {why}",
+            next_step="see in SHOW PROCESSLIST what its commits wait for (a semi-synchronous replica, a full disk)",
+        )
+
+
+def chunk_as_of(
+    connection: Any, ask: Ask, version: tuple[int, ...], reading: Reading, chunk: Chunk, as_of: Position, values: Values
+) -> pa.Table:
+    """:data:`CHANGES`, of rows with the op ``r``.
+
+    :param connection: of PyMySQL, a session for this alone. :param ask: that asks it.
+    :param reading: a dump, on another session of the same server.
+    :raises ChangeUnreadable: the table's primary key is another one, or its changes cannot be read.
+    :raises BinlogPurged: the binlog is gone back to E.
+    """
+    view = View(ask, as_of, version)
+    while True:
+        high = view.open()
+        table = _seen(ask, as_of, chunk)
+        first = _first_changes(ask, reading, chunk, as_of, high, values)
+        try:
+            found = list(_untouched(connection, ask, table, chunk, as_of, values, first)) if table is not None else []
+            break
+        except _driver().MySQLError as error:
+            if error.args[:1] != (_DEFINITION_CHANGED,):
+                raise
+            time.sleep(0.05)
+    rows = {key: row for key, row in first.items() if row is not None}
+    return _numbered([*found, _rows_before(chunk, as_of, rows)])
+
+
+def order(place: Place) -> tuple[int, int]:
+    return (number_of(place.file), place.pos)
+
+
+def _numbered(tables: list[pa.Table]) -> pa.Table:
+    """All of them as one, in an order that does not hang on which of the rows were touched meanwhile."""
+    rows = pa.concat_tables(tables).combine_chunks()
+    rows = rows.take(pc.sort_indices(rows["key"]))
+    place = CHANGES.get_field_index("row")
+    return rows.set_column(place, CHANGES.field(place), pa.array(range(rows.num_rows), pa.int32()))
+
+
+def _seen(ask: Ask, as_of: Position, chunk: Chunk) -> Described | None:
+    """The table's definition, which the transaction holds from here on; None: there is no such table now."""
+    database, name = chunk["table"]
+    ask("SET character_set_results = 'utf8mb4'")
+    try:
+        ask(f"SELECT * FROM {quoted_table(database, name)} LIMIT 0")  # noqa: S608 — quoted
+    except Exception as error:
+        if is_missing(error):
+            return None
+        raise
+    found = described(ask, as_of.dialect, database, name)
+    must_be_same(key_of(chunk["key"]), found.key, database, name)
+    return found
+
+
+def _first_changes(
+    ask: Ask, reading: Reading, chunk: Chunk, as_of: Position, high: Place, values: Values
+) -> dict[str, str | None]:
+    """Step 3: by key, as JSON, the row at E, as JSON; None where there was none."""
+    if order(high) <= order(as_of.place):
+        return {}
+    wanted = tuple(chunk["table"])
+    found: dict[str, str | None] = {}
+    chosen = within(key_of(chunk["key"]), chunk["after"], chunk["up_to"], ask)
+    decoder = Decoder(as_of.dialect, lambda database, table: (database, table) == wanted, values=values)
+
+    def flush() -> None:
+        changes = taken(decoder.blocks(), chosen, values)
+        for key, op, before in zip(*(changes[name].to_pylist() for name in ("key", "op", "before")), strict=True):
+            if op != "t":
+                found.setdefault(key, None if op == "c" else before)
+
+    with reading(as_of.place) as dump:
+        held, file = 0, as_of.file
+        for events in dump.blocks():
+            for event in events:
+                # Not `blocks(*high)`: H may be written and not sent yet. What the view sees was sent before it was there.
+                if not event.made_up and order(Place(event.file, event.position)) >= order(high):
+                    flush()
+                    return found
+                if event.file != file:
+                    flush()
+                    held, file = 0, event.file
+                decoder.feed(event)
+                held += event.stop - event.start
+            if held >= _FLUSH_BYTES:
+                flush()
+                held = 0
+        flush()
+    return found
+
+
+def _untouched(
+    connection: Any, ask: Ask, table: Described, chunk: Chunk, as_of: Position, values: Values, touched: dict[str, Any]
+) -> Iterator[pa.Table]:
+    """Step 4."""
+    ask("SET character_set_results = NULL")  # texts in their own charsets, as the binlog has them
+    keys = pa.array(touched, pa.string())
+    statement = (
+        f"SELECT {', '.join(table.expressions)} FROM {table.quoted} FORCE INDEX (PRIMARY) "  # noqa: S608 — quoted, hexadecimal
+        f"WHERE {within_sql(table.key, chunk['after'], chunk['up_to'])}"
+    )
+    for columns in rows_of(connection, statement):
+        try:
+            rows = selected(table.map, columns)
+        except BadCell as error:
+            raise error.error from None
+        changes = snapshot_changes(
+            table.map, rows, values, ts_ms=chunk["ts_ms"], gtid=None, file=as_of.file, pos=as_of.pos
+        )
+        yield changes.filter(pc.invert(pc.is_in(changes["key"], value_set=keys))) if touched else changes
+
+
+def _rows_before(chunk: Chunk, as_of: Position, rows: dict[str, str]) -> pa.Table:
+    """Step 5."""
+    count = len(rows)
+    database, name = chunk["table"]
+    said: dict[str, Any] = {
+        "op": "r", "db": database, "table": name, "before": None, "ts_ms": chunk["ts_ms"], "gtid": None,
+        "file": as_of.file, "pos": as_of.pos, "inner": 0, "row": 0, "server_id": 0,
+    }  # fmt: skip
+    columns = {"key": pa.array(rows, pa.string()), "after": pa.array(rows.values(), pa.string())}
+    arrays = [columns.get(f.name, pa.repeat(pa.scalar(said.get(f.name), f.type), count)) for f in CHANGES]
+    return pa.table(arrays, schema=CHANGES)
+
+
+def _checked(gtids: str) -> str:
+    """Digits and letters, nothing that could end a literal."""
+    if "'" in gtids or "\\" in gtids:
+        raise ValueError(f"{gtids!r} is no set of GTIDs")
+    return gtids
+
+
+def _driver() -> Any:
+    return library("a snapshot of a MySQL or MariaDB needs PyMySQL", "mysql", "pymysql")
