@@ -198,7 +198,7 @@ def _columns(stored: list[Stored], nullable: bytes, optional: _Optional) -> Iter
             found = next(labels[column.kind], None)
             if found is None:
                 raise damaged(f"the table map of {optional.names[place]!r} has no labels of it")
-            yield _with(column, labels=optional.decoded(found, charset, place), charset=charset, **shared)
+            yield _with(column, labels=optional.decoded(found, charset, place), charset=charset or "ascii", **shared)
         elif column.kind is Kind.TEXT and charset == "binary":
             yield _with(column, kind=Kind.BINARY, padded=each.is_fixed_string, **shared)
         elif column.kind is Kind.GEOMETRY:
