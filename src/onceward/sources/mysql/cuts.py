@@ -20,7 +20,7 @@ from onceward.binlog.event import HEADER_BYTES, Event
 from onceward.binlog.gtids import Gtids
 from onceward.binlog.kinds import WHY, must_not_pass
 from onceward.binlog.packed import unpacked
-from onceward.binlog.statements import Stop, Truncated, verdict_on
+from onceward.binlog.statements import Stop, Truncated, classify
 from onceward.binlog.stops import damaged, unreadable
 from onceward.binlog.stops import place as place_of
 from onceward.errors import ChangeUnreadable, OncewardError
@@ -32,12 +32,6 @@ IDLE_BYTES = 1 << 30
 """So much may go by without a change that is wanted, until the position moves all the same."""
 
 _COMPARE = "compare these tables with what was read"
-_ON_STATEMENT = {
-    "statement": "set binlog_format=ROW for every session on the server, and see to what this one changed",
-    "unknown_statement": "see with SHOW BINLOG EVENTS what it says, and whether it changes a table that is read",
-    "ddl": "bring the target to the table's new state by hand, or start from a new checkpoint, with a snapshot",
-    "xa": WHY["xa"][1],
-}
 _MOST_TABLES = 10_000  # table maps whose answer is remembered
 
 
@@ -223,11 +217,11 @@ class Cutter(Walk):
 
     def _said(self, event: Event) -> None:
         settings = self._settings
-        found = verdict_on(
+        found = classify(
             event, settings.wanted, settings.wanted_database, lower_case_names=settings.any_case
         )  # fmt: skip
         if isinstance(found, Stop) and not (self._here == 0 and begins_with(event, "ROLLBACK")):
-            self._refuse(event, unreadable(event, found.reason, found.why, _ON_STATEMENT[found.reason], gtid=self.gtid))
+            self._refuse(event, unreadable(event, found.reason, found.what, found.next_step, gtid=self.gtid))
         elif isinstance(found, Truncated):
             self._count()
 
