@@ -101,7 +101,7 @@ def binlog_mysql() -> Iterator[LocalMySQL]:
 @pytest.fixture(scope="session")
 def binlog_mariadb() -> Iterator[LocalMySQL]:
     """A MariaDB, in the same way."""
-    settings = {"binlog-format": "ROW", "binlog-row-metadata": "FULL"}
+    settings = {"binlog-format": "ROW", "binlog-row-metadata": "FULL", "slave-connections-needed-for-purge": "0"}
     with LocalMySQL("mariadb", {"server-id": "1", "log-bin": "binlog", **settings}) as server:
         yield server
 

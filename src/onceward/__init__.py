@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from onceward.engine.two_phase import Task as Task
     from onceward.errors import OncewardError as OncewardError
     from onceward.formats import avro as avro
+    from onceward.formats import debezium as debezium
     from onceward.formats import json as json
     from onceward.formats.registry.client import SchemaRegistry as SchemaRegistry
     from onceward.ledger.folder import FolderLedger as FolderLedger
@@ -84,7 +85,12 @@ _HOME = {
     "supervise": "onceward.operate.supervise",
 }
 
-_MODULES = {"avro": "onceward.formats.avro", "errors": "onceward.errors", "json": "onceward.formats.json"}
+_MODULES = {
+    "avro": "onceward.formats.avro",
+    "debezium": "onceward.formats.debezium",
+    "errors": "onceward.errors",
+    "json": "onceward.formats.json",
+}
 
 __all__ = [
     "Chunk",
@@ -113,6 +119,7 @@ __all__ = [
     "UpsertSink",
     "WriteAheadSink",
     "avro",
+    "debezium",
     "error_of",
     "errors",
     "json",

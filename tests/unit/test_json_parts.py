@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from onceward.formats.json.types import read_as, why_not
+from onceward.formats.json.types import JSON
 
 
 def one(kind: DataType, name: str = "f") -> StructType:
@@ -43,14 +43,14 @@ def one(kind: DataType, name: str = "f") -> StructType:
     ],
 )
 def test_a_type_that_would_not_be_exact_is_refused(kind: DataType, said: str):
-    assert said in (why_not(one(kind)) or "")
+    assert said in (JSON.why_not(one(kind)) or "")
 
 
 def test_what_from_json_reads_leniently_is_read_as_what_it_is():
     inside = StructType([StructField("at", TimestampType(), nullable=False), StructField("d", DoubleType())])
     kind = StructType([StructField("m", MapType(StringType(), ArrayType(inside))), StructField("s", StringType())])
-    assert why_not(kind) is None
+    assert JSON.why_not(kind) is None
     instead = StructType([StructField("at", VariantType()), StructField("d", DoubleType())])
-    assert read_as(kind) == StructType(
+    assert JSON.read_as(kind) == StructType(
         [StructField("m", MapType(StringType(), ArrayType(instead))), StructField("s", VariantType())]
     )

@@ -10,7 +10,15 @@ from __future__ import annotations
 import json
 import re
 
-from onceward.errors import OncewardError, PoisonRecord, SchemaIdUnseen, SourceDataLost, ValueUnfit, WorkerPythonUnfit
+from onceward.errors import (
+    ChangeUnreadable,
+    OncewardError,
+    PoisonRecord,
+    SchemaIdUnseen,
+    SourceDataLost,
+    ValueUnfit,
+    WorkerPythonUnfit,
+)
 from onceward.spark.carried import carried_in
 
 _LOST_INPUT = ("KAFKA_DATA_LOSS", "data may have been lost")  # how Spark's Kafka source says it, planning or reading
@@ -27,9 +35,10 @@ _OTHER_PYTHON = "PYTHON_VERSION_MISMATCH"
 
 
 RAISED = "onceward raised "
-"""Begins what a plan of ours raises with Spark's ``raise_error``. A JSON object follows: ``raised`` is ``unseen`` or
-``poison``; ``tag`` names the step of the plan, ``id`` is the schema's; and for poison ``class``, ``message``, and where
-the record stood, as far as the source says (``topic``, ``partition``, ``offset``)."""
+"""Begins what a plan of ours raises with Spark's ``raise_error``. A JSON object follows: ``raised`` is ``unseen``,
+``unfit``, ``change`` or ``poison``; ``tag`` names the step of the plan, ``id`` is the schema's; for poison ``class``,
+``message``, and where the record stood, as far as the source says (``topic``, ``partition``, ``offset``); for a change
+``message``, ``next_step`` and the error's details."""
 
 
 def known_failure(text: str) -> OncewardError | None:
@@ -47,7 +56,11 @@ def _raised(text: str) -> OncewardError | None:
     except ValueError:
         return None  # the text was cut off, or is not ours
     kind = said.get("raised")
-    return _unseen(said) if kind == "unseen" else _unfit(str(said.get("message"))) if kind == "unfit" else _poison(said)
+    if kind == "unseen":
+        return _unseen(said)
+    if kind == "unfit":
+        return _unfit(str(said.get("message")))
+    return _change(said) if kind == "change" else _poison(said)
 
 
 def _unseen(said: dict[str, object]) -> OncewardError:
@@ -56,6 +69,14 @@ def _unseen(said: dict[str, object]) -> OncewardError:
         next_step="start the query again, defining it anew: that asks the schema registry for the id; "
         "ow.supervise(start) does it by itself, at once",
         details={"tag": said.get("tag"), "ids": [said.get("id")]},
+    )
+
+
+def _change(said: dict[str, object]) -> OncewardError:
+    return ChangeUnreadable(
+        str(said.get("message")),
+        next_step=str(said.get("next_step")),
+        details={name: said.get(name) for name in ("reason", "at", "gtid")},
     )
 
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import DataType, StructType
 from onceward.engine.decoding import TAG, DecodingStep, register
 from onceward.errors import ConfigurationError, SchemaUnfit
 from onceward.formats.json.plan import Plan
-from onceward.formats.json.types import why_not
+from onceward.formats.json.types import JSON, Types
 from onceward.formats.judged import as_dead_letters, refuse_frame
 
 _EMPTY_IS_NULL = "spark.sql.legacy.json.allowEmptyString.enabled"
@@ -48,13 +48,23 @@ def decode(
     :raises SchemaUnfit: ``schema`` is none, or has a type that Spark would not read exactly.
     :raises UnsupportedQuery: dead letters of a frame that is no stream.
     """
+    return decoded(frame, struct_of(schema), column, on_error)
+
+
+def decoded(frame: DataFrame, schema: StructType, column: str, on_error: str, types: Types = JSON) -> DataFrame:
+    """The same for a schema whose fields are read in a way of their own.
+
+    :raises OncewardError: as :func:`decode`.
+    """
     refuse_frame(frame, column, on_error)
+    if (why := types.why_not(schema)) is not None:
+        raise SchemaUnfit(f"JSON is not read by this schema: {why}", next_step="take another type for the field there")
     if str(frame.sparkSession.conf.get(_EMPTY_IS_NULL, "false")).lower() == "true":
         raise ConfigurationError(
             f"{_EMPTY_IS_NULL}=true makes nulls of empty texts where a number is wanted",
             next_step=f"set {_EMPTY_IS_NULL} to false, its default",
         )
-    step = JsonDecoding(Plan(tag := TAG + uuid.uuid4().hex, column, _struct(schema)), tag, on_error == "dead_letter")
+    step = JsonDecoding(Plan(tag := TAG + uuid.uuid4().hex, column, schema, types), tag, on_error == "dead_letter")
     register(step)
     tagged = frame.alias(tag)
     return step.plan.good(tagged) if step.sets_aside else step.plan.good_or_raise(tagged)
@@ -73,8 +83,9 @@ class JsonDecoding(DecodingStep):
         return as_dead_letters(self.plan.bad(rows))
 
 
-def _struct(schema: object) -> StructType:
-    step = "pass a StructType, or its columns as DDL (name STRING NOT NULL, born DATE), as schema= of json.decode(…)"
+def struct_of(schema: object, called: str = "json.decode(…)") -> StructType:
+    """:raises SchemaUnfit: it is no struct, and no columns in DDL."""
+    step = f"pass a StructType, or its columns as DDL (name STRING NOT NULL, born DATE), as schema= of {called}"
     if isinstance(schema, str):
         try:
             schema = DataType.fromDDL(schema)
@@ -82,6 +93,4 @@ def _struct(schema: object) -> StructType:
             raise SchemaUnfit(f"schema={schema!r} is no DDL: {str(error).split(chr(10))[0]}", next_step=step) from error
     if not isinstance(schema, StructType):
         raise SchemaUnfit(f"schema={schema!r} is no struct", next_step=step)
-    if (why := why_not(schema)) is not None:
-        raise SchemaUnfit(f"JSON is not read by this schema: {why}", next_step="take another type for the field there")
     return schema

@@ -18,13 +18,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
 
-from onceward.formats.json.types import fields_of, fits, read_as
+from onceward.formats.json.types import JSON, Types
 from onceward.formats.judged import DOES_NOT_FIT, poison, quoted, with_one
 
 DECODED = "onceward_decoded"
 _CHECKED = "onceward_checked"
 _BAD = "bad"
-_STRICTLY = {
+STRICTLY = {
     "mode": "PERMISSIVE",  # whatever cannot be read gives nulls and a note, and no error
     "columnNameOfCorruptRecord": _BAD,
     "allowComments": "false",
@@ -43,10 +43,12 @@ class Plan:
     """Fixed when it is made.
 
     :param tag: what the errors that it raises name.
-    :param column: where the records are; binary. :param schema: what :func:`.types.why_not` has nothing against.
+    :param column: where the records are; binary. :param schema: what ``types.why_not`` has nothing against.
+    :param types: how its fields are read.
     """
 
-    def __init__(self, tag: str, column: str, schema: StructType) -> None:
+    def __init__(self, tag: str, column: str, schema: StructType, types: Types = JSON) -> None:
+        self._types = types
         self._tag = tag
         self._column = column
         self._schema = schema
@@ -83,13 +85,13 @@ class Plan:
 
     def _decoded(self, rows: DataFrame) -> DataFrame:
         """``rows`` and :data:`DECODED`: the list of the record and our mark, and Spark's note on it."""
-        record = read_as(self._schema)
+        record = self._types.read_as(self._schema)
         assert isinstance(record, StructType)  # noqa: S101 — it was one
         item = StructType([*record.fields, StructField(self._mark, BooleanType())])
         schema = StructType([StructField(self._mark, ArrayType(item)), StructField(_BAD, StringType())])
         begin, end = f'{{"{self._mark}":[', f',{{"{self._mark}":true}}]}}'
         text = F.concat(F.lit(begin), self._text, F.lit(end))
-        return with_one(rows, F.from_json(text, schema, _STRICTLY), DECODED)
+        return with_one(rows, F.from_json(text, schema, STRICTLY), DECODED)
 
     def _is_good(self) -> Column:
         """True or false, never null; the one verdict that everything goes by. A null value is no record at all (a
@@ -113,19 +115,19 @@ class Plan:
     def _fields(self) -> list[tuple[str, Column]]:
         """The fields of the schema that may not fit though Spark has noted nothing, and whether they do."""
         all_fields = (
-            (field.name, fits(self._record.getField(field.name), field.dataType, field.nullable))
+            (field.name, self._types.fits(self._record.getField(field.name), field.dataType, field.nullable))
             for field in self._schema.fields
         )
         return [(name, condition) for name, condition in all_fields if condition is not None]
 
     def _with_value(self, rows: DataFrame, read: DataFrame, record: Column) -> DataFrame:
         """The columns of ``rows``, in their order, with the record itself in the place of its bytes."""
-        value = F.when(record.isNotNull(), F.struct(*fields_of(record, self._schema))).alias(self._column)
+        value = F.when(record.isNotNull(), F.struct(*self._types.fields_of(record, self._schema))).alias(self._column)
         return read.select(*(value if name == self._column else F.col(quoted(name)) for name in rows.columns))
 
     def _message(self) -> Column:
         """Why a record that is no good is none, as far as can be told."""
-        listed = F.from_json(F.concat(F.lit("["), self._text, F.lit("]")), "array<variant>", _STRICTLY)
+        listed = F.from_json(F.concat(F.lit("["), self._text, F.lit("]")), "array<variant>", STRICTLY)
         said = (
             F.when(~F.is_valid_utf8(self._text), F.lit("it is not UTF-8"))
             .when(~self._has_whole_characters(), F.lit("a text in it has half a character (\\ud800 to \\udfff alone)"))

@@ -38,11 +38,11 @@ from pyspark.sql.types import (
 
 # In Java's way of writing them: \A and \z, because $ is also before a line's end.
 _DAY = r"\d{4}-\d\d-\d\d"
-_TIME = _DAY + r"[T ]\d\d:\d\d:\d\d(\.\d{1,6})?"
+TIME = _DAY + r"[T ]\d\d:\d\d:\d\d(\.\d{1,6})?"
 _FORMS: dict[type[DataType], str] = {
     DateType: rf"\A{_DAY}\z",
-    TimestampType: rf"\A{_TIME}(Z|[+-]\d\d:\d\d)\z",
-    TimestampNTZType: rf"\A{_TIME}\z",
+    TimestampType: rf"\A{TIME}(Z|[+-]\d\d:\d\d)\z",
+    TimestampNTZType: rf"\A{TIME}\z",
 }
 _AS_THEY_ARE = (BooleanType, ShortType, IntegerType, LongType, FloatType, DoubleType, VariantType)
 _INSTEAD = {
@@ -52,87 +52,113 @@ _INSTEAD = {
 }
 
 
-def why_not(kind: DataType, at: str = "") -> str | None:
-    """Why JSON cannot be read as ``kind``; None: it can."""
-    if isinstance(kind, StructType):
-        twice = [name for name, times in Counter(name.lower() for name in kind.names).items() if times > 1]
-        if twice or not kind.names:
-            return f"{at or 'it'} has {'two fields ' + repr(twice[0]) if twice else 'no fields'}"
-        inside = (why_not(field.dataType, f"{at}.{field.name}".lstrip(".")) for field in kind.fields)
-        return next((why for why in inside if why is not None), None)
-    if isinstance(kind, ArrayType):
-        return why_not(kind.elementType, f"{at}[]")
-    if isinstance(kind, MapType):
-        return why_not(kind.valueType, f"{at}{{}}") if _is_text(kind.keyType) else f"keys of {at} are no STRING"
-    if _is_text(kind) or type(kind) in _FORMS or type(kind) in _AS_THEY_ARE:
+class Types:
+    """How fields are read; a format whose texts stand for more types says so in a subclass (:meth:`_refused`,
+    :meth:`_is_told_by_text`, :meth:`_of_variant`)."""
+
+    def why_not(self, kind: DataType, at: str = "") -> str | None:
+        """Why JSON cannot be read as ``kind``; None: it can."""
+        if isinstance(kind, StructType):
+            twice = [name for name, times in Counter(name.lower() for name in kind.names).items() if times > 1]
+            if twice or not kind.names:
+                return f"{at or 'it'} has {'two fields ' + repr(twice[0]) if twice else 'no fields'}"
+            inside = (self.why_not(field.dataType, f"{at}.{field.name}".lstrip(".")) for field in kind.fields)
+            return next((why for why in inside if why is not None), None)
+        if isinstance(kind, ArrayType):
+            return self.why_not(kind.elementType, f"{at}[]")
+        if isinstance(kind, MapType):
+            return self.why_not(kind.valueType, f"{at}{{}}") if is_text(kind.keyType) else f"keys of {at} are no STRING"
+        if self._is_told_by_text(kind) or type(kind) in _AS_THEY_ARE:
+            return None
+        return f"{at} is {kind.simpleString()}: {self._refused(kind)}"
+
+    def read_as(self, kind: DataType) -> DataType:
+        """The type that ``from_json`` is told."""
+        if isinstance(kind, StructType):
+            return StructType([StructField(field.name, self.read_as(field.dataType)) for field in kind.fields])
+        if isinstance(kind, ArrayType):
+            return ArrayType(self.read_as(kind.elementType))
+        if isinstance(kind, MapType):
+            return MapType(kind.keyType, self.read_as(kind.valueType))
+        return VariantType() if self._is_told_by_text(kind) else kind
+
+    def value_of(self, read: Column, kind: DataType) -> Column:
+        """``read``, of type :meth:`read_as`, as ``kind``."""
+        if self.read_as(kind) == _nullable(kind):
+            return read
+        if isinstance(kind, StructType):
+            return F.when(read.isNotNull(), F.struct(*self.fields_of(read, kind)))
+        if isinstance(kind, ArrayType):
+            return F.transform(read, lambda element: self.value_of(element, kind.elementType))
+        if isinstance(kind, MapType):
+            return F.transform_values(read, lambda _, value: self.value_of(value, kind.valueType))
+        return self._of_variant(read, kind)
+
+    def fields_of(self, read: Column, kind: StructType) -> list[Column]:
+        """The fields of a struct, by their names."""
+        return [self.value_of(read.getField(field.name), field.dataType).alias(field.name) for field in kind.fields]
+
+    def fits(self, read: Column, kind: DataType, nullable: bool) -> Column | None:
+        """Is what was read what the schema says? True or false, never null. None: it always is."""
+        if isinstance(kind, VariantType):
+            return None if nullable else read.isNotNull() & ~F.is_variant_null(read)
+        if self.read_as(kind) == VariantType():
+            there = self.value_of(read, kind).isNotNull()
+            return there | read.isNull() | F.is_variant_null(read) if nullable else there
+        inside = self._fits_inside(read, kind)
+        if inside is None:
+            return None if nullable else read.isNotNull()
+        return read.isNull() | inside if nullable else read.isNotNull() & inside
+
+    # what a subclass may read otherwise
+
+    def _refused(self, kind: DataType) -> str:
+        """Why a type that is none of those is not read, and what to take in its place."""
+        return _INSTEAD.get(kind.simpleString().partition("(")[0], "this type is not read")
+
+    def _is_told_by_text(self, kind: DataType) -> bool:
+        """It is read as VARIANT, and :meth:`_of_variant` makes it of that."""
+        return is_text(kind) or type(kind) in _FORMS
+
+    def _of_variant(self, read: Column, kind: DataType) -> Column:
+        """``kind``, or null where it is none."""
+        text = text_of(read)
+        if is_text(kind):
+            return text
+        return F.when(text.rlike(_FORMS[type(kind)]), text.try_cast(kind))
+
+    # below
+
+    def _fits_inside(self, read: Column, kind: DataType) -> Column | None:
+        """The same of what is not null."""
+        if isinstance(kind, FloatType | DoubleType):
+            return F.abs(read) < float("inf")  # for Spark, NaN is larger than all others
+        if isinstance(kind, StructType):
+            return _all(self.fits(read.getField(field.name), field.dataType, field.nullable) for field in kind.fields)
+        if isinstance(kind, ArrayType):
+            return self._each_fits(read, kind.elementType, kind.containsNull)
+        if isinstance(kind, MapType):
+            once = F.size(F.array_distinct(F.map_keys(read))) == F.size(read)
+            return _all((once, self._each_fits(F.map_values(read), kind.valueType, kind.valueContainsNull)))
         return None
-    name = kind.simpleString()
-    return f"{at} is {name}: {_INSTEAD.get(name.partition('(')[0], 'this type is not read')}"
+
+    def _each_fits(self, array: Column, kind: DataType, nullable: bool) -> Column | None:
+        if self.fits(F.lit(None), kind, nullable) is None:
+            return None
+        return F.forall(array, lambda element: _or_true(self.fits(element, kind, nullable)))
 
 
-def read_as(kind: DataType) -> DataType:
-    """The type that ``from_json`` is told."""
-    if isinstance(kind, StructType):
-        return StructType([StructField(field.name, read_as(field.dataType)) for field in kind.fields])
-    if isinstance(kind, ArrayType):
-        return ArrayType(read_as(kind.elementType))
-    if isinstance(kind, MapType):
-        return MapType(kind.keyType, read_as(kind.valueType))
-    return VariantType() if _is_text(kind) or type(kind) in _FORMS else kind
+JSON = Types()
 
 
-def value_of(read: Column, kind: DataType) -> Column:
-    """``read``, of type :func:`read_as`, as ``kind``."""
-    if read_as(kind) == _nullable(kind):
-        return read
-    if isinstance(kind, StructType):
-        return F.when(read.isNotNull(), F.struct(*fields_of(read, kind)))
-    if isinstance(kind, ArrayType):
-        return F.transform(read, lambda element: value_of(element, kind.elementType))
-    if isinstance(kind, MapType):
-        return F.transform_values(read, lambda _, value: value_of(value, kind.valueType))
-    text = F.try_variant_get(read, "$", "binary").cast("string")
-    if _is_text(kind):
-        return text
-    return F.when(text.rlike(_FORMS[type(kind)]), text.try_cast(kind))
+def is_text(kind: DataType) -> bool:
+    """A string without a collation."""
+    return type(kind) is StringType and kind.simpleString() == "string"
 
 
-def fields_of(read: Column, kind: StructType) -> list[Column]:
-    """The fields of a struct, by their names."""
-    return [value_of(read.getField(field.name), field.dataType).alias(field.name) for field in kind.fields]
-
-
-def fits(read: Column, kind: DataType, nullable: bool) -> Column | None:
-    """Is what was read what the schema says? True or false, never null. None: it always is."""
-    if isinstance(kind, VariantType):
-        return None if nullable else read.isNotNull() & ~F.is_variant_null(read)
-    if read_as(kind) == VariantType():
-        there = value_of(read, kind).isNotNull()
-        return there | read.isNull() | F.is_variant_null(read) if nullable else there
-    inside = _fits_inside(read, kind)
-    if inside is None:
-        return None if nullable else read.isNotNull()
-    return read.isNull() | inside if nullable else read.isNotNull() & inside
-
-
-def _fits_inside(read: Column, kind: DataType) -> Column | None:
-    """The same of what is not null."""
-    if isinstance(kind, FloatType | DoubleType):
-        return F.abs(read) < float("inf")  # for Spark, NaN is larger than all others
-    if isinstance(kind, StructType):
-        return _all(fits(read.getField(field.name), field.dataType, field.nullable) for field in kind.fields)
-    if isinstance(kind, ArrayType):
-        return _each_fits(read, kind.elementType, kind.containsNull)
-    if isinstance(kind, MapType):
-        once = F.size(F.array_distinct(F.map_keys(read))) == F.size(read)
-        return _all((once, _each_fits(F.map_values(read), kind.valueType, kind.valueContainsNull)))
-    return None
-
-
-def _each_fits(array: Column, kind: DataType, nullable: bool) -> Column | None:
-    if fits(F.lit(None), kind, nullable) is None:
-        return None
-    return F.forall(array, lambda element: _or_true(fits(element, kind, nullable)))
+def text_of(read: Column) -> Column:
+    """The text that a variant is; null if it is something else."""
+    return F.try_variant_get(read, "$", "binary").cast("string")
 
 
 def _or_true(condition: Column | None) -> Column:
@@ -142,10 +168,6 @@ def _or_true(condition: Column | None) -> Column:
 def _all(conditions: object) -> Column | None:
     found = [condition for condition in conditions if condition is not None]  # type: ignore[attr-defined]
     return reduce(lambda left, right: left & right, found) if found else None
-
-
-def _is_text(kind: DataType) -> bool:
-    return type(kind) is StringType and kind.simpleString() == "string"  # without a collation
 
 
 def _nullable(kind: DataType) -> DataType:

@@ -36,6 +36,8 @@ _WHY = {
 }
 _GRANTS = "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the login"
 _CASCADES = ("CASCADE", "SET NULL", "SET DEFAULT")
+_UPDATES = "log_replica_updates"
+_REPLICA_RENAMED = (8, 0, 22)  # SHOW SLAVE STATUS has another name there, and is gone in 8.4
 NOT_THERE = "not there"
 
 
@@ -166,12 +168,16 @@ def _replica(server: Server, variables: Mapping[str, str]) -> Iterator[Finding]:
     said = variables.get("log_replica_updates", variables.get("log_slave_updates", "ON"))
     if said == "ON":
         return
-    renamed = server.dialect == "mysql" and server.version >= (8, 0, 22)
-    is_replica = bool(server.ask("SHOW REPLICA STATUS" if renamed else "SHOW SLAVE STATUS"))
-    yield Finding(
-        "log_replica_updates", said, not is_replica, "it is a replica, and what it applies is in no binlog of its own",
-        "start the server with log_replica_updates=ON (log_slave_updates=ON), or read from the server it replicates",
-    )  # fmt: skip
+    fix = "start the server with log_replica_updates=ON (log_slave_updates=ON), or read from the server it replicates"
+    renamed = server.dialect == "mysql" and server.version >= _REPLICA_RENAMED
+    try:
+        is_replica = bool(server.ask("SHOW REPLICA STATUS" if renamed else "SHOW SLAVE STATUS"))
+    except AccessDenied:  # MariaDB has a right of its own for that
+        why = "if it is a replica, what it applies is in no binlog of its own, and whether it is one may not be asked"
+        yield Finding(_UPDATES, said, fit=False, why=why, fix=f"GRANT REPLICA MONITOR ON *.* TO the login, or {fix}")
+        return
+    why = "it is a replica, and what it applies is in no binlog of its own"
+    yield Finding(_UPDATES, said, not is_replica, why, fix)
 
 
 def _tables(server: Server, settings: Settings, tables: list[tuple[str, str]]) -> Iterator[Finding]:

@@ -1,0 +1,87 @@
+"""The frame of ``ow.mysql_changes``, as far as formats look at it. Driver only; called by the functions of users."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType
+
+from onceward.errors import BadColumn, ConfigurationError
+from onceward.formats.judged import raised
+
+VALUES = "onceward.values"
+"""In the metadata of the columns ``before`` and ``after``: as what values are written, ``text`` or ``debezium``."""
+
+_COLUMNS: dict[str, tuple[type[DataType], ...]] = {
+    **dict.fromkeys(("op", "db", "table", "key", "before", "after", "position", "gtid", "file"), (StringType,)),
+    **dict.fromkeys(("ts_ms", "pos", "row", "server_id"), (LongType, IntegerType)),
+}
+
+
+def must_be_changes(frame: DataFrame, called: str) -> None:
+    """:raises BadColumn: the frame lacks a column of changes, or has another type there."""
+    kinds = {field.name: field.dataType for field in frame.schema.fields}
+    for name, wanted in _COLUMNS.items():
+        if not isinstance(kinds.get(name), wanted):
+            what = f"is {kinds[name].simpleString()}" if name in kinds else f"is none of {', '.join(kinds)}"
+            raise BadColumn(
+                f"column {name!r} {what}, and changes of tables have it as {wanted[0]().simpleString()}",
+                next_step=f"pass the frame of ow.mysql_changes(…) to {called}, with all of its columns",
+                details={"column": name},
+            )
+
+
+def must_have_values(frame: DataFrame, wanted: str, called: str) -> None:
+    """:raises ConfigurationError: the source says that it writes values in another way."""
+    values = frame.schema["after"].metadata.get(VALUES)
+    if values not in (None, wanted):
+        raise ConfigurationError(
+            f"the changes were made with values={values!r}, and {called} writes values={wanted!r}: readers of "
+            "Debezium's records would take dates and times for something else",
+            next_step=f"pass values={wanted!r} to ow.mysql_changes(…)",
+        )
+
+
+def of_table(frame: DataFrame, table: str) -> DataFrame:
+    """The changes of one table, ``database.table``.
+
+    :raises ConfigurationError: ``table`` is no such name.
+    """
+    database, dot, name = table.partition(".") if isinstance(table, str) else ("", "", "")
+    if not (database and dot and name):
+        raise ConfigurationError(
+            f"table={table!r} does not name a table of a database", next_step='pass table="database.table"'
+        )
+    return frame.where((F.col("db") == database) & (F.col("table") == name))
+
+
+def with_their_rows(tag: str) -> Column:
+    """What a change has to have, or the text of the error: a known ``op``, and the rows that it speaks of."""
+    op = F.col("op")
+    there = F.col("db").isNotNull() & F.col("table").isNotNull() & F.col("position").isNotNull()
+    before, after = F.col("before").isNotNull(), F.col("after").isNotNull()
+    rows = F.when(op.isin("c", "r"), after).when(op == "u", after & before).when(op == "d", before)
+    good = there & rows.when(op == "t", ~before & ~after).otherwise(F.lit(False))
+    why = F.concat(F.lit("op "), F.coalesce("op", F.lit("null")), F.lit(" is unknown, or it lacks a row"))
+    next_step = "pass the frame of ow.mysql_changes(…) as it is; if it is, report it"
+    return F.when(F.coalesce(good, F.lit(False)), op).otherwise(F.raise_error(stop(tag, "op", why, next_step)))
+
+
+def stop(tag: str, reason: str, why: Column, next_step: str | Column) -> Column:
+    """The text of the error that names a change by its table and its place in the binlog."""
+    table = F.concat(F.lit("a change of table "), F.concat_ws(".", "db", "table"), F.lit(" at "), _place(), F.lit(": "))
+    advice = F.lit(next_step) if isinstance(next_step, str) else next_step
+    return raised(
+        tag,
+        "change",
+        F.lit(reason).alias("reason"),
+        F.concat(table, why).alias("message"),
+        advice.alias("next_step"),
+        _place().alias("at"),
+        F.col("gtid"),
+    )
+
+
+def _place() -> Column:
+    """Where a change stands in the binlog: ``file:position``."""
+    return F.concat_ws(":", "file", F.col("pos").cast("string"))

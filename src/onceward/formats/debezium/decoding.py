@@ -1,0 +1,133 @@
+"""``ow.debezium.decode``: records that Debezium wrote become columns. Driver only; called by users where they define a
+query.
+
+The verdicts are those of :mod:`onceward.formats.json` and :mod:`onceward.formats.avro`: whatever is no envelope stops
+the query by name, or is a dead letter. What an envelope is, :mod:`.envelope` says; ``schemas.enable`` puts it into the
+field ``payload`` of another object (Kafka Connect's ``JsonConverter``).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.types import StructField, StructType
+
+from onceward.engine.policy import one_of
+from onceward.errors import BadColumn, ContradictoryOptions, SchemaUnfit
+from onceward.formats.avro import decode as decode_avro
+from onceward.formats.avro.known import Registry
+from onceward.formats.debezium.envelope import SOURCE, envelope
+from onceward.formats.debezium.types import TableTypes
+from onceward.formats.json.decoding import decoded as decoded_json
+from onceward.formats.judged import quoted
+
+_FIELDS = ("op", "before", "after", "source", "ts_ms")
+
+
+def decode(
+    frame: DataFrame,
+    *,
+    schema: StructType | str | None = None,
+    wrapped: bool = False,
+    decimals: Literal["string"] | None = None,
+    source: StructType | str = SOURCE,
+    registry: Registry | None = None,
+    subject: str | None = None,
+    reader_schema: str | int | None = None,
+    tombstones: Literal["skip", "delete"] = "skip",
+    column: str = "value",
+    on_error: Literal["stop", "dead_letter"] = "stop",
+) -> DataFrame:
+    """``frame``, records of a topic that Debezium writes, with ``op``, ``before``, ``after``, ``source`` and ``ts_ms``
+    in the place of ``column``.
+
+    ::
+
+        records = ow.kafka_source(spark, topic="prod.shop.orders", …)
+        orders = ow.debezium.decode(records, schema="id BIGINT NOT NULL, total STRING", on_error="dead_letter")
+        orders.where("op != 'd'").select("after.id", "after.total")
+
+    Of JSON say the table's columns by ``schema``; of Avro, pass the ``registry``, and the columns are those of its
+    schema. The flattened records of ``ExtractNewRecordState`` have no envelope: ``ow.json.decode`` and
+    ``ow.avro.decode`` read them as they are.
+
+    :param schema: of JSON, as a type or in Spark's DDL: the types of ``ow.json.decode``, and DATE (days since 1970, or
+        a text), TIMESTAMP (``ZonedTimestamp``), BINARY (Base64: ``binary.handling.mode`` ``bytes`` or ``base64``),
+        DECIMAL with ``decimals="string"``. A DATETIME is BIGINT: milliseconds or microseconds, by its precision.
+        Fields that it lacks are left out; columns in ``before`` may be missing.
+    :param wrapped: the envelope is in the field ``payload`` (``schemas.enable=true``, the converter's default).
+    :param decimals: ``"string"``: the connector has ``decimal.handling.mode=string``, or ``double``.
+    :param source: of connectors for other databases: the fields of ``source`` that you need.
+    :param registry: records are Avro; with ``subject`` and ``reader_schema`` as for ``ow.avro.decode``.
+    :param tombstones: records without a value, which Debezium writes behind each delete. ``"skip"``: left out.
+        ``"delete"``: rows of ``op`` ``d``, of which only the record's key says what was deleted.
+    :param column: binary. :param on_error: as for ``ow.json.decode``.
+    :raises BadColumn: there is no such column, it is not binary, or the frame has a column of one of those names.
+    :raises ContradictoryOptions: both ``schema`` and ``registry``, or neither; or an option of the other one.
+    :raises SchemaUnfit: a schema cannot be read by, or the registry's is no envelope.
+    """
+    one_of("tombstones", tombstones, ("skip", "delete"))
+    one_of("decimals", decimals, (None, "string"))
+    one_of("wrapped", wrapped, (True, False))
+    _check(frame, column, schema, registry)
+    if registry is not None:
+        if wrapped or decimals or source is not SOURCE:
+            raise ContradictoryOptions(
+                "wrapped=, decimals= and source= are of records in JSON, and registry= says that they are Avro",
+                next_step="leave them out; the registry's schema says it",
+            )
+        read = decode_avro(
+            frame, registry=registry, column=column, subject=subject, reader_schema=reader_schema, on_error=on_error
+        )
+        _must_be_envelope(read.schema[column].dataType)
+    else:
+        if subject is not None or reader_schema is not None:
+            raise ContradictoryOptions(
+                "subject= and reader_schema= are of Avro, and there is no registry=",
+                next_step="pass registry= as well, or leave them out",
+            )
+        assert schema is not None  # noqa: S101 — or there is a registry
+        whole = envelope(schema, source=source)
+        if wrapped:
+            whole = StructType([StructField("payload", whole, nullable=False)])
+        read = decoded_json(frame, whole, column, on_error, TableTypes(utc=False, decimals=decimals is not None))
+    return _flat(read, column, f"{quoted(column)}.payload" if wrapped else quoted(column), tombstones)
+
+
+def _flat(read: DataFrame, column: str, place: str, tombstones: str) -> DataFrame:
+    value = F.col(quoted(column))
+    if tombstones == "skip":
+        read = read.where(value.isNotNull())
+    fields = {name: F.col(f"{place}.{name}") for name in _FIELDS}
+    fields["op"] = F.when(value.isNull(), F.lit("d")).otherwise(fields["op"])
+    others = [F.col(quoted(name)) for name in read.columns if name != column]
+    return read.select(*others, *(field.alias(name) for name, field in fields.items()))
+
+
+def _check(frame: DataFrame, column: str, schema: object, registry: object) -> None:
+    if (schema is None) == (registry is None):
+        both = "neither schema= nor registry=" if schema is None else "both schema= and registry="
+        raise ContradictoryOptions(
+            f"{both} is given to debezium.decode(…)",
+            next_step="pass schema=, the table's columns, where records are JSON, or registry= where they are Avro",
+        )
+    there = [name for name in frame.columns if name in _FIELDS and name != column]
+    if there:
+        raise BadColumn(
+            f"the frame has a column {there[0]!r} already, which debezium.decode(…) adds",
+            next_step="rename it, or call decode(…) directly on the source's frame",
+        )
+
+
+def _must_be_envelope(kind: object) -> None:
+    found = kind.names if isinstance(kind, StructType) else []
+    missing = [name for name in _FIELDS if name not in found]
+    if missing:
+        raise SchemaUnfit(
+            f"the schema has no field {', '.join(missing)}, so that it is not Debezium's envelope (it has "
+            f"{', '.join(found) or 'no fields'})",
+            next_step="pass the subject of a topic that Debezium writes; read flattened records "
+            "(ExtractNewRecordState) by ow.avro.decode(…)",
+        )

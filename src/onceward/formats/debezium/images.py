@@ -1,0 +1,91 @@
+"""A row's text, one object of JSON, becomes the columns of its table, or a verdict that names the column. Driver only;
+called by :mod:`encoding` and :mod:`table_rows` for the columns ``before`` and ``after`` of ``ow.mysql_changes``.
+
+Unlike records that others wrote, a row has just the columns of its table: one that the schema does not have is no
+surplus but a schema that is out of date, and one that is missing is no null.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.types import StringType, StructField, StructType
+
+from onceward.errors import SchemaUnfit
+from onceward.formats.debezium.changes import stop
+from onceward.formats.debezium.types import TEXT
+from onceward.formats.json.plan import STRICTLY
+from onceward.formats.judged import quoted, with_one
+
+
+class Images:
+    """The rows of one table.
+
+    :param schema: its columns.
+    :raises SchemaUnfit: a type that a column's text cannot be.
+    """
+
+    def __init__(self, schema: StructType, tag: str) -> None:
+        if (why := TEXT.why_not(schema)) is not None:
+            raise SchemaUnfit(
+                f"rows of a table are not read by this schema: {why}", next_step="take another type for the column"
+            )
+        self._schema = schema
+        self._tag = tag
+        self._bad = f"onceward_{uuid.uuid4().hex}"
+        read = TEXT.read_as(schema)
+        assert isinstance(read, StructType)  # noqa: S101 — it was one
+        self._read_as = StructType([*read.fields, StructField(self._bad, StringType())])
+
+    def added(self, changes: DataFrame, text: Column, name: str) -> DataFrame:
+        """``changes`` and a column ``name``: the struct of the row that is ``text``, null where that is null. A row
+        that is none of this table fails the job that meets it."""
+        beside = f"{name}_read"
+        how = {**STRICTLY, "columnNameOfCorruptRecord": self._bad}
+        said = F.col(quoted(f"{name}_text"))
+        read = with_one(changes.withColumn(f"{name}_text", text), F.from_json(said, self._read_as, how), beside)
+        row = F.col(quoted(beside))
+        fields = F.struct(*TEXT.fields_of(row, self._schema))
+        checked = F.when(said.isNull(), F.lit(None)).when(self._fits(row, said), fields)
+        stops = F.raise_error(stop(self._tag, "schema", self._why(row, said), _NEXT_STEP))
+        return with_one(read, checked.otherwise(stops), name).drop(beside, f"{name}_text")
+
+    # below
+
+    def _fits(self, row: Column, text: Column) -> Column:
+        keys = F.json_object_keys(text)
+        judged = row.getField(self._bad).isNull() & (F.size(keys) == len(self._schema.names))
+        judged &= F.size(F.array_except(self._names(), keys)) == 0
+        for field in self._schema.fields:
+            condition = TEXT.fits(row.getField(field.name), field.dataType, field.nullable)
+            judged = judged if condition is None else judged & condition
+        return F.coalesce(judged, F.lit(False))
+
+    def _names(self) -> Column:
+        return F.array(*(F.lit(name) for name in self._schema.names))
+
+    def _why(self, row: Column, text: Column) -> Column:
+        keys = F.json_object_keys(text)
+        surplus, missing = F.array_except(keys, self._names()), F.array_except(self._names(), keys)
+        said = (
+            F.when(keys.isNull(), F.lit("the row is no object of JSON"))
+            .when(F.size(surplus) > 0, F.concat(F.lit("schema= has no column "), F.array_join(surplus, ", ")))
+            .when(F.size(missing) > 0, F.concat(F.lit("the row has no column "), F.array_join(missing, ", ")))
+        )
+        values = F.from_json(text, "map<string, variant>", STRICTLY)
+        for field in self._schema.fields:
+            value, read = values.getItem(field.name), row.getField(field.name)
+            condition = TEXT.fits(read, field.dataType, field.nullable)
+            unread = read.isNull() & value.isNotNull() & ~F.is_variant_null(value)
+            bad = unread if condition is None else unread | ~F.coalesce(condition, F.lit(False))
+            wanted = f"column {field.name} is not {field.dataType.simpleString()}"
+            said = said.when(F.coalesce(bad, F.lit(False)), F.lit(wanted if field.nullable else f"{wanted} NOT NULL"))
+        return said.otherwise(F.lit("the row is not what schema= says"))
+
+
+_NEXT_STEP = (
+    "correct schema= to what the table's columns are (a column that was added or altered has to be added or altered "
+    "there, too) and start again; nothing of the batch was written"
+)

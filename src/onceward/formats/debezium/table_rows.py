@@ -1,0 +1,91 @@
+"""``ow.debezium.rows``: the changes of one table with its columns, ready for a database. Driver only; called by users
+where they define a query, or in a function of ``foreachBatch``.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.types import StructType
+
+from onceward.engine.decoding import TAG
+from onceward.errors import SchemaUnfit
+from onceward.formats.debezium.changes import must_be_changes, of_table, stop, with_their_rows
+from onceward.formats.debezium.images import Images
+from onceward.formats.json.decoding import struct_of
+from onceward.formats.judged import quoted, with_one
+
+_ROW = "onceward_row"
+_OP = "onceward_op"
+_CALLED = "ow.debezium.rows(…)"
+
+
+def rows(
+    changes: DataFrame,
+    *,
+    table: str,
+    schema: StructType | str,
+    op_column: str = "op",
+    position_column: str = "position",
+    emptied_at: str | None = None,
+) -> DataFrame:
+    """The changes of one table: ``op``, the table's columns, ``position``.
+
+    ::
+
+        changes = ow.mysql_changes(spark, url=…, tables=["shop.orders"])
+        orders = ow.debezium.rows(changes, table="shop.orders", schema="id BIGINT NOT NULL, total DECIMAL(10,2)")
+        sink = ow.DatabaseSink(
+            url=…, table="orders", mode="changes", key="id", order_by="position", pipeline_id="orders"
+        )
+
+    The columns are those of the row after the change, or of the one that was deleted. ``op`` is ``c``, ``u``, ``r`` or
+    ``d``.
+
+    A row that has a column which ``schema`` has not, lacks one, or has a value that its type does not take, stops the
+    query with :class:`~onceward.errors.ChangeUnreadable`, which names the column; nothing is left out, rounded or made
+    null. So does a ``TRUNCATE`` (``op`` ``t``), which has no row: the next step says how to go on behind it.
+
+    :param changes: a frame of ``ow.mysql_changes``; with ``values="text"``, its default, every type below can be read.
+    :param table: ``database.table``, as the server spells it. Changes of others are left out.
+    :param schema: the table's columns, as a type or in Spark's DDL: BOOLEAN (of BIT(1)), SMALLINT, INT, BIGINT, FLOAT,
+        DOUBLE, DECIMAL (exact; up to 38 digits), STRING (also of TIME), BINARY, DATE, TIMESTAMP (of TIMESTAMP),
+        TIMESTAMP_NTZ (of DATETIME), VARIANT (of JSON).
+    :param op_column: what to call it, where the table has a column ``op``.
+    :param position_column: what to call it, where the table has a column ``position``.
+    :param emptied_at: the position of a ``TRUNCATE``, as its error gives it: you have emptied the target, and changes
+        up to there are left out.
+    :raises BadColumn: the frame is none of changes.
+    :raises SchemaUnfit: ``schema`` is none, has a type that is not read, or a column that is called like one of ours.
+    """
+    must_be_changes(changes, _CALLED)
+    columns = struct_of(schema, _CALLED)
+    for ours, parameter in ((op_column, "op_column"), (position_column, "position_column")):
+        if ours.lower() in (name.lower() for name in columns.names):
+            raise SchemaUnfit(
+                f"the table has a column {ours!r}, and {_CALLED} adds another one of that name",
+                next_step=f"pass another name as {parameter}=, and the same one to the sink",
+            )
+    chosen = of_table(changes, table)
+    if emptied_at is not None:
+        chosen = chosen.where(F.col("position") > F.lit(emptied_at))
+    tag = TAG + uuid.uuid4().hex
+    known = with_one(chosen, _op(tag), _OP)
+    image = F.when(F.col(_OP) == "d", F.col("before")).otherwise(F.col("after"))
+    read = Images(columns, tag).added(known, image, _ROW)
+    values = [F.col(f"{_ROW}.{quoted(name)}").alias(name) for name in columns.names]
+    return read.select(F.col(_OP).alias(op_column), *values, F.col("position").alias(position_column))
+
+
+def _op(tag: str) -> Column:
+    """Of a change with a row; the others stop the query."""
+    passed = F.concat(
+        F.lit("empty the target's table (all changes before this batch are in it), and pass emptied_at=\""),
+        F.col("position"),
+        F.lit(f'" to {_CALLED}: changes up to there, which the TRUNCATE has undone, are left out then; nothing of the '
+              "batch was written"),
+    )  # fmt: skip
+    truncated = stop(tag, "truncate", F.lit("TRUNCATE TABLE has removed all of its rows"), passed)
+    return F.when(F.col("op") == "t", F.raise_error(truncated)).otherwise(with_their_rows(tag))

@@ -1,0 +1,94 @@
+"""Types that a column of a table can have, by the text that stands for its value. Driver only; called by
+:mod:`envelope` and :mod:`images`.
+
+Beside what JSON has (:mod:`onceward.formats.json.types`): DECIMAL, BINARY, days as numbers, times without a zone. Each
+is told by the whole of its text, so that nothing is rounded, cut or guessed:
+
+===============  =======================================================================================================
+type             read from
+===============  =======================================================================================================
+DECIMAL(p,s)     a number, or with ``decimals="string"`` also a text of one, of at most p-s and s digits around the
+                 point; one of more than 38 digits in JSON is none that Spark could read
+BINARY           Base64 (RFC 4648, padded)
+DATE             ``"2024-01-31"``, or days since 1970 (``io.debezium.time.Date``)
+TIMESTAMP        ``"2024-01-31T10:00:00.123Z"`` (``io.debezium.time.ZonedTimestamp``); with ``utc`` also without a zone
+TIMESTAMP_NTZ    ``"2024-01-31 10:00:00.123"``
+VARIANT          anything; a null of JSON is a null
+===============  =======================================================================================================
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.types import BinaryType, DataType, DateType, DecimalType, TimestampType, VariantType
+
+from onceward.formats.json.types import TIME, Types, text_of
+
+_BASE64 = r"\A[A-Za-z0-9+/]*={0,2}\z"  # a class and a star: groups would recurse, a level for every few bytes
+_DAYS = 2**31
+_EXACT = r"\A(BIGINT|DECIMAL.*)\z"
+_EXACT_OR_TEXT = r"\A(BIGINT|DECIMAL.*|STRING)\z"
+
+
+class TableTypes(Types):
+    """See the module.
+
+    :param utc: a TIMESTAMP without a zone is in UTC, as in ``ow.mysql_changes(values="text")``.
+    :param decimals: numbers in quotes are numbers, too (``decimal.handling.mode=string``). Not by default: Debezium's
+        ``precise`` writes Base64 there, some of which looks like digits.
+    """
+
+    def __init__(self, *, utc: bool, decimals: bool) -> None:
+        self._utc = utc
+        self._decimals = decimals
+
+    def value_of(self, read: Column, kind: DataType) -> Column:
+        """A null of JSON is one of SQL: a column of JSON is far more often null than it holds the text ``null``."""
+        if isinstance(kind, VariantType):
+            return F.when(~F.is_variant_null(read), read)
+        return super().value_of(read, kind)
+
+    def _refused(self, kind: DataType) -> str:
+        if isinstance(kind, DecimalType):
+            return (
+                'numbers in quotes may be Base64 (decimal.handling.mode=precise); have them written by mode "string" '
+                'and pass decimals="string", or take STRING'
+            )
+        return super()._refused(kind)
+
+    def _is_told_by_text(self, kind: DataType) -> bool:
+        if isinstance(kind, DecimalType):
+            return self._utc or self._decimals
+        return isinstance(kind, BinaryType) or super()._is_told_by_text(kind)
+
+    def _of_variant(self, read: Column, kind: DataType) -> Column:
+        if isinstance(kind, DecimalType):
+            return self._decimal(read, kind)
+        if isinstance(kind, BinaryType):
+            text = text_of(read)
+            whole = text.rlike(_BASE64) & (F.length(text) % 4 == 0)
+            return F.when(whole, F.try_to_binary(text, F.lit("base64")))
+        if isinstance(kind, DateType):
+            days = F.when(F.schema_of_variant(read) == "BIGINT", F.try_variant_get(read, "$", "bigint"))
+            day = F.when(days.between(-_DAYS, _DAYS - 1), F.date_from_unix_date(days.cast("int")))
+            return F.coalesce(super()._of_variant(read, kind), day)
+        if isinstance(kind, TimestampType) and self._utc:
+            text = text_of(read)
+            local = F.when(text.rlike(rf"\A{TIME}\z"), F.concat(text, F.lit("Z")).try_cast(kind))
+            return F.coalesce(local, super()._of_variant(read, kind))
+        return super()._of_variant(read, kind)
+
+    def _decimal(self, read: Column, kind: DecimalType) -> Column:
+        """By its digits: a cast would round. A double is none, not even one that looks like it."""
+        exact = F.schema_of_variant(read).rlike(_EXACT_OR_TEXT if self._decimals else _EXACT)
+        whole, part = kind.precision - kind.scale, kind.scale
+        digits = F.when(exact, F.try_variant_get(read, "$", "string"))
+        form = rf"\A-?(0|0*\d{{1,{whole}}})" if whole else r"\A-?0+"
+        form += rf"(\.\d{{1,{part}}}0*)?\z" if part else r"(\.0+)?\z"
+        return F.when(digits.rlike(form), digits.try_cast(kind))
+
+
+TEXT = TableTypes(utc=True, decimals=True)
+"""Of ``ow.mysql_changes``: decimals are numbers with ``values="text"``, and texts with ``values="debezium"``; never
+Base64."""

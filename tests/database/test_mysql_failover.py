@@ -1,0 +1,205 @@
+"""``ow.mysql_changes`` goes on on another server: a replica that real replication has made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from changes_place import ChangesPlace, brief, row
+
+from mysql_client import sql_at
+from onceward.errors import BinlogPurged, SourceReplaced
+from onceward.testing import LocalMySQL
+
+SETTINGS: dict[str, dict[str, str]] = {
+    "mysql": {"gtid-mode": "ON", "enforce-gtid-consistency": "ON", "binlog-row-metadata": "FULL"},
+    "mariadb": {
+        "binlog-format": "ROW",
+        "binlog-row-metadata": "FULL",
+        "log-slave-updates": "",
+        "slave-connections-needed-for-purge": "0",
+    },
+}
+
+pytestmark = pytest.mark.slow
+
+
+class Pair:
+    """A server, and its replica."""
+
+    def __init__(self, old: LocalMySQL, new: LocalMySQL) -> None:
+        self.old, self.new = old, new
+
+    def follow(self) -> None:
+        said = urlsplit(self.old.url)
+        how = "MASTER_AUTO_POSITION = 1" if self.old.kind == "mysql" else "MASTER_USE_GTID = slave_pos"
+        self.on_new(
+            f"CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {self.old.port}, MASTER_USER = 'onceward', "
+            f"MASTER_PASSWORD = '{said.password}', MASTER_CONNECT_RETRY = 1, {how}",
+            "START SLAVE",
+        )
+
+    def caught_up(self) -> None:
+        """All of the old server is on the new one."""
+        if self.old.kind == "mysql":
+            (done,) = sql_at(self.old.url, "SELECT @@GLOBAL.gtid_executed")[0]
+            assert sql_at(self.new.url, "SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, 60)", done) == [(0,)]
+        else:
+            (done,) = sql_at(self.old.url, "SELECT @@GLOBAL.gtid_binlog_pos")[0]
+            assert sql_at(self.new.url, "SELECT MASTER_GTID_WAIT(%s, 60)", done) == [(0,)]
+
+    def promoted(self, place: ChangesPlace) -> None:
+        """The query's address leads to the new server."""
+        place.url = self.new.url
+
+    def on_new(self, *statements: str) -> None:
+        for statement in statements:
+            sql_at(self.new.url, statement)
+
+
+@pytest.fixture(scope="module", params=["mysql", "mariadb"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    with ExitStack() as stack:
+        old, new = (
+            stack.enter_context(
+                LocalMySQL(request.param, {"server-id": number, "log-bin": "binlog", **SETTINGS[request.param]})
+            )
+            for number in "12"
+        )
+        made = Pair(old, new)
+        made.follow()
+        made.caught_up()
+        yield made
+
+
+@pytest.fixture
+def place(pair: Pair) -> ChangesPlace:
+    found = ChangesPlace(pair.old)
+    pair.caught_up()
+    return found
+
+
+def test_it_goes_on_where_it_was(pair: Pair, place: ChangesPlace):
+    place.begin()
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+    before = place.batch()
+    place.sql("INSERT INTO {s}.t VALUES (2, 'b')")
+    pair.caught_up()
+    pair.promoted(place)
+    place.sql("INSERT INTO {s}.t VALUES (3, 'c')")
+    after = place.restarted().all()
+    assert brief(after) == [("c", "t", None, row(2, "b")), ("c", "t", None, row(3, "c"))]
+    assert before[0]["position"] < after[0]["position"] < after[1]["position"]
+    assert place.position["era"] == 1
+    assert place.batch() == []
+    place.url = pair.old.url  # and back: what is read stays read
+    follow_back(pair)
+    assert place.restarted().all() == []
+    place.sql("INSERT INTO {s}.t VALUES (4, 'd')")
+    assert brief(place.all()) == [("c", "t", None, row(4, "d"))]
+    assert place.position["era"] == 2
+
+
+def test_a_range_that_was_planned_on_the_old_server(pair: Pair, place: ChangesPlace):
+    start = place.begin().position
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')", "INSERT INTO {s}.t VALUES (2, 'b')")
+    end = place.advanced()
+    wanted = place.rows(start, end)
+    place.sql("INSERT INTO {s}.t VALUES (3, 'of the next batch')")
+    pair.caught_up()
+    pair.promoted(place)
+    found = place.restarted().rows(start, end)
+    assert brief(found) == brief(wanted)
+    assert [one["gtid"] for one in found] == [one["gtid"] for one in wanted]
+    place.position = end
+    following = place.all()
+    assert brief(following) == [("c", "t", None, row(3, "of the next batch"))]
+    assert found[-1]["position"] < following[0]["position"]
+
+
+def test_a_range_over_the_change(pair: Pair, place: ChangesPlace):
+    start = place.begin().position
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+    pair.caught_up()
+    pair.promoted(place)
+    end = place.restarted().advanced()
+    assert (start["era"], end["era"]) == (0, 1)
+    assert brief(place.rows(start, end)) == brief(place.rows(start, end, place.source())) == [("c", "t", None, row(1, "a"))]
+
+
+def test_a_transaction_that_the_new_server_lacks(pair: Pair, place: ChangesPlace):
+    place.begin()
+    pair.on_new("STOP SLAVE")
+    try:
+        place.sql("INSERT INTO {s}.t VALUES (1, 'lost')")
+        (gtid,) = {one["gtid"] for one in place.batch()}
+        pair.promoted(place)
+        with pytest.raises(SourceReplaced, match="lacks transactions") as replaced:
+            place.restarted().advanced()
+        assert replaced.value.details["missing"] == gtid
+    finally:
+        pair.on_new("START SLAVE")
+    pair.caught_up()  # it was only late
+    assert place.restarted().all() == []
+
+
+def test_the_new_server_has_purged_what_was_not_read(pair: Pair, place: ChangesPlace):
+    place.begin()
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+    pair.caught_up()
+    pair.on_new("FLUSH BINARY LOGS")
+    newest = sql_at(pair.new.url, "SHOW MASTER STATUS")[0][0]
+    pair.on_new(f"PURGE BINARY LOGS TO '{newest}'")
+    pair.promoted(place)
+    with pytest.raises(BinlogPurged) as purged:
+        place.restarted().advanced()
+    assert "pass_over" in purged.value.next_step
+
+
+def test_a_transaction_of_its_own_before_what_was_read(pair: Pair, place: ChangesPlace):
+    """It stands where those before it and behind it were read: it comes, and they do not come again."""
+    if pair.old.kind == "mariadb":
+        pytest.skip("in MariaDB a domain has one order")
+    place.begin()
+    pair.on_new(f"INSERT INTO {place.schema}.t VALUES (100, 'its own')")
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+    pair.caught_up()
+    assert brief(place.batch()) == [("c", "t", None, row(1, "a"))]
+    place.sql("INSERT INTO {s}.t VALUES (2, 'b')")
+    pair.caught_up()
+    pair.promoted(place)
+    assert brief(place.restarted().all()) == [("c", "t", None, row(100, "its own")), ("c", "t", None, row(2, "b"))]
+
+
+def test_without_gtids_there_is_no_place(pair: Pair, place: ChangesPlace):
+    place.begin()
+    place.position = {**place.position, "gtids": None}
+    pair.promoted(place)
+    with pytest.raises(SourceReplaced, match="without GTIDs"):
+        place.restarted().advanced()
+
+
+def follow_back(pair: Pair) -> None:
+    """The old server replicates what was written on the new one."""
+    if pair.old.kind == "mysql":
+        (done,) = sql_at(pair.new.url, "SELECT @@GLOBAL.gtid_executed")[0]
+    else:
+        (done,) = sql_at(pair.new.url, "SELECT @@GLOBAL.gtid_binlog_pos")[0]
+    back = Pair(pair.new, pair.old)
+    back.follow()
+    deadline = time.monotonic() + 60
+    while any(missing(pair, done)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    back.on_new("STOP SLAVE")
+
+
+def missing(pair: Pair, done: str) -> Any:
+    if pair.old.kind == "mysql":
+        return sql_at(pair.old.url, "SELECT GTID_SUBTRACT(%s, @@GLOBAL.gtid_executed)", done)[0]
+    (here,) = sql_at(pair.old.url, "SELECT @@GLOBAL.gtid_binlog_pos")[0]
+    return (here != done,)
