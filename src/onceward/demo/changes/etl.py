@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
 
 import onceward as ow
@@ -16,7 +17,7 @@ from onceward.demo.settings import CHANGES_PIPELINE_ID, CHANGES_TOPICS, JobSetti
 
 _PEOPLE = """
     id BIGINT NOT NULL, version INT NOT NULL, name STRING NOT NULL, number STRING, born DATE,
-    balance DECIMAL(12,2) NOT NULL, kind STRING NOT NULL, notes STRING, photo BINARY,
+    balance DECIMAL(12,2) NOT NULL, kind STRING NOT NULL, notes VARIANT, photo BINARY,
     registered TIMESTAMP_NTZ NOT NULL, seen TIMESTAMP NOT NULL, email STRING
 """
 
@@ -58,6 +59,7 @@ def _into_a_table(spark: SparkSession, settings: JobSettings) -> tuple[DataFrame
         spark, url=settings.source_address, tables=[f"{DATABASE}.{PEOPLE.name}"], starting="initial"
     )
     people = ow.debezium.rows(changes, table=f"{DATABASE}.{PEOPLE.name}", schema=_PEOPLE)
+    people = people.withColumn("notes", F.to_json("notes"))  # for jsonb
     people = people.fillna({"email": EMAIL_UNSAID})  # what was written before the table had the column
     sink = ow.DatabaseSink(
         url=settings.address,

@@ -64,7 +64,7 @@ class PeopleOfATown(Feed):
         self.compressed = _compresses(self._sessions[-1])
         """Whether one of the sessions writes its transactions compressed: servers before 8.0.20 cannot."""
         self._written = 0
-        self._written_first = self._rows_first = 0
+        self._records = 0
         self._steps = [pace.records * step // (_STEPS + 1) for step in range(1, _STEPS + 1)]
         self._stop = threading.Event()
         self._hold = True
@@ -81,7 +81,7 @@ class PeopleOfATown(Feed):
                 self._do([(session, town.many_come(min(500, 1 + self._first // 4)))])
         while self._written < self._first:
             self._go_on()
-        self._written_first, self._rows_first = self._written, sum(len(town.rows) for town in self._towns)
+        self._records = sum(len(town.rows) for town in self._towns)
 
     def start(self) -> None:
         self._thread.start()
@@ -102,10 +102,10 @@ class PeopleOfATown(Feed):
 
     @property
     def to_be_seen(self) -> int:
-        """Not less: of a row that changes again before the snapshot comes to it, only the last is seen."""
+        """Not more: of a row that changes again before the snapshot comes to it, only the last is seen."""
         if self.visible_words == "rows visible":
             return sum(town.people for town in self._towns)
-        return self._rows_first + self._written - self._written_first
+        return self._records
 
     def is_through(self, checkpoint: Path) -> bool:
         """A batch is finished that reaches to where the binlog ended after the last transaction."""
@@ -189,6 +189,7 @@ class PeopleOfATown(Feed):
             for table, key, change in deed.done:
                 self.histories[table, key].append(change._replace(not_before_ms=now_ms))
             self._written += len(deed.done)
+            self._records += sum(1 + (done.change.op == "d") for done in deed.done)  # a deletion has a tombstone, too
 
 
 def connected(url: str) -> Any:

@@ -49,15 +49,15 @@ class KafkaOutput(OutputOfNumbers):
         return OutputFacts(verdict, len(uncommitted) - len(committed), letters)
 
     def ask_the_checker(self) -> CheckerFacts:
-        return ask_about_topics(self._kafka, PIPELINE_ID, self._topics)
+        return ask_about_topics(self._kafka, PIPELINE_ID, self._topics, "--expect-caught-up")
 
 
-def ask_about_topics(kafka: LocalKafka, pipeline_id: str, topics: Sequence[str]) -> CheckerFacts:
-    """Is it exactly once, at the end of its source, and does every record on the brokers' disks say so?"""
+def ask_about_topics(kafka: LocalKafka, pipeline_id: str, topics: Sequence[str], *expectations: str) -> CheckerFacts:
+    """Is it exactly once, as far as is expected, and does every record on the brokers' disks say so?"""
     folders = [part for node in kafka.nodes for part in ("--log-dirs", str(node.data_folder))]
     options = [part for topic in topics for part in ("--topic", topic)]
     where = ["--bootstrap-servers", kafka.bootstrap_servers, *options]
-    return ask("--pipeline-id", pipeline_id, *where, "--expect-caught-up", *folders)
+    return ask("--pipeline-id", pipeline_id, *where, *expectations, *folders)
 
 
 def create_topic(bootstrap_servers: str, topic: str, config: dict[str, str] | None = None) -> None:
