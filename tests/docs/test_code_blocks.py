@@ -17,6 +17,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import psycopg
 import pytest
 import urllib3
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from redis import Redis
 
 import markdown_pages as markdown
@@ -196,6 +198,7 @@ def python_to_run(page: Path) -> list[Block]:
         "upsert.md",
         "delta-and-iceberg.md",
         "avro.md",
+        "debezium.md",
     ):
         return []
     return [
@@ -301,6 +304,47 @@ def test_the_avro_page_runs(reader: Reader, registry: LocalRegistry):
         str(m.value, "utf-8") for m in read_topic(reader.servers, reader.topics["people-rejected"])
     ) == sorted(reader.fed)
     assert reader.names["records"].schema["value"].dataType.simpleString() == "binary"
+
+
+def test_the_debezium_page_runs(
+    reader: Reader, binlog_mysql: LocalMySQL, postgres: LocalPostgres, registry: LocalRegistry
+):
+    """From a place in the binlog, because its tables are on a server with others; topics and copy are there before."""
+    [(file, place, *_)] = sql_at(binlog_mysql.url, "SHOW MASTER STATUS")
+    database, topic = f"page_{reader.ids}", f"prod.page_{reader.ids}.orders"
+    sql_at(binlog_mysql.url, f"CREATE DATABASE {database}")
+    table = "(id bigint PRIMARY KEY, total decimal(10,2), placed datetime)"
+    sql_at(binlog_mysql.url, f"CREATE TABLE {database}.orders {table}")
+    sql_at(binlog_mysql.url, f"INSERT INTO {database}.orders VALUES (1, 1.10, '2024-02-29 12:00:00'), (2, 2, NULL)")
+    sql_at(binlog_mysql.url, f"UPDATE {database}.orders SET total = 12.3 WHERE id = 1")
+    sql_at(binlog_mysql.url, f"DELETE FROM {database}.orders WHERE id = 2")
+    admin = AdminClient({"bootstrap.servers": reader.servers})
+    admin.create_topics([NewTopic(topic, 2)])[topic].result(30)
+    reader.mysql_url = binlog_mysql.url
+    reader.url = f"{postgres.url}?options=-csearch_path%3D{database}"
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {database}")
+        connection.execute(
+            f"CREATE TABLE {database}.orders_copy (id bigint PRIMARY KEY, total numeric, placed timestamp)"
+        )
+        [to_kafka, as_avro, to_postgres, back] = (
+            block for block in markdown.blocks(ROOT / "docs" / "debezium.md") if block.language == "python"
+        )
+        begin = f'starting={{"file": "{file}", "position": {place}}}, tables='
+        for block in (to_kafka, back, as_avro, to_postgres):  # the third topic's records are another format's
+            text = block.text.replace("https://registry:8081", registry.url).replace("tables=", begin)
+            text = text.replace("shop.", f"{database}.")
+            reader.run(block, f"{text}\n\nquery = start()" if block is as_avro else text)
+        copied = connection.execute("SELECT id, total, placed::text FROM orders_copy").fetchall()
+    assert copied == [(1, Decimal("12.30"), "2024-02-29 12:00:00")]
+    records = read_topic(reader.servers, topic)
+    framed = [m for m in records if bytes(m.key or b"")[:1] == b"\0"]
+    texts = [m for m in records if m not in framed]
+    assert sorted(m.key for m in texts) == [b'{"id":1}'] * 2 + [b'{"id":2}'] * 3
+    assert [m.value and json.loads(m.value)["op"] for m in texts if m.key == b'{"id":2}'] == ["c", "d", None]
+    assert sorted(bytes(m.value or b"")[:1] for m in framed) == [b"", *[b"\0"] * 4]
+    totals = [m.value for m in read_topic(reader.servers, reader.topics["people-clean"])]
+    assert sorted(totals) == [b"1.10", b"12.30", b"2.00"]
 
 
 def test_the_lake_page_runs(reader: Reader, lake: Any):

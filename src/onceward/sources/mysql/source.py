@@ -39,6 +39,10 @@ SCHEMA = StructType(
     [StructField(name, _NUMBERS.get(name, StringType()), name in _NULLABLE) for name in task_parts.COLUMNS]
 )
 
+_VALUES = "onceward.values"
+"""What ``formats.debezium`` looks for in a column's metadata: values in another form would be taken for what they are
+not."""
+
 _NO_LIMIT = (1 << 31) - 1
 _KEPT_PLANS = 2  # of ranges whose parts Spark may ask for again
 
@@ -89,13 +93,15 @@ def mysql_changes(
         pass_over=pass_over,
         values=values,
     )
-    return MySQLChanges(settings).stream(
+    frame = MySQLChanges(settings).stream(
         spark,
         max_rows_per_batch=_NO_LIMIT,
         poll_seconds=poll_seconds,
         ledger=ledger,
         pipeline_id=pipeline_id,
     )
+    written = {_VALUES: values}
+    return frame.withMetadata("before", written).withMetadata("after", written)
 
 
 @dataclass
