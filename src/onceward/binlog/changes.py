@@ -177,6 +177,7 @@ class Decoder:
         if buffer[start + _HEAD : at] != head or at > stop:
             try:
                 at = start + _HEAD + self._special(table, kind, bytes(buffer[start + _HEAD : stop]))
+                table.heads[kind] = bytes(buffer[start + _HEAD : at])  # the bits behind the last column are set or not
             except OncewardError as error:
                 raise located(error, event, gtid_text(self._gtid)) from None
         pending = table.pending.get(kind)

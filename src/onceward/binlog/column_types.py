@@ -64,7 +64,9 @@ def _stored(name: str, number: int, data: PackedBytes, table: str) -> Stored:
     if number in _FIXED:
         return Stored(number, Column(name, Kind.INTEGER, _FIXED[number]))
     if number in (4, 5):
-        return Stored(number, Column(name, Kind.FLOAT, data.byte()))
+        if (width := data.byte()) != 4 * (number - 3):
+            raise damaged(f"the table map of {table} has a float of {width} bytes")
+        return Stored(number, Column(name, Kind.FLOAT, width))
     if number == 13:
         return Stored(number, Column(name, Kind.YEAR, 1))
     if number in (10, 14):

@@ -90,7 +90,7 @@ class EventReader:
     def space(self) -> memoryview:
         """Where the next bytes belong, at least one. What was handed out before is not touched."""
         room = len(self._buffer) - self._filled
-        if self._read + self._needed > len(self._buffer) or room < self._block_bytes >> 4:
+        if self._read + self._needed > len(self._buffer) or room <= self._block_bytes >> 4:
             rest = memoryview(self._buffer)[self._read : self._filled]
             fresh = bytearray(max(self._block_bytes, self._needed + (self._block_bytes >> 4)))
             fresh[: len(rest)] = rest
@@ -108,7 +108,8 @@ class EventReader:
         found: list[Event] = []
         try:
             while self.end is None and not self._is_at(until):
-                self._take_plain(found, until[1] if until and until[0] == self.file else sys.maxsize)
+                if self._joined is None:
+                    self._take_plain(found, until[1] if until and until[0] == self.file else sys.maxsize)
                 if self._is_at(until) or not self._take_special(found):
                     break
         except BinlogDamaged as damaged:
@@ -213,8 +214,10 @@ class EventReader:
             found.append(self.checked(joined, 0, len(joined)))
         return True
 
-    def checked(self, buffer: bytes | bytearray, start: int, stop: int) -> Event:
+    def checked(self, buffer: bytes | bytearray, start: int, stop: int, *, in_file: bool = False) -> Event:
         """The event that is the next one, in ``buffer[start:stop]`` with its checksum, once all is as it should be.
+
+        :param in_file: as it lies on the server's disk, which may still write to it.
 
         :raises BinlogDamaged: it is not.
         """
@@ -231,7 +234,9 @@ class EventReader:
         behind = _CHECKSUM if kind == FORMAT_DESCRIPTION else self._checksum  # a format description always has one
         if size < HEADER_BYTES + behind:
             raise self._damaged(f"an event of {size} bytes")
-        if self._verify and behind and not _is_checked(buffer, start, stop):
+        # MariaDB changes a format description that it makes up, and not its checksum, if the file has none.
+        changed = kind == FORMAT_DESCRIPTION and made_up and not self._checksum and self.dialect == "mariadb"
+        if self._verify and behind and not changed and not _is_checked(buffer, start, stop, in_file):
             raise self._damaged(f"an event (kind {kind}) whose checksum is another")
         position = self.position
         if not made_up:
@@ -285,7 +290,7 @@ def events_of_file(
         size = int.from_bytes(data[at + 9 : at + 13], "little")
         if size < HEADER_BYTES or at + size > len(data):
             raise reader._damaged(f"an event of {size} bytes where {len(data) - at} are left")
-        yield reader.checked(data, at, at + size)
+        yield reader.checked(data, at, at + size, in_file=True)
         if reader.position != at + size:
             raise reader._damaged("an event that no file holds")
 
@@ -296,13 +301,13 @@ def file_number(file: str) -> int:
     return int(number) if number.isascii() and number.isdigit() else -1
 
 
-def _is_checked(buffer: bytes | bytearray, start: int, stop: int) -> bool:
+def _is_checked(buffer: bytes | bytearray, start: int, stop: int, in_file: bool = False) -> bool:
     """Whether its last four bytes are its checksum."""
     event = memoryview(buffer)[start : stop - _CHECKSUM]
     written = int.from_bytes(buffer[stop - _CHECKSUM : stop], "little")
     if zlib.crc32(event) == written:
         return True
-    if event[4] != FORMAT_DESCRIPTION or not event[17] & _IN_USE:
+    if not in_file or event[4] != FORMAT_DESCRIPTION or not event[17] & _IN_USE:
         return False
     closed = bytearray(event)
     closed[17] &= ~_IN_USE

@@ -8,7 +8,7 @@ import uuid
 
 from onceward.binlog.event import HEADER_BYTES, Event
 from onceward.binlog.gtids import gtid_of
-from onceward.binlog.kinds import GTID, MARIADB_GTID
+from onceward.binlog.kinds import ANONYMOUS_GTID, GTID, MARIADB_GTID
 
 _SOURCE, _NUMBER = HEADER_BYTES + 1, HEADER_BYTES + 17
 _SHORTEST = HEADER_BYTES + 25
@@ -21,6 +21,8 @@ def gtid_text(named: Event | str | None) -> str | None:
     """
     if named is None or isinstance(named, str):
         return named
+    if named.kind == ANONYMOUS_GTID:
+        return None
     buffer, start = named.buffer, named.start
     if named.kind == GTID and named.stop - start >= _SHORTEST:
         number = int.from_bytes(buffer[start + _NUMBER : start + _NUMBER + 8], "little")

@@ -37,6 +37,9 @@ _OPAQUE_MOMENTS = {7, 12, 17, 18}
 _MOST_DIGITS = 81
 """Of a decimal, nine words of nine digits: the server counts those of a whole word here, where a column has 65."""
 _MANY = 64
+_SEVEN_BITS = 127
+_PLAIN_DOUBLE = 15
+"""Characters up to which Python writes a double as the server does, if it does so without an exponent."""
 
 _entries: dict[tuple[str, int], struct.Struct] = {}
 """Of objects and arrays with few members, by their number."""
@@ -71,7 +74,10 @@ class _Document:
         if kind in _NUMBERS:
             return repr(_NUMBERS[kind].unpack_from(self._data, at)[0])
         if kind == _DOUBLE:
-            text = double_text(_DOUBLES.unpack_from(self._data, at)[0])
+            number = _DOUBLES.unpack_from(self._data, at)[0]
+            text = repr(number)
+            if len(text) > _PLAIN_DOUBLE or "e" in text:
+                text = double_text(number)
             return text if "." in text or "e" in text else text + ".0"
         if kind == _LITERAL:
             return _LITERALS[self._data[at]]
@@ -83,34 +89,45 @@ class _Document:
         if depth > DEEPEST:
             raise NoJson(f"it has more than {DEEPEST} levels")
         large, is_object, data = kind & 1, kind <= _LARGE_OBJECT, self._data
+        size = len(data)
         count, _ = (_LARGE_SIZES if large else _SMALL_SIZES).unpack_from(data, start)
         offset = 4 if large else 2
-        first = start + 2 * offset
-        self._spend(count * ((offset + 2 if is_object else 0) + offset + 1))
-        entries = _layout("o" if is_object else "a", count, large).unpack_from(data, first)
-        keys = entries[: 2 * count] if is_object else ()
-        values = entries[len(keys) :]
-        at = first + (count * (offset + 2) if is_object else 0) + 1  # the first value, behind its type
+        self._left -= count * ((offset + 2 if is_object else 0) + offset + 1)
+        if self._left < 0:
+            raise NoJson("it says that it has more than it has")
+        entries = _layout("o" if is_object else "a", count, large).unpack_from(data, start + 2 * offset)
+        keys = 2 * count if is_object else 0
         found = []
-        for n in range(count):
-            member, number = values[2 * n], values[2 * n + 1]
+        for member, number in zip(entries[keys::2], entries[keys + 1 :: 2], strict=True):
             if member == _STRING:
-                length, place = self._length(start + number)
-                found.append(encode_basestring(self._taken(place, length).decode()))
+                length, place = (data[start + number], start + number + 1)
+                if length > _SEVEN_BITS:
+                    length, place = self._length(place - 1)
+                self._left -= length
+                if self._left < 0 or place + length > size:
+                    raise NoJson("it ends before what it says it has")
+                found.append(encode_basestring(data[place : place + length].decode()))
+            elif member == _INT16:
+                number &= 0xFFFF  # a large one has it in four bytes, the upper ones of a negative number set
+                found.append(repr(number if number < 1 << 15 else number - (1 << 16)))
             elif member == _LITERAL:
                 found.append(_LITERALS[number & 0xFF])
-            elif member in (_INT16, _UINT16) or (large and member in (_INT32, _UINT32)):
-                found.append(repr(_NUMBERS[member].unpack_from(data, at + n * (offset + 1))[0]))
+            elif member == _UINT16 or (member == _UINT32 and large):
+                found.append(repr(number))
+            elif member == _INT32 and large:
+                found.append(repr(number if number < 1 << 31 else number - (1 << 32)))
             else:
                 found.append(self.value(member, start + number, depth))
         if not is_object:
             return f"[{', '.join(found)}]"
-        texts = []
         for n in range(count):
-            raw = self._taken(start + keys[2 * n], keys[2 * n + 1])
-            key = _keys.get(raw)
-            texts.append((key if key is not None else _key(raw)) + found[n])
-        return "{" + ", ".join(texts) + "}"
+            place, length = start + entries[2 * n], entries[2 * n + 1]
+            self._left -= length
+            if self._left < 0 or place + length > size:
+                raise NoJson("it ends before what it says it has")
+            raw = data[place : place + length]
+            found[n] = (_keys.get(raw) or _key(raw)) + found[n]
+        return f"{{{', '.join(found)}}}"
 
     def _length(self, at: int) -> tuple[int, int]:
         """Seven bits a byte, the least first, and where they end."""
@@ -131,11 +148,6 @@ class _Document:
         if at + length > len(self._data) or self._left < 0:
             raise NoJson("it ends before what it says it has")
         return self._data[at : at + length]
-
-    def _spend(self, length: int) -> None:
-        self._left -= length
-        if self._left < 0:
-            raise NoJson("it says that it has more than it has")
 
     def _opaque(self, at: int) -> str:
         """A value of a column's type, which JSON has not."""

@@ -68,9 +68,9 @@ def columns_of(table: TableMap, block: Block, cells: list[Cells]) -> pa.RecordBa
 def _array(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Array:
     kind = column.kind
     if kind in (Kind.INTEGER, Kind.FLOAT, Kind.YEAR):
-        return numbers.array(column, at, cells)
+        return numbers.array(table, column, at, cells)
     if kind is Kind.DECIMAL:
-        return numbers.decimals(column, at, cells)
+        return numbers.decimals(table, column, at, cells)
     if kind in TEMPORAL:
         return temporal.array(table, column, at, cells)
     if kind is Kind.TEXT:

@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from onceward.binlog.column import Column, Kind
 from onceward.binlog.column_types import decimal_bytes
+from onceward.binlog.refusals import BadCell, damaged
 from onceward.binlog.rows import Cells, Mask
+from onceward.binlog.table_map import TableMap
 from onceward.binlog.values.bytes_at import BytesAt, validity
 
 _MOST_DIGITS_64 = 18
@@ -24,13 +26,18 @@ _LIMB_BITS = np.uint64(32)
 _LIMB = np.uint64(0xFFFFFFFF)
 
 
-def array(column: Column, at: BytesAt, cells: Cells) -> pa.Array:
-    """Of an integer, a float or a year."""
+def array(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Array:
+    """Of an integer, a float or a year.
+
+    :raises BadCell: a float is none.
+    """
     if column.kind is Kind.YEAR:
         year = at.words("u1", cells.start).astype(np.uint16)
         return pa.array(np.where(year == 0, 0, year + _FIRST_YEAR).astype(np.uint16), mask=cells.null)
     if column.kind is Kind.FLOAT:
-        return pa.array(at.words(f"<f{column.width}", cells.start), mask=cells.null, from_pandas=False)
+        floats = at.words(f"<f{column.width}", cells.start)
+        _require(table, column, np.isfinite(floats), cells.null)
+        return pa.array(floats, mask=cells.null, from_pandas=False)
     if column.width != 3:
         return pa.array(at.words(f"<{'u' if column.unsigned else 'i'}{column.width}", cells.start), mask=cells.null)
     if column.unsigned:
@@ -38,10 +45,15 @@ def array(column: Column, at: BytesAt, cells: Cells) -> pa.Array:
     return pa.array(at.words("<i4", cells.start) << np.int32(8) >> np.int32(8), mask=cells.null)
 
 
-def decimals(column: Column, at: BytesAt, cells: Cells) -> pa.Array:
-    """As their digits without the point, of which Arrow knows where it is."""
+def decimals(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Array:
+    """As their digits without the point, of which Arrow knows where it is.
+
+    :raises BadCell: digits are none.
+    """
     negative = (at.words("u1", cells.start) & 128) == 0
     groups = _groups(column, at, cells, negative)
+    for digits, group in groups:
+        _require(table, column, group < 10**digits, cells.null)
     if column.precision <= _MOST_DIGITS_64:
         value = np.zeros(len(cells.start), np.int64)
         for digits, group in groups:
@@ -86,3 +98,11 @@ def _limbs(groups: list[tuple[int, npt.NDArray[np.int64]]], negative: Mask, coun
 
 def _from_words(kind: pa.DataType, words: npt.NDArray[Any], null: Mask | None) -> pa.Array:
     return pa.Array.from_buffers(kind, len(words), [validity(null), pa.py_buffer(np.ascontiguousarray(words))])
+
+
+def _require(table: TableMap, column: Column, fits: Mask, null: Mask | None) -> None:
+    if not fits.all():
+        fits = fits if null is None else fits | null
+        if not fits.all():
+            what = f"a {column.kind.value} of column {column.name!r} of {table.name} is none"
+            raise BadCell(int(np.argmin(fits)), damaged(what))

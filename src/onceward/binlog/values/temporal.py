@@ -42,7 +42,8 @@ def array(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Arra
     else:
         parts = _datetimes(at, cells) if column.kind is Kind.DATETIME else _timestamps(at, cells)
         fraction = _fraction(at, cells.start + (5 if column.kind is Kind.DATETIME else 4), column.fsp)
-        fits = (parts[0] < 10_000) & (parts[0] >= 0) & (parts[3] < 100) & (fraction < 1_000_000)
+        fits = (parts[0] < 10_000) & (parts[0] >= 0) & (parts[3] < 24) & (parts[4] < 60) & (parts[5] < 60)
+        fits &= fraction < 1_000_000
         _require(table, column, fits, cells.null)
         if cells.null is not None:
             fraction = np.where(cells.null, 0, fraction)
@@ -116,7 +117,8 @@ def _times(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Arr
     whole, fraction = packed >> 8 * places, packed & ((1 << 8 * places) - 1)
     fraction = fraction * 10 ** (6 - 2 * places)
     hours = whole >> 12 & 0x3FF
-    _require(table, column, (hours < 1000) & (fraction < 1_000_000), cells.null)
+    fits = (hours < 1000) & (whole >> 6 & 63 < 60) & (whole & 63 < 60) & (fraction < 1_000_000)
+    _require(table, column, fits, cells.null)
     if cells.null is not None:
         hours, fraction = np.where(cells.null, 0, hours), np.where(cells.null, 0, fraction)
     pattern = np.frombuffer(b"-000:00:00.000000", np.uint8)[: 10 + (column.fsp and column.fsp + 1)]

@@ -33,6 +33,7 @@ import pyarrow.compute as pc
 
 from onceward.binlog.blocks import CHANGES, snapshot_changes
 from onceward.binlog.changes import Decoder
+from onceward.binlog.event import Event
 from onceward.binlog.refusals import BadCell
 from onceward.binlog.texts import Values
 from onceward.errors import OncewardError, ServerUnfit, ServerUnreachable
@@ -56,7 +57,7 @@ _OLDER_MARIADB = PINNED.replace("transaction_isolation", "tx_isolation")
 _SECONDS = 60.0
 _FLUSH_BYTES = 8 << 20
 _DEFINITION_CHANGED = 1412  # ER_TABLE_DEF_CHANGED: the table is younger than the view
-_STATUS_RENAMED = (8, 2)
+_STATUS_RENAMED = (8, 2)  # SHOW MASTER STATUS has another name there, and is gone in 8.4
 
 Reading = Callable[[Place], AbstractContextManager[Dump]]
 
@@ -144,6 +145,14 @@ def chunk_as_of(
     return _numbered([*found, _rows_before(chunk, as_of, rows)])
 
 
+def _before(events: list[Event], high: Place) -> list[Event]:
+    """Those of a block that are before ``high``: mostly all."""
+    limit = order(high)
+    if order(Place(events[-1].file, events[-1].position)) < limit:
+        return events
+    return [event for event in events if order(Place(event.file, event.position)) < limit]
+
+
 def order(place: Place) -> tuple[int, int]:
     return (number_of(place.file), place.pos)
 
@@ -191,11 +200,7 @@ def _first_changes(
     with reading(as_of.place) as dump:
         held, file = 0, as_of.file
         for events in dump.blocks():
-            for event in events:
-                # Not `blocks(*high)`: H may be written and not sent yet. What the view sees was sent before it was there.
-                if not event.made_up and order(Place(event.file, event.position)) >= order(high):
-                    flush()
-                    return found
+            for event in _before(events, high):
                 if event.file != file:
                     flush()
                     held, file = 0, event.file
@@ -204,6 +209,9 @@ def _first_changes(
             if held >= _FLUSH_BYTES:
                 flush()
                 held = 0
+            # Not `blocks(*high)`: H may be written and not sent yet. What the view sees was sent before it was there.
+            if order(Place(dump.reader.file, dump.reader.position)) >= order(high):
+                break
         flush()
     return found
 
