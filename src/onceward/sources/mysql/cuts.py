@@ -45,6 +45,8 @@ class Range:
     changes: int
     """Events with changes that are wanted: each has one at least."""
     bytes: int
+    is_full: bool
+    """May there be more behind it at this moment?"""
     stop: OncewardError | None
     """Why it ends here, if something behind it cannot be passed on."""
 
@@ -143,7 +145,7 @@ class Cutter(Walk):
             self._torn()
         else:
             self._parts.cut(*self.place)
-        return Range(self.position(), self._parts.done, self._changes, self.bytes, self.stop)
+        return Range(self.position(), self._parts.done, self._changes, self.bytes, self.full, self.stop)
 
     # Transactions
 
@@ -166,6 +168,7 @@ class Cutter(Walk):
             self.full = self.bytes >= most or self._changes >= self._most_changes
 
     def _left_out(self, event: Event) -> None:
+        super()._left_out(event)
         self._parts.cut(*self._begins)
         self._parts.begins(*self.place)
 

@@ -25,9 +25,10 @@ _ANEW = "start from a new checkpoint, with a snapshot"
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 
-def located(settings: Settings, server: Server, known: Position) -> Position:
+def located(settings: Settings, server: Server, known: Position, *, exactly: bool = False) -> Position:
     """``known``, which is of another server, on ``server``; an era later.
 
+    :param exactly: before the place there must be all transactions that are before ``known``.
     :raises SourceReplaced: there is no such place.
     :raises BinlogPurged: binlogs are gone that were not read.
     """
@@ -45,7 +46,7 @@ def located(settings: Settings, server: Server, known: Position) -> Position:
         logged.update(Gtids.parse(server.dialect, gtids))
     file = _file_of(settings, server, logged)
     at = Position(server.dialect, server.identity, known.era + 1, file, FIRST_BYTE, None, str(logged), known.snapshot)
-    return _first_unread(settings, at)
+    return _first_unread(settings, at, logged if exactly else None)
 
 
 def must_have(server: Server, known: Position) -> None:
@@ -54,7 +55,9 @@ def must_have(server: Server, known: Position) -> None:
     """
     if not known.gtids:
         return
-    missing = _missing_mysql(server, known.gtids) if server.dialect == "mysql" else _missing_mariadb(server, known.gtids)
+    missing = (
+        _missing_mysql(server, known.gtids) if server.dialect == "mysql" else _missing_mariadb(server, known.gtids)
+    )
     if not missing:
         return
     raise SourceReplaced(
@@ -120,7 +123,7 @@ def _is_read_before(settings: Settings, server: Server, file: str, logged: Gtids
     return before is None or logged.covers(before)
 
 
-def _first_unread(settings: Settings, at: Position) -> Position:
+def _first_unread(settings: Settings, at: Position, logged: Gtids | None) -> Position:
     def ends(event: Event, gtid: Gtid) -> bool:
         if gtid.text is None:
             raise _nameless(at, event)
@@ -133,6 +136,13 @@ def _first_unread(settings: Settings, at: Position) -> Position:
                 break
     if walk.stop is not None:
         raise walk.stop
+    if logged is not None and not walk.seen.covers(logged):
+        raise SourceReplaced(
+            f"{settings.where} (the server {at.server}) has transactions in another order than {logged}: of which moment a "
+            "snapshot's rows would be cannot be told",
+            next_step=f"bring the old server back; or {_ANEW}",
+            details={"read": str(logged), "found": str(walk.seen)},
+        )
     return walk.position()
 
 

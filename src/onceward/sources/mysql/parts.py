@@ -1,15 +1,17 @@
 """What a task reads: a range of bytes of one binlog, or a chunk of a snapshot. Runs in tasks, again if a task fails.
 
 A part is JSON. Of a range: ``file``, ``from`` and ``to``; ``server`` and ``born``, which tell whether it is still the
-same file; ``era``, which goes into the rows' positions; ``names``, whether the server compares names without regard to case; ``maps`` and ``gtid`` where it begins inside a transaction: what
+same file; ``era``, which goes into the rows' positions; ``maps`` and ``gtid`` where it begins inside a transaction: what
 its rows are of; ``snapshot`` while one is under way: rows whose chunk has not come yet are left out. Of a chunk:
-``chunk``, and ``as_of``, the position at whose moment its rows are read.
+``chunk``, and ``as_of``, the position at whose moment its rows are read. Of both ``names``: does the server compare
+names without regard to case?
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +23,8 @@ from onceward.binlog.kinds import FORMAT_DESCRIPTION
 from onceward.binlog.packed import PACKED, unpacked
 from onceward.binlog.stops import place as place_of
 from onceward.errors import ServerUnreachable
-from onceward.sources.mysql.connection import Server, connecting, reading
+from onceward.sources.mysql import snapshot as snapshots
+from onceward.sources.mysql.connection import reading
 from onceward.sources.mysql.position import Place, Position, number_of
 from onceward.sources.mysql.settings import Settings
 
@@ -41,11 +44,11 @@ def read(settings: Settings, part: Mapping[str, Any]) -> pa.Table:
     :raises ServerUnreachable: it does not answer, or it is another server now: the batch has to be planned again.
     :raises BinlogPurged, BinlogDamaged, ChangeUnreadable: …
     """
+    settings = settings.for_server(part["names"])
     if "chunk" in part:
-        found, era = _chunk(settings, part), Position.from_json(part["as_of"]).era
-    else:
-        found, era = _range(settings, part), int(part["era"])
-    tables = [framed(table, era) for table in found if table.num_rows]
+        as_of = Position.from_json(part["as_of"])
+        return framed(snapshots.read(settings, part["chunk"], as_of), as_of.era)
+    tables = [framed(table, int(part["era"])) for table in _range(settings, part) if table.num_rows]
     return pa.concat_tables(tables) if tables else framed(CHANGES.empty_table(), 0)
 
 
@@ -63,38 +66,32 @@ def _digits(column: pa.Array, digits: int) -> pa.Array:
 
 
 def _range(settings: Settings, part: Mapping[str, Any]) -> Iterator[pa.Table]:
-    settings = settings.for_server(part["names"])
     server, place = str(part["server"]), Place(part["file"], part["from"])
     maps = [base64.b64decode(one) for one in part.get("maps", ())]
     snapshot, passed = part.get("snapshot"), settings.passed_places
-    with reading(settings, server, place) as dump:
+    with reading(settings, server, place) as dump, _flushing(settings, snapshot) as flush:
         decoder = Decoder(
             dump.reader.dialect, settings.wanted, values=settings.values, maps=maps, gtid=part.get("gtid")
         )  # fmt: skip
-        passing = _passing(settings, dump.reader.dialect, snapshot)
         held = 0
         for events in dump.blocks(place.file, part["to"]):
             for event in events:
                 if event.kind == FORMAT_DESCRIPTION:
                     _must_be_born(event, part["born"])
-                if not passed or place_of(event) not in passed:
-                    if event.kind in PACKED:
-                        held += _unpack(event, decoder)
-                    else:
-                        decoder.feed(event)
-                held += event.stop - event.start
-            if held >= _FLUSH_BYTES:
-                yield passing(decoder)
-                held = 0
-        yield passing(decoder)
+                elif passed and place_of(event) in passed:
+                    continue
+                for one in unpacked(event) if event.kind in PACKED else (event,):
+                    decoder.feed(one)
+                    held += one.stop - one.start
+                    if held >= _FLUSH_BYTES:
+                        yield flush(decoder)
+                        held = 0
+        yield flush(decoder)
 
 
-def _unpack(event: Event, decoder: Decoder) -> int:
-    size = 0
-    for inner in unpacked(event):
-        decoder.feed(inner)
-        size += inner.stop - inner.start
-    return size
+def _flushing(settings: Settings, state: Any) -> AbstractContextManager[Callable[[Decoder], pa.Table]]:
+    """What is taken of a decoder: all, or what a snapshot lets through."""
+    return nullcontext(Decoder.flush) if state is None else snapshots.passing(settings, state)
 
 
 def _must_be_born(event: Event, born: int) -> None:
@@ -105,14 +102,3 @@ def _must_be_born(event: Event, born: int) -> None:
             next_step="start the query again: it looks at once whether the server's binlogs were reset",
             details={"known": born, "found": event.timestamp},
         )
-
-
-def _passing(settings: Settings, dialect: Any, snapshot: Any) -> Any:
-    """What is taken of a decoder: all, or what a snapshot lets through."""
-    if snapshot is None:
-        return Decoder.flush
-    raise NotImplementedError
-
-
-def _chunk(settings: Settings, part: Mapping[str, Any]) -> Iterator[pa.Table]:
-    raise NotImplementedError

@@ -14,6 +14,7 @@ What is not obvious:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -34,8 +35,13 @@ _WHY = {
     "binlog_row_metadata": "without FULL events have no names of columns",
     "binlog_row_value_options": "with PARTIAL_JSON an update has only what is new in a JSON value",
 }
-_GRANTS = "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the login"
-_CASCADES = ("CASCADE", "SET NULL", "SET DEFAULT")
+GRANTS = {
+    "mysql": "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO",
+    "mariadb": "GRANT REPLICATION SLAVE, REPLICATION CLIENT, SLAVE MONITOR ON *.* TO",
+}
+"""Behind it stands the login. MariaDB's first word for SLAVE MONITOR was REPLICATION CLIENT, too: until 10.5."""
+_FOREIGN_KEY = re.compile(r"\s+CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY ")
+_CHANGES = re.compile(r"ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)")
 _UPDATES = "log_replica_updates"
 _REPLICA_RENAMED = (8, 0, 22)  # SHOW SLAVE STATUS has another name there, and is gone in 8.4
 NOT_THERE = "not there"
@@ -66,7 +72,8 @@ def check(server: Server, settings: Settings, *, begins: bool) -> None:
     if not unfit:
         return
     raise ServerUnfit(
-        f"{server.where} cannot be read without loss: " + "; ".join(f"{one.name} is {one.said}: {one.why}" for one in unfit),
+        f"{server.where} cannot be read without loss: "
+        + "; ".join(f"{one.name} is {one.said}: {one.why}" for one in unfit),
         next_step="; ".join(dict.fromkeys(one.fix for one in unfit)),
         details={"unfit": [one.name for one in unfit]},
     )
@@ -81,10 +88,9 @@ def findings(server: Server, settings: Settings) -> list[Finding]:
     found += _variables(server, variables)
     granted = list(_granted(server, settings))
     found += granted
-    if any(not one.fit for one in granted):
-        return found
-    found += _left_out(server, settings)
-    found += _replica(server, variables)
+    if all(one.fit for one in granted):
+        found += _left_out(server, settings)
+        found += _replica(server, variables)
     tables = tables_of(server, settings)
     found += _tables(server, settings, tables)
     return found
@@ -113,7 +119,9 @@ def _variables(server: Server, variables: Mapping[str, str]) -> Iterator[Finding
     for name, needed in _NEEDED.items():
         if name not in variables:
             if name != "binlog_row_value_options":  # MariaDB has no such thing
-                yield Finding(name, "not known", fit=False, why=_WHY[name], fix="use MySQL 8.0 or MariaDB 10.6, or later")
+                yield Finding(
+                    name, "not known", fit=False, why=_WHY[name], fix="use MySQL 8.0 or MariaDB 10.6, or later"
+                )
             continue
         said = variables[name]
         yield Finding(name, said or "''", said == needed, _WHY[name], _set(server, name, needed))
@@ -135,20 +143,26 @@ def _set(server: Server, name: str, value: str) -> str:
     )
 
 
+def _grants(server: Server) -> str:
+    return f"{GRANTS[server.dialect]} the login"
+
+
 def _granted(server: Server, settings: Settings) -> Iterator[Finding]:
     """Tried out: rights come by roles and in other ways that no list of grants tells."""
     try:
         end = server.end()
         server.binlogs()
     except AccessDenied as error:
-        yield Finding("REPLICATION CLIENT", error.message, fit=False, why="where the binlog ends is not said", fix=_GRANTS)
+        yield Finding(
+            "REPLICATION CLIENT", error.message, fit=False, why="where the binlog ends is not said", fix=_grants(server)
+        )
         return
     yield Finding("REPLICATION CLIENT", "granted", fit=True)
     try:
         with reading(settings, server.identity, Place(end.file, FIRST_BYTE)) as dump:
             next(dump.blocks(), None)
     except (ServerUnfit, AccessDenied) as error:
-        yield Finding("REPLICATION SLAVE", error.message, fit=False, why="the binlog is not sent", fix=_GRANTS)
+        yield Finding("REPLICATION SLAVE", error.message, fit=False, why="the binlog is not sent", fix=_grants(server))
         return
     yield Finding("REPLICATION SLAVE", "granted", fit=True)
 
@@ -174,7 +188,7 @@ def _replica(server: Server, variables: Mapping[str, str]) -> Iterator[Finding]:
         is_replica = bool(server.ask("SHOW REPLICA STATUS" if renamed else "SHOW SLAVE STATUS"))
     except AccessDenied:  # MariaDB has a right of its own for that
         why = "if it is a replica, what it applies is in no binlog of its own, and whether it is one may not be asked"
-        yield Finding(_UPDATES, said, fit=False, why=why, fix=f"GRANT REPLICA MONITOR ON *.* TO the login, or {fix}")
+        yield Finding("SLAVE MONITOR", "not granted", fit=False, why=why, fix=_grants(server))
         return
     why = "it is a replica, and what it applies is in no binlog of its own"
     yield Finding(_UPDATES, said, not is_replica, why, fix)
@@ -207,21 +221,35 @@ def _selectable(server: Server, tables: Iterable[tuple[str, str]]) -> Iterator[F
 def _cascades(server: Server, settings: Settings, tables: Iterable[tuple[str, str]]) -> Iterator[Finding]:
     if server.variables("innodb_native_foreign_keys").get("innodb_native_foreign_keys") == "OFF":
         return
-    wanted = set(tables)
     rows = server.ask(
-        "SELECT constraint_schema, table_name, constraint_name, update_rule, delete_rule "
-        "FROM information_schema.referential_constraints"
+        "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.KEY_COLUMN_USAGE "
+        "WHERE REFERENCED_TABLE_NAME IS NOT NULL"
     )
-    for schema, table, name, *rules in rows:
-        changing = [rule for rule in rules if rule in _CASCADES]
-        if not changing or (schema, table) not in wanted or f"{schema}.{table}" in settings.passed_cascades:
+    with_keys = {(str(schema), str(table)) for schema, table in rows}
+    for schema, table in tables:
+        if (schema, table) not in with_keys or f"{schema}.{table}" in settings.passed_cascades:
             continue
-        yield Finding(
-            f"{schema}.{table}", f"changed by the foreign key {name} ({', '.join(changing)})", fit=False,
-            why="what a foreign key changes by itself is in no binlog",
-            fix=f"let the key RESTRICT, and the application change the rows; or, if none of them is ever changed that way, "
-            f'pass_over=["cascade:{schema}.{table}"]',
-        )  # fmt: skip
+        for name, rules in _keys_that_change_rows(server, schema, table):
+            yield Finding(
+                f"{schema}.{table}", f"changed by the foreign key {name} ({rules})", fit=False,
+                why="what a foreign key changes by itself is in no binlog",
+                fix="let the key RESTRICT, and the application change the rows; or, if none of them is ever changed that "
+                f'way, pass_over=["cascade:{schema}.{table}"]',
+            )  # fmt: skip
+
+
+def _keys_that_change_rows(server: Server, schema: str, table: str) -> Iterator[tuple[str, str]]:
+    """Names of foreign keys, and what they do. Read off the statement that makes the table: MariaDB shows
+    ``REFERENTIAL_CONSTRAINTS`` to nobody who may only SELECT."""
+    try:
+        ((_, statement),) = server.ask(f"SHOW CREATE TABLE {quoted(schema)}.{quoted(table)}")
+    except (AccessDenied, ServerUnfit):
+        return  # said already: its rows may not be read either
+    for line in str(statement).splitlines():
+        key = _FOREIGN_KEY.match(line)
+        rules = _CHANGES.findall(line) if key else []
+        if key and rules:
+            yield key[1].replace("``", "`"), ", ".join(rules)
 
 
 def quoted(name: str) -> str:

@@ -24,11 +24,11 @@ from onceward.binlog.gtids import Gtids
 from onceward.errors import BinlogDamaged, BinlogPurged, OncewardError, SourceReplaced
 from onceward.ledger.chain import Ledger
 from onceward.sources.mysql import parts as task_parts
-from onceward.sources.mysql import requirements, starts
+from onceward.sources.mysql import requirements, snapshot, starts
 from onceward.sources.mysql.connection import Server, reading
 from onceward.sources.mysql.cuts import IDLE_BYTES, Cutter, Range
 from onceward.sources.mysql.failover import located, must_have
-from onceward.sources.mysql.position import Place, Position
+from onceward.sources.mysql.position import Position
 from onceward.sources.mysql.settings import BATCH_BYTES, HEARTBEAT_SECONDS, Settings, Starting, Values, settings_of
 from onceward.sources.resettable.offsets import text_of
 from onceward.sources.resettable.source import DEFAULT_POLL_SECONDS, PartitionedSource
@@ -148,7 +148,11 @@ class MySQLChanges(PartitionedSource):
 
         :raises ServerUnfit: the server's settings would lose changes.
         """
-        return starts.first(self._settings, self._server(begins=True)).to_json()
+        server = self._server(begins=True)
+        begins = starts.first(self._settings, server)
+        if self._settings.starting == "initial":
+            begins = replace(begins, snapshot=snapshot.begin(server, self._settings, begins))
+        return begins.to_json()
 
     def advance(self, position: Any, limit: int) -> Any:
         """The end of the next batch, a place between two transactions.
@@ -157,17 +161,31 @@ class MySQLChanges(PartitionedSource):
         """
         known = Position.from_json(position)
         server = self._server()
-        begin = self._found(server, self._beginning(position, known))
-        if begin.place == server.end():
+        begin = _without_what_is_over(self._found(server, self._beginning(position, known)))
+        if begin.place == server.end() and begin.snapshot is None:
             return self._moved(position, begin, 0)
         found = self._read(Cutter(self._settings, begin, most_changes=limit), begin)
+        if begin.snapshot is not None:
+            return self._with_chunks(position, begin, found)
         if found.changes:
-            end = found.end.to_json()
-            self._keep(position, end, self._parts(found, found.end))
-            return end
+            return self._logged(position, found.end, self._parts(found, found.end))
         if found.stop is not None:
             raise found.stop
         return self._moved(position, found.end, found.bytes)
+
+    def _with_chunks(self, position: Any, begin: Position, found: Range) -> Any:
+        """A batch of a snapshot that is under way: what the stream has, and chunks as of its end, unless that is far from
+        where the binlog ends."""
+        if found.stop is not None and not found.changes:
+            raise found.stop
+        caught_up = found.stop is None and not found.is_full
+        state = snapshot.advance(self._server(), self._settings, begin.snapshot, caught_up=caught_up)
+        end = replace(found.end, snapshot=state)
+        return self._logged(position, end, self._parts(found, end, begin.snapshot))
+
+    def _logged(self, position: Any, end: Position, parts: list[Any]) -> Any:
+        self._keep(position, end.to_json(), parts)
+        return end.to_json()
 
     def partitions(self, start: Any, end: Any) -> list[Any]:
         """Ranges of bytes with changes, one a task."""
@@ -210,33 +228,40 @@ class MySQLChanges(PartitionedSource):
         due = now - ahead.since >= self._settings.heartbeat_seconds or ahead.bytes >= IDLE_BYTES
         if not due:
             return position
-        self._keep(position, at.to_json(), [])
-        return at.to_json()
+        return self._logged(position, at, [])
 
     def _keep(self, start: Any, end: Any, parts: list[Any]) -> None:
         while len(self._plans) >= _KEPT_PLANS:
             del self._plans[next(iter(self._plans))]
         self._plans[text_of([start, end])] = parts
 
-    def _parts(self, found: Range, of: Position) -> list[Any]:
-        names = self._server().lower_case_table_names
-        return [{**part, "server": of.server, "era": of.era, "names": names} for part in found.parts]
+    def _parts(self, found: Range, end: Position, state: Any = None) -> list[Any]:
+        """
+        :param end: of the range, on the server that is there. :param state: of the snapshot at its start.
+        """
+        names = {"names": self._server().lower_case_table_names}
+        said = {"server": end.server, "era": end.era, **names, **({"snapshot": state} if state is not None else {})}
+        ranges = [{**part, **said} for part in found.parts]
+        as_of = replace(end, snapshot=None).to_json()
+        chunks = snapshot.chunks_of(end.snapshot) if end.snapshot is not None else []
+        return ranges + [{"chunk": chunk, "as_of": as_of, **names} for chunk in chunks]
 
     def _planned_again(self, start: Position, end: Position) -> list[Any]:
         """Of a range that an earlier run has logged."""
         server = self._server()
-        begin = self._found(server, start)
+        begin = _without_what_is_over(self._found(server, start))
+        must_have(server, end)
         if end.server == server.identity:
-            must_have(server, end)
             cutter = Cutter(self._settings, begin, upto=end.place)
         else:
-            must_have(server, end)
             cutter = Cutter(self._settings, begin, only=Gtids.parse(end.dialect, end.gtids or ""))
-            begin = replace(begin, era=end.era + 1)
         found = self._read(cutter, begin)
         if not cutter.full or found.stop is not None:
             raise found.stop or _ends_early(end, found.end)
-        return self._parts(found, begin)
+        if end.server != server.identity:
+            has_chunks = end.snapshot is not None and snapshot.chunks_of(end.snapshot)
+            end = located(self._settings, server, end, exactly=bool(has_chunks))
+        return self._parts(found, end, begin.snapshot)
 
     def _server(self, *, begins: bool = False) -> Server:
         """The session, and a look at the server's settings the first time."""
@@ -256,6 +281,12 @@ class MySQLChanges(PartitionedSource):
     def read_partition(self, partition: Any) -> Any:
         """The changes of one part, as Arrow."""
         return task_parts.read(self._settings, partition)
+
+
+def _without_what_is_over(position: Position) -> Position:
+    """A snapshot whose last chunks came in the batch before lets everything through."""
+    over = position.snapshot is not None and snapshot.is_over(position.snapshot)
+    return replace(position, snapshot=None) if over else position
 
 
 def _ends_early(end: Position, at: Position) -> OncewardError:

@@ -64,6 +64,8 @@ class Walk:
         """Of the transactions that were seen."""
         self.stop: OncewardError | None = None
         """Why it goes no further, if it is not for the end of the way."""
+        self.seen = Gtids.parse(at.dialect, "")
+        """Of the transactions that were passed over, and those before them in their file."""
         self.gtid: str | None = None
         """Of the transaction that is under way."""
         self._state = OUTSIDE
@@ -113,6 +115,8 @@ class Walk:
 
     def _left_out(self, event: Event) -> None:
         """It is whole, and was read before."""
+        if self.gtid is not None:
+            self.seen.add(self.gtid)
 
     def _torn(self) -> None:
         """It never was."""
@@ -203,7 +207,10 @@ class Walk:
             self.gtids.add(self.gtid)
         self.bytes += max(0, _end_of(event) - self._begins.pos)
         self._stands_behind(event)
-        (self._left_out if passing else self._ended)(event)
+        if passing:
+            self._left_out(event)
+        else:
+            self._ended(event)
         self.gtid = None
 
     def _stands_behind(self, event: Event) -> None:
@@ -241,6 +248,8 @@ class Walk:
 
     def _previous(self, event: Event) -> None:
         said = gtids_before(event)
+        if said is not None:
+            self.seen.update(said)
         if said is not None and self.gtids is not None and not self.gtids.covers(said):
             what = f"the set of all transactions before it, {said}, and seen were {self.gtids}: gtid_purged was set"
             self._refuse(event, unreadable(event, "incident", what, _MISSING))
