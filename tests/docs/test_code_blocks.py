@@ -313,20 +313,19 @@ def test_the_debezium_page_runs(
     [(file, place, *_)] = sql_at(binlog_mysql.url, "SHOW MASTER STATUS")
     database, topic = f"page_{reader.ids}", f"prod.page_{reader.ids}.orders"
     sql_at(binlog_mysql.url, f"CREATE DATABASE {database}")
-    table = "(id bigint PRIMARY KEY, total decimal(10,2), placed datetime)"
-    sql_at(binlog_mysql.url, f"CREATE TABLE {database}.orders {table}")
-    sql_at(binlog_mysql.url, f"INSERT INTO {database}.orders VALUES (1, 1.10, '2024-02-29 12:00:00'), (2, 2, NULL)")
-    sql_at(binlog_mysql.url, f"UPDATE {database}.orders SET total = 12.3 WHERE id = 1")
-    sql_at(binlog_mysql.url, f"DELETE FROM {database}.orders WHERE id = 2")
+    shop = binlog_mysql.url.replace("/test?", f"/{database}?")
+    sql_at(shop, "CREATE TABLE orders (id bigint PRIMARY KEY, total decimal(10,2), placed datetime)")
+    sql_at(shop, "INSERT INTO orders VALUES (1, 1.10, '2024-02-29 12:00:00'), (2, 2, NULL)")
+    sql_at(shop, "UPDATE orders SET total = 12.3 WHERE id = 1")
+    sql_at(shop, "DELETE FROM orders WHERE id = 2")
     admin = AdminClient({"bootstrap.servers": reader.servers})
     admin.create_topics([NewTopic(topic, 2)])[topic].result(30)
     reader.mysql_url = binlog_mysql.url
     reader.url = f"{postgres.url}?options=-csearch_path%3D{database}"
     with psycopg.connect(postgres.url, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {database}")
-        connection.execute(
-            f"CREATE TABLE {database}.orders_copy (id bigint PRIMARY KEY, total numeric, placed timestamp)"
-        )
+        connection.execute(f"SET search_path = {database}")
+        connection.execute("CREATE TABLE orders_copy (id bigint PRIMARY KEY, total numeric, placed timestamp)")
         [to_kafka, as_avro, to_postgres, back] = (
             block for block in markdown.blocks(ROOT / "docs" / "debezium.md") if block.language == "python"
         )
