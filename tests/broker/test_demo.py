@@ -67,7 +67,7 @@ def test_a_job_that_writes_elsewhere_does_so_as_well(tmp_path: Path, sink: str) 
     assert _left_over(tmp_path) == []
 
 
-@pytest.mark.parametrize("options", [(), ("--kills", "5", "--seed", "3")], ids=["planned kills", "random kills"])
+@pytest.mark.parametrize("options", [(), ("--kills", "5", "--seed", "2")], ids=["planned kills", "random kills"])
 def test_a_job_that_reads_mysqls_changes_writes_each_once_and_in_order(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
@@ -89,7 +89,7 @@ def test_a_table_of_mysql_is_the_same_in_postgresql(tmp_path: Path) -> None:
     assert status == 0
     assert (result["lost"], result["duplicates"], result["unexpected"], result["left_over"]) == (0, 0, 0, 0)
     assert result["visible"] == result["expected"] > 1_000
-    assert result["kills"] == 4
+    assert result["kills"] == 5
     assert _left_over(tmp_path) == []
 
 

@@ -44,7 +44,11 @@ def kill_plan(settings: DemoSettings) -> tuple[Kill, ...]:
         delay_s=delay_s,
         meaning="wherever the job happens to be",
     )
-    return (*_steps(settings), at_random)
+    return (*_first(settings), *_steps(settings), at_random)
+
+
+def _first(settings: DemoSettings) -> tuple[Kill, ...]:
+    return (_IN_THE_SNAPSHOT[settings.sink],) if settings.source == "mysql" else ()
 
 
 def _steps(settings: DemoSettings) -> tuple[Kill, ...]:
@@ -89,14 +93,17 @@ _INTO_A_DATABASE = (
     ),
 )
 
-# The first batches with rows are the snapshot's.
-_CHANGES_INTO_KAFKA = (
-    Kill(
-        "in the snapshot, while its first rows are sent",
+# The first batch with rows is the snapshot's.
+_IN_THE_SNAPSHOT: dict[SinkName, Kill] = {
+    sink: Kill(
+        "in the snapshot, while its rows are written",
         "fault_point",
-        fault=f"lease[{CHANGES_TOPICS}]:finished:1:kill",
-        meaning="some of the rows are on the broker; read again they must be what they were, while people change them",
-    ),
+        fault=fault,
+        meaning="read again, the rows must be what they were, while people change them",
+    )
+    for sink, fault in {"kafka": f"lease[{CHANGES_TOPICS}]:finished:1:kill", "postgres": "send:finished:1:kill"}.items()
+}
+_CHANGES_INTO_KAFKA = (
     Kill(
         "between EndTxn and Spark's commit log",
         "fault_point",
