@@ -34,6 +34,7 @@ ASK = ["verify", "--bootstrap-servers", "127.0.0.1:1", "--pipeline-id", "p"]
         ["demo", "--source", "mysql", "--at-least-once"],
         ["demo", "--source", "mysql", "--plain"],
         ["demo", "--source", "mysql", "--records", "10"],
+        ["demo", "--mysql-home", "."],
     ],
     ids=" ".join,
 )

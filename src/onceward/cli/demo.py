@@ -57,6 +57,10 @@ def demo(
         int | None, typer.Option(help="So many kills, at random moments, instead of the planned few.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the input and of the random kill.")] = 1,
+    mysql_home: Annotated[
+        Path | None,
+        typer.Option(help="For --source mysql: another MySQL than 8.0.12, unpacked in this folder."),
+    ] = None,
     json_only: Annotated[bool, typer.Option("--json-only", help="Show nothing but the JSON line.")] = False,
     log_dir: Annotated[Path | None, typer.Option(help="Keep the logs of broker and job in this folder.")] = None,
 ) -> None:
@@ -84,6 +88,7 @@ def demo(
         window_seconds=window_seconds,
         produce_seconds=seconds,
         kills=kills,
+        mysql_home="" if mysql_home is None else str(mysql_home.resolve()),
     )
     signal.signal(signal.SIGTERM, _leave)
     with Screen(quiet=json_only) as screen:

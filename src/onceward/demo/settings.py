@@ -32,6 +32,7 @@ class DemoSettings:
     ``sink``: where the job writes to. ``plain``: JSON, no registry, and nothing spoilt; so are all runs that do not
     write to Kafka with Onceward's sink. ``poison_per_thousand``: so many records are spoilt. ``produce_seconds``: over
     how long the input is spread; it takes longer when the kills do. ``window_seconds``: the tumbling window of the ETL.
+    ``mysql_home``: of another MySQL than the usual one to read from, unpacked there.
     ``kills``: so many at random moments, by ``seed``; None: the planned few. ``limit_seconds``: after that long, and a
     tenth more for each such kill, the run has failed.
     """
@@ -49,6 +50,7 @@ class DemoSettings:
     window_seconds: int = 20
     produce_seconds: float = 90.0
     kills: int | None = None
+    mysql_home: str = ""
     limit_seconds: float = 1_200.0
 
     def __post_init__(self) -> None:
@@ -70,6 +72,8 @@ class DemoSettings:
             )
         if self.source == "mysql":
             self._check_changes()
+        elif self.mysql_home:
+            raise ConfigurationError("no MySQL is read from", next_step="add --source mysql, or leave out --mysql-home")
 
     def _check_changes(self) -> None:
         if not self.exactly_once or self.sink not in ("kafka", "postgres"):

@@ -215,6 +215,9 @@ def _compresses(session: Any) -> bool:
 
 def _end_of_binlog(session: Any) -> tuple[str, int]:
     cursor = session.cursor()
-    cursor.execute("SHOW MASTER STATUS")
+    try:
+        cursor.execute("SHOW BINARY LOG STATUS")
+    except pymysql.err.ProgrammingError:  # servers before 8.2 know the other name alone
+        cursor.execute("SHOW MASTER STATUS")
     file, position = cursor.fetchone()[:2]
     return str(file), int(position)

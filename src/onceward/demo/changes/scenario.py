@@ -37,7 +37,8 @@ class ChangesOfMySQL(Scenario):
     def __enter__(self) -> ChangesOfMySQL:
         with ExitStack() as opened:
             self._screen.say("starting MySQL, with binlogs (the first time it is fetched)")
-            self._mysql = opened.enter_context(LocalMySQL(binlog=True))
+            home = self._settings.mysql_home
+            self._mysql = opened.enter_context(LocalMySQL(binlog=True, home=Path(home) if home else None))
             self._output = self._made_output()
             opened.enter_context(self._output)
             self._output.make()
@@ -45,7 +46,8 @@ class ChangesOfMySQL(Scenario):
             pace = Pace(self._settings.records - first, self._settings.produce_seconds, self._settings.kills or 0)
             shown: Shown = "changes" if self._settings.sink == "kafka" else "rows"
             self.feed = PeopleOfATown(self._mysql.url, first, pace, self._settings.seed, shown)
-            self._screen.say("people come, before there is a job")
+            how = "compressed" if self.feed.compressed else "not compressed, which this server cannot"
+            self._screen.say(f"people come, before there is a job; the transactions of one of two sessions are {how}")
             self.feed.make()
             self.tail = self._output.tail()
             self._open = opened.pop_all()
