@@ -23,6 +23,7 @@ _LATENCY_ROUNDS = 2
 _RECORDS = 3_000_000
 _ROWS = 1_000_000
 _DECODED = 2_000_000
+_CHANGES = 200_000
 _DECODING_ROUNDS = 5
 
 
@@ -36,6 +37,7 @@ class Part(str, Enum):
     MYSQL = "mysql"
     FILES = "files"
     AVRO = "avro"
+    BINLOG = "binlog"
 
 
 def bench(
@@ -75,7 +77,8 @@ def bench(
     ] = 20,
 ) -> None:
     """Measure the encoder beside its peers, and KafkaSink beside Spark's own Kafka sink; if they are asked for,
-    DatabaseSink beside Spark's JDBC writer, FileSink beside Spark's own file sink, and avro.decode beside from_avro.
+    DatabaseSink beside Spark's JDBC writer, FileSink beside Spark's own file sink, avro.decode beside from_avro, and
+    what reads a MySQL's binlog beside mysql-replication.
 
     Nothing else should run meanwhile. CPU time per record is the figure to trust on a machine that is not quiet. With
     the defaults each contender's JVM may grow to 2 GB; they work in turn.
@@ -89,6 +92,9 @@ def bench(
         return
     if part is Part.AVRO:
         _avro(records=records if records != _RECORDS else _DECODED, rounds=rounds or _DECODING_ROUNDS)
+        return
+    if part is Part.BINLOG:
+        _binlog(changes=records if records != _RECORDS else _CHANGES, rounds=rounds or _THROUGHPUT_ROUNDS)
         return
     partitions = _numbers(output_partitions)
     if latency:
@@ -150,6 +156,15 @@ def _avro(records: int, rounds: int) -> None:
     figures = run_avro(records, rounds, display.say)
     display.avro_table(figures, records, rounds)
     display.json_line(records=records, rounds=rounds, avro=figures)
+
+
+def _binlog(changes: int, rounds: int) -> None:
+    from benchmarks import display
+    from benchmarks.binlog import run_binlog
+
+    figures = run_binlog(changes, rounds, display.say)
+    display.binlog_table(figures, rounds)
+    display.json_line(changes=changes, rounds=rounds, binlog=figures)
 
 
 def _latency(plan: LatencyPlan, contenders: Sequence[Contender]) -> None:

@@ -26,6 +26,7 @@ from onceward import events
 
 if TYPE_CHECKING:
     from benchmarks.avro import AvroFigures
+    from benchmarks.binlog import BinlogFigures
     from benchmarks.database import DatabaseFigures
     from benchmarks.files import FileFigures
 
@@ -106,6 +107,16 @@ def avro_table(figures: Sequence[AvroFigures], records: int, rounds: int) -> Non
         table.add_column(column, justify="left" if column in ("records", "contender") else "right")
     for row in figures:
         table.add_row(row.shape, row.contender, f"{row.cpu_us:.2f}", f"{row.times:.2f}", f"{row.times_alone:.2f}")
+    _console().print(table)
+
+
+def binlog_table(figures: Sequence[BinlogFigures], rounds: int) -> None:
+    """What changes cost out of a binlog, beside another decoder in Python."""
+    table = Table(title=f"A MySQL's binlog, decoded by one process; medians of {rounds} round(s)")
+    for column in ("changes", "contender", "CPU, µs a change", "times mysql-replication"):
+        table.add_column(column, justify="left" if column in ("changes", "contender") else "right")
+    for row in figures:
+        table.add_row(f"{row.changes:,} {row.shape}", row.contender, f"{row.cpu_us:.2f}", f"{row.times:.3f}")
     _console().print(table)
 
 

@@ -29,7 +29,9 @@ def field(kind, value):
 
 def payload(inner, *, compression=0, size=None, packed=None, more=b""):
     raw = b"".join(inner)
-    packed = packed if packed is not None else bytes(pa.compress(raw, "zstd", asbytes=True)) if compression == 0 else raw
+    packed = (
+        packed if packed is not None else bytes(pa.compress(raw, "zstd", asbytes=True)) if compression == 0 else raw
+    )
     fields = field(2, compression) + field(3, len(raw) if size is None else size) + more + field(1, len(packed))
     return event_of(TRANSACTION_PAYLOAD, fields + b"\0" + packed)
 
@@ -66,7 +68,7 @@ def test_golden_rows_of_mariadb_are_as_long_as_they_say():
 
 
 @pytest.mark.parametrize("compression", [0, 255])
-@pytest.mark.parametrize("sizes", [[0], [100] * 30, [1 << 20], [3_000_000, 5, 1_048_557, 1_048_558], [19] * 70_000])
+@pytest.mark.parametrize("sizes", [[0], [100] * 30, [1 << 20], [3_000_000, 5, 1_048_557, 1_048_558], [19] * 30_000])
 def test_events_of_any_size_come_out_of_blocks(sizes, compression):
     bodies = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
     event = payload([inner(TABLE_MAP, body) for body in bodies], compression=compression)
@@ -111,11 +113,11 @@ def test_payloads_that_cannot_be_are_damage(event):
 
 
 def test_a_large_transaction_is_never_whole_in_memory():
-    event = payload([inner(TABLE_MAP, bytes(8000))] * 10_000)
+    event = payload([inner(TABLE_MAP, bytes(80_000))] * 1000)
     pa_before = pa.total_allocated_bytes()
     tracemalloc.start()
     try:
-        assert sum(1 for _ in unpacked(event)) == 10_000
+        assert sum(1 for _ in unpacked(event)) == 1000
         assert tracemalloc.get_traced_memory()[1] < 8_000_000
         assert pa.total_allocated_bytes() - pa_before < 8_000_000
     finally:

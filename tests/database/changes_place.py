@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any
 
@@ -92,6 +93,16 @@ class ChangesPlace:
         while rows := self.batch(limit):
             found += rows
         return found
+
+
+def purge(url: str) -> None:
+    """All binlogs but the newest are gone. MariaDB keeps a file until a checkpoint says that no crash needs it, which
+    comes a moment after a rotation."""
+    newest = sql_at(url, "SHOW MASTER STATUS")[0][0]
+    deadline = time.monotonic() + 30
+    while sql_at(url, "SHOW BINARY LOGS")[0][0] != newest:
+        assert time.monotonic() < deadline
+        sql_at(url, f"PURGE BINARY LOGS TO '{newest}'")
 
 
 def brief(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from changes_place import ChangesPlace, brief, row, source_of
+from changes_place import ChangesPlace, brief, purge, row, source_of
 
-from mysql_client import sql_at, transaction_at
+from mysql_client import transaction_at
 from onceward.errors import (
     BinlogPurged,
     ChangeUnreadable,
@@ -188,7 +188,7 @@ def test_a_start_inside_a_transaction_is_refused(place: ChangesPlace):
 def test_purged_binlogs_are_named(place: ChangesPlace):
     place.begin()
     place.sql("INSERT INTO {s}.t VALUES (1, 'a')", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
-    purge(place)
+    purge(place.url)
     with pytest.raises(BinlogPurged):
         place.restarted().advanced()
 
@@ -198,7 +198,7 @@ def test_purged_between_planning_and_reading(place: ChangesPlace):
     place.sql("INSERT INTO {s}.t VALUES (1, 'a')", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
     end = place.advanced()
     parts = place.running.partitions(place.position, end)
-    purge(place)
+    purge(place.url)
     with pytest.raises(BinlogPurged):
         place.running.read_partition(parts[0])
 
@@ -351,12 +351,6 @@ def in_one_transaction(place: ChangesPlace, statements: list[str]) -> None:
         for statement in statements:
             cursor.execute(statement.replace("{s}", place.schema))
         connection.commit()
-
-
-def purge(place: ChangesPlace) -> None:
-    newest = place.sql("SHOW MASTER STATUS")[0][0]
-    place.sql(f"PURGE BINARY LOGS TO '{newest}'")
-    assert sql_at(place.url, "SHOW BINARY LOGS")[0][0] == newest
 
 
 def stopped(place: ChangesPlace, reason: str) -> str:

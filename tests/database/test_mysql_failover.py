@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from changes_place import ChangesPlace, brief, row
+from changes_place import ChangesPlace, brief, purge, row
 
 from mysql_client import sql_at
 from onceward.errors import BinlogPurged, SourceReplaced
@@ -36,7 +36,7 @@ class Pair:
 
     def follow(self) -> None:
         said = urlsplit(self.old.url)
-        how = "MASTER_AUTO_POSITION = 1" if self.old.kind == "mysql" else "MASTER_USE_GTID = slave_pos"
+        how = "MASTER_AUTO_POSITION = 1" if self.old.kind == "mysql" else "MASTER_SSL = 0, MASTER_USE_GTID = slave_pos"
         self.on_new(
             f"CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {self.old.port}, MASTER_USER = 'onceward', "
             f"MASTER_PASSWORD = '{said.password}', MASTER_CONNECT_RETRY = 1, {how}",
@@ -176,8 +176,7 @@ def test_the_new_server_has_purged_what_was_not_read(pair: Pair, place: ChangesP
     place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
     pair.caught_up()
     pair.on_new("FLUSH BINARY LOGS")
-    newest = sql_at(pair.new.url, "SHOW MASTER STATUS")[0][0]
-    pair.on_new(f"PURGE BINARY LOGS TO '{newest}'")
+    purge(pair.new.url)
     pair.promoted(place)
     with pytest.raises(BinlogPurged) as purged:
         place.restarted().advanced()

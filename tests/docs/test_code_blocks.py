@@ -52,7 +52,6 @@ TOPICS = (
 )
 
 ONLY_PARSED = {
-    ("docs/mysql-changes.md", "ow.mysql_changes("): "docs/debezium.md begins with the same lines, and runs",
     ("docs/guarantees.md", "LocalKafka(proxied=True)"): "a cluster of its own; tests/broker/test_proxy.py has one",
 }
 """Python blocks that are not run: page and a part of the block, and why."""
@@ -200,6 +199,7 @@ def python_to_run(page: Path) -> list[Block]:
         "delta-and-iceberg.md",
         "avro.md",
         "debezium.md",
+        "mysql.md",
     ):
         return []
     return [
@@ -218,8 +218,8 @@ def commands(page: Path) -> list[str]:
 
 
 def commands_to_run(page: Path) -> list[str]:
-    if page.parent in (ROOT, ROOT / "examples"):
-        return []  # about jobs that the reader has started: test_first_job, tests/examples
+    if page.parent in (ROOT, ROOT / "examples") or page.name == "mysql.md":
+        return []  # about jobs that the reader has started: test_first_job, tests/examples, test_the_mysql_page_runs
     return [line for line in commands(page) if not line.startswith(tuple(f"{start} " for start in NOT_RUN))]
 
 
@@ -252,6 +252,44 @@ def test_the_database_page_runs(reader: Reader, postgres: LocalPostgres, mysql: 
     assert customers == [(len(reader.fed),)]
     in_mysql = sql_at(reader.mysql_url, "SELECT customer FROM orders")
     assert sorted(name for (name,) in in_mysql) == sorted(reader.fed)
+
+
+def test_the_mysql_page_runs(reader: Reader, postgres: LocalPostgres, binlog_mysql: LocalMySQL):
+    """From its statements to the copy, through its doctor; then what comes after the snapshot."""
+    shop, copy = f"shop_{reader.ids}", f"page_{reader.ids}"
+    url, login = f"mysql://cdc_{reader.ids}:a%20password@127.0.0.1:{binlog_mysql.port}", f"cdc_{reader.ids}"
+    reader.url = f"{postgres.url}?options=-csearch_path%3D{copy}"
+
+    def fitted(text: str) -> str:
+        text = text.replace("mysql://cdc:a%20password@database:3306", f"{url}?ssl_disabled=true")
+        return re.sub(
+            r"\bcdc\b",
+            login,
+            text.replace("shop.orders", f"{shop}.orders").replace("DATABASE shop", f"DATABASE {shop}"),
+        )
+
+    [theirs, ours] = [b.text for b in markdown.blocks(ROOT / "docs" / "mysql.md") if b.language == "sql"]
+    [job, going_on, servers] = [b for b in markdown.blocks(ROOT / "docs" / "mysql.md") if b.language == "python"]
+    for statement in filter(str.strip, fitted(theirs).split(";\n")):
+        sql_at(binlog_mysql.url, statement)
+    [doctor] = commands(ROOT / "docs" / "mysql.md")
+    reader.command(fitted(doctor), ROOT / "docs" / "mysql.md")
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {copy}")
+        connection.execute(f"SET search_path = {copy}")
+        connection.execute(ours)
+        reader.run(job, fitted(job.text))
+        for change in (
+            "UPDATE shop.orders SET amount = 0.10 WHERE id = 1",
+            "DELETE FROM shop.orders WHERE id = 2",
+            "INSERT INTO shop.orders VALUES (3, 'Alan', 1e9)",
+        ):
+            sql_at(binlog_mysql.url, fitted(change))
+        reader.run(job, fitted(job.text))
+        found = connection.execute("SELECT id, customer, amount::text FROM orders ORDER BY id").fetchall()
+    assert found == [(1, "Ada", "0.10"), (3, "Alan", "1000000000.00")]
+    reader.run(going_on, fitted(going_on.text))
+    assert "LocalMySQL(replica_of=primary)" in servers.text  # tests/broker/test_local_mysql.py has the same
 
 
 def test_the_write_ahead_page_runs(reader: Reader):

@@ -1,8 +1,8 @@
-"""Rows of a table, decoded, and the changes that they are. Pure; called by :mod:`changes`, and :func:`snapshot_changes` by
-what reads a snapshot.
+"""Rows of a table, decoded, and the changes that they are. Pure; called by :mod:`changes`, and
+:func:`snapshot_changes` by what reads a snapshot.
 
-A change is one row of :data:`CHANGES`. An update that gives a row another primary key is two: the row with the old one is
-deleted, and one with the new one is created, so that whoever works by key sees both.
+A change is one row of :data:`CHANGES`. An update that gives a row another primary key is two: the row with the old one
+is deleted, and one with the new one is created, so that whoever works by key sees both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Events in, changes out: table maps are kept, rows events gathered by table, and decoded many at once. Pure.
 
-Runs in the tasks that read a binlog, and in the driver where it undoes what a snapshot has seen. A caller feeds events in
-the binlog's order, and takes what they are after a few MiB: all that was fed is held until then.
+Runs in the tasks that read a binlog, and in the driver where it undoes what a snapshot has seen. A caller feeds events
+in the binlog's order, and takes what they are after a few MiB: all that was fed is held until then.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ _NO_TABLE = b"\xff\xff\xff\0\0\0"
 _BEGIN = b"BEGIN"
 _MOST_NUMBERS = 4096
 _MOST_TABLES = 4096
-
 
 
 class _Table:
@@ -94,8 +93,8 @@ class Decoder:
             self._map(bytes(body))
 
     def feed(self, event: Event) -> None:
-        """The next event, of whatever kind. What stops a reader, and is neither rows nor their table map, is passed over
-        here: whoever looked at all events before has judged it.
+        """The next event, of whatever kind. What stops a reader, and is neither rows nor their table map, is passed
+        over here: whoever looked at all events before has judged it.
 
         :raises ChangeUnreadable: it is of a wanted table, and cannot be read as a change of rows.
         :raises BinlogDamaged: it is none that a server writes.

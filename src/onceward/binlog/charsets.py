@@ -1,4 +1,5 @@
-"""MySQL's charsets: which one a collation's number means, and bytes of each to text, exactly as the server has them. Pure.
+"""MySQL's charsets: which one a collation's number means, and bytes of each to text, exactly as the server has them.
+Pure.
 
 The numbers are those of MySQL 8.0 and MariaDB 11.4 (``information_schema``). Where Python's codec of a like name says
 otherwise than the servers do, the difference is here; it was found by converting every character on both of them. A
@@ -93,7 +94,10 @@ _OWN = {  # the upper half of those that Python has nothing like
     + "\u2741§\u0589)(»«—.\u055d,-\u055f…\u055c\u055b\u055e"
     + "".join(chr(0x531 + n) + chr(0x561 + n) for n in range(38))
     + "’'",
-    "geostd8": "€\ufffe‚\ufffe„…†‡\ufffe‰\ufffe‹\ufffe\ufffe\ufffe\ufffe\ufffe‘’“”•–—\ufffe\ufffe\ufffe›\ufffe\ufffe\ufffe\ufffe"
+    "geostd8": "€\ufffe‚\ufffe„…†‡\ufffe‰\ufffe‹"
+    + _NO_CHARACTER * 5
+    + "‘’“”•–—\ufffe\ufffe\ufffe›"
+    + _NO_CHARACTER * 4
     + "".join(map(chr, range(0xA0, 0xC0)))
     + "აბგდევზჱთიკლმნჲოპჟრსტჳუფქღყშჩცძწჭხჴჯჰჵ"
     + _NO_CHARACTER * 23

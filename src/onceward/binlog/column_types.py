@@ -18,6 +18,7 @@ NUMERIC = frozenset({1, 2, 3, 4, 5, 8, 9, 246})
 CHARACTER = frozenset({15, 140, 141, 242, 252, 253, 254})
 """Those that have a collation there. 254 with what it hides (enum, set) has been replaced by that."""
 LABELLED = frozenset({247, 248})
+GEOMETRY = 255
 
 _FIXED = {1: 1, 2: 2, 9: 3, 3: 4, 8: 8}
 _NAMES = {
@@ -87,7 +88,7 @@ def _stored(name: str, number: int, data: PackedBytes, table: str) -> Stored:
         return Stored(number, Column(name, kind, 0, _length_bytes(data.byte(), table), packed=number == 140))
     if number == 254:
         return _string(name, data.byte(), data.byte(), table)
-    raise _no_place(name, number, data, table)
+    raise _no_place(name, number, table)
 
 
 def _length_bytes(number: int, table: str) -> int:
@@ -124,12 +125,11 @@ def _string(name: str, first: int, second: int, table: str) -> Stored:
     return Stored(real, Column(name, Kind.TEXT, 0, 1 + (size > 255), size=size))
 
 
-def _no_place(name: str, number: int, data: PackedBytes, table: str) -> Exception:
+def _no_place(name: str, number: int, table: str) -> Exception:
     called = _NAMES.get(number, "one that is not known")
     step = (
-        f"ALTER TABLE {table} FORCE writes the column anew, and with it in today's form; start from a position after that"
+        f"ALTER TABLE {table} FORCE writes the column anew in today's form; start from a position after that"
         if number in _OLD_TIMES
         else f"leave {table} out of the wanted tables, or change the column's type and start from a position after that"
     )
-    del data
     return unreadable("column_type", f"column {name!r} of {table} has the type {number} ({called})", step)

@@ -234,8 +234,8 @@ class EventReader:
         behind = _CHECKSUM if kind == FORMAT_DESCRIPTION else self._checksum  # a format description always has one
         if size < HEADER_BYTES + behind:
             raise self._damaged(f"an event of {size} bytes")
-        # MariaDB changes a format description that it makes up, and not its checksum, if the file has none.
-        changed = kind == FORMAT_DESCRIPTION and made_up and not self._checksum and self.dialect == "mariadb"
+        # Servers change a format description that they make up, and not its checksum, if the file has none.
+        changed = kind == FORMAT_DESCRIPTION and made_up and not self._checksum
         if self._verify and behind and not changed and not _is_checked(buffer, start, stop, in_file):
             raise self._damaged(f"an event (kind {kind}) whose checksum is another")
         position = self.position

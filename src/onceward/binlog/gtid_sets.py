@@ -135,6 +135,11 @@ class GtidSet(Gtids):
         bounds[low:high] = [first] * (low % 2 == 0) + [end] * (high % 2 == 0)
 
     def __contains__(self, gtid: str) -> bool:
+        name, _, number = gtid.rpartition(":")
+        source, _, tag = name.partition(":")
+        bounds = self._bounds.get((source, tag))
+        if bounds is not None and number.isdecimal():  # without reading it closer: asked for every transaction
+            return _has(bounds, int(number), int(number) + 1)
         return self.covers(GtidSet.parsed(gtid))
 
     def __bool__(self) -> bool:

@@ -33,7 +33,7 @@ _NUMBERS = {
 _DOUBLES = struct.Struct("<d")
 _SMALL_SIZES, _LARGE_SIZES = struct.Struct("<HH"), struct.Struct("<II")
 _OPAQUE_DECIMAL, _OPAQUE_DATE, _OPAQUE_TIME, _OPAQUE_STRING = 246, 10, 11, 253
-_OPAQUE_MOMENTS = {7, 12, 17, 18}
+_OPAQUE_MOMENTS = {_OPAQUE_DATE, _OPAQUE_TIME, 7, 12}
 _MOST_DIGITS = 81
 """Of a decimal, nine words of nine digits: the server counts those of a whole word here, where a column has 65."""
 _MANY = 64
@@ -156,7 +156,7 @@ class _Document:
         raw = self._taken(at, length)
         if kind == _OPAQUE_DECIMAL:
             return _decimal(raw)
-        if kind == _OPAQUE_DATE or kind == _OPAQUE_TIME or kind in _OPAQUE_MOMENTS:
+        if kind in _OPAQUE_MOMENTS:
             if len(raw) != 8:
                 raise NoJson(f"a time has {len(raw)} bytes")
             return f'"{_moment(kind, int.from_bytes(raw, "little", signed=True))}"'

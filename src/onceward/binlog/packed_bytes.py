@@ -1,4 +1,5 @@
-"""Bytes that are read from front to back, with MySQL's packed numbers. No length is believed that the bytes do not have.
+"""Bytes that are read from front to back, with MySQL's packed numbers. No length is believed that the bytes do not
+have.
 
 Called by :mod:`table_map`. Source: MySQL ``mysys/pack.cc`` (``net_field_length_ll``).
 """

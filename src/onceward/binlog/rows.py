@@ -1,4 +1,5 @@
-"""Rows events to cells: where each value of each row lies. Pure, and by column: numpy walks row *k* of all events at once.
+"""Rows events to cells: where each value of each row lies. Pure, and by column: numpy walks row *k* of all events at
+once.
 
 A rows event is one row behind the other, each a bitmap of its nulls and then its cells without a gap, so a row's
 beginning is known when the one before it has been walked. Events of a table are independent of each other, and a server
@@ -58,7 +59,8 @@ class Block:
     """The row data of some events, one behind the other."""
 
     data: bytes
-    bytes: Bytes
+    numbers: Bytes
+    """The same."""
     start: Numbers
     stop: Numbers
 
@@ -104,7 +106,7 @@ class Layout:
 
     def _step(self, block: Block, start: Numbers) -> tuple[Numbers, list[Cells]]:
         """One row of each event. What a length says is cut to one byte more than there are, so that it is seen."""
-        data, limit = block.bytes, np.int64(block.stop[-1] + 1)
+        data, limit = block.numbers, np.int64(block.stop[-1] + 1)
         cells, at, ahead = [], start, self._bitmap  # the next cell is at `at + ahead`
         for place, column in enumerate(self._columns):
             null = None

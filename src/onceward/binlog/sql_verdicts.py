@@ -201,7 +201,7 @@ class Sentence:
                 return PASSED
             if self._said.skip("TEMPORARY"):
                 return self._create_temporary()
-            replaced = replaced or self._said.take().says("REPLACE")
+            replaced |= self._said.take().says("REPLACE")
         return self._no()
 
     def _create_table(self, replaced: bool) -> Verdict:
@@ -235,7 +235,7 @@ class Sentence:
                 return self._alter_table(ignoring)
             if self._said.next is not None and self._said.next.says(*_OBJECTS, *_DATABASE):
                 return PASSED
-            ignoring = ignoring or self._said.take().says("IGNORE")
+            ignoring |= self._said.take().says("IGNORE")
         return self._no()
 
     def _alter_table(self, ignoring: bool) -> Verdict:

@@ -12,13 +12,13 @@ Source: MySQL ``libbinlogevents/include/rows_event.h`` ("Table_map_event", "Opti
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 from onceward.binlog.charsets import charset_of, decoded_name
 from onceward.binlog.column import Column, Kind
-from onceward.binlog.column_types import CHARACTER, LABELLED, NUMERIC, Stored, stored_types
+from onceward.binlog.column_types import CHARACTER, GEOMETRY, LABELLED, NUMERIC, Stored, stored_types
 from onceward.binlog.packed_bytes import PackedBytes
 from onceward.binlog.refusals import FULL_METADATA, damaged, unreadable
 
@@ -69,7 +69,7 @@ class TableMap:
         types = data.take(count)
         metadata = data.take(data.packed_number())
         nullable = data.take((count + 7) // 8)
-        optional = _Optional(dict(_fields(data)), f"{db}.{table}", types)
+        optional = _Optional(dict(_fields(data)), f"{db}.{table}", types, dialect)
         stored = stored_types(types, metadata, optional.names, f"{db}.{table}")
         columns = tuple(_columns(stored, nullable, optional))
         number = int.from_bytes(body[:ID_BYTES], "little")
@@ -94,10 +94,12 @@ def _fields(data: PackedBytes) -> Iterator[tuple[int, bytes]]:
 class _Optional:
     """The optional metadata, each part of which speaks of the columns of some types, in their order."""
 
-    def __init__(self, fields: dict[int, bytes], table: str, types: bytes) -> None:
+    def __init__(self, fields: dict[int, bytes], table: str, types: bytes, dialect: Dialect) -> None:
         self._fields = fields
         self._table = table
         self._count = len(types)
+        # To MariaDB a geometry is a text of the charset binary: without it each that follows had another's charset.
+        self._character = CHARACTER | {GEOMETRY} if dialect == "mariadb" else CHARACTER
         if _NAMES not in fields:
             raise unreadable(
                 "row_metadata", f"the changes of {table} do not say what its columns are called", FULL_METADATA
@@ -114,9 +116,9 @@ class _Optional:
         bits = self._reader(_SIGNEDNESS).take((len(places) + 7) // 8)
         return {place: bool(bits[n // 8] >> (7 - n % 8) & 1) for n, place in enumerate(places)}
 
-    def charsets(self, stored: list[Stored], dialect_blobs: frozenset[int] = CHARACTER) -> dict[int, str]:
+    def charsets(self, stored: list[Stored]) -> dict[int, str]:
         """By the place of a column with characters."""
-        characters = [place for place, each in enumerate(stored) if each.number in dialect_blobs]
+        characters = [place for place, each in enumerate(stored) if each.number in self._character]
         labelled = [place for place, each in enumerate(stored) if each.number in LABELLED]
         return {
             **self._collations(characters, _DEFAULT_CHARSET, _COLUMN_CHARSET),
@@ -166,13 +168,13 @@ class _Optional:
         return tuple(places)
 
     def decoded(self, labels: list[bytes], charset: str, place: int) -> tuple[str, ...]:
-        """They are in the column's charset. A server that does not say which (MySQL 8.0.12) may only have such as are the
-        same in most: bytes of one charset are often a text of another."""
+        """They are in the column's charset. A server that does not say which (MySQL 8.0.12) may only have such as are
+        the same in most: bytes of one charset are often a text of another."""
         if not charset and any(not label.isascii() or b"\0" in label for label in labels):
             raise unreadable(
                 "row_metadata",
-                f"column {self.names[place]!r} of {self._table} has labels that are not ASCII, and this server does not say "
-                "in which charset",
+                f"column {self.names[place]!r} of {self._table} has labels that are not ASCII, and this server does "
+                "not say in which charset",
                 "use a newer server (MySQL 8.0.33 does say so), leave the table out of the wanted ones, or make the "
                 "column a VARCHAR and start from a position after that",
             )
@@ -208,6 +210,4 @@ def _columns(stored: list[Stored], nullable: bytes, optional: _Optional) -> Iter
 
 
 def _with(column: Column, **changed: object) -> Column:
-    from dataclasses import replace
-
     return replace(column, **changed)  # type: ignore[arg-type]

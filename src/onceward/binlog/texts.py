@@ -1,9 +1,9 @@
-"""Arrow columns of a table's rows to one JSON text a row, a column at a time. Pure; called by :mod:`changes` and by what
-reads a snapshot: rows of equal content give the same bytes, whichever way they came.
+"""Arrow columns of a table's rows to one JSON text a row, a column at a time. Pure; called by :mod:`changes` and by
+what reads a snapshot: rows of equal content give the same bytes, whichever way they came.
 
-In the form ``"text"`` a value is as MySQL itself writes it: numbers by their digits, moments such as
-``"2024-01-31 10:00:00.123"`` (a TIMESTAMP in UTC), texts, labels; ``BIT(1)`` is true or false, what is binary is in
-base64, MySQL's JSON stands in the row as it is, geometry is ``{"srid":…,"wkb":…}``, a vector a list of numbers. The form
+In the form ``"text"`` a value is as MySQL itself writes it: numbers by their digits, moments such as ``"2024-01-31
+10:00:00.123"`` (a TIMESTAMP in UTC), texts, labels; ``BIT(1)`` is true or false, what is binary is in base64, MySQL's
+JSON stands in the row as it is, geometry is ``{"srid":…,"wkb":…}``, a vector a list of numbers. The form
 ``"debezium"`` is in :mod:`texts_debezium`.
 """
 

@@ -1,9 +1,10 @@
 """The values that Debezium writes to JSON in another form than MySQL does. Pure; called by :mod:`texts`.
 
 With ``time.precision.mode=adaptive_time_microseconds``, ``decimal.handling.mode=string`` and
-``binary.handling.mode=base64``: a DATE is days since 1970, a DATETIME milliseconds or, from four digits of its fraction on,
-microseconds, as if it were in UTC, a TIME microseconds, a TIMESTAMP a text in UTC with a ``T`` and a ``Z``, bits are turned
-around. A date that no calendar has is an error here, where Debezium writes null or 1970: neither can be told from a value.
+``binary.handling.mode=base64``: a DATE is days since 1970, a DATETIME milliseconds or, from four digits of its
+fraction on, microseconds, as if it were in UTC, a TIME microseconds, a TIMESTAMP a text in UTC with a ``T`` and a
+``Z``, bits are turned around. A date that no calendar has is an error here, where Debezium writes null or 1970:
+neither can be told from a value.
 
 Source: Debezium's documentation of its MySQL connector, "Data type mappings".
 """
@@ -20,6 +21,7 @@ from onceward.binlog.column import TEMPORAL, Column, Kind
 from onceward.binlog.refusals import BadCell, unreadable
 from onceward.binlog.rows import Numbers
 from onceward.binlog.table_map import TableMap
+from onceward.errors import OncewardError
 
 CONVERTED = TEMPORAL
 _SECOND_BYTES = 19
@@ -85,7 +87,8 @@ def _number(digits: Numbers, place: int, count: int) -> Numbers:
 def _fraction(digits: Numbers, fsp: int, wanted: int) -> Numbers:
     if not fsp:
         return np.zeros(len(digits), np.int64)
-    return _number(digits, _SECOND_BYTES + 1, fsp) * 10 ** (wanted - fsp)
+    scale: int = 10 ** (wanted - fsp)
+    return _number(digits, _SECOND_BYTES + 1, fsp) * scale
 
 
 def _days(table: TableMap, column: Column, digits: Numbers) -> Numbers:
@@ -117,7 +120,7 @@ def _numbers(numbers: Numbers, null: np.ndarray[tuple[int, ...], np.dtype[np.boo
     return pa.array(numbers, mask=null).cast(pa.string())
 
 
-def _no_day(table: TableMap, column: Column, text: str) -> Exception:
+def _no_day(table: TableMap, column: Column, text: str) -> OncewardError:
     return unreadable(
         "column_type",
         f"column {column.name!r} of {table.name} has {text!r}, which is no day of the calendar and has no place in "

@@ -86,16 +86,16 @@ def _warnings(server: Server) -> Iterator[tuple[str, Finding]]:
         "binlog_expire_logs_auto_purge", *_COMPRESSED,
     )  # fmt: skip
     if said.get("server_id") == "0":
-        yield "server_id", Finding("fail", "server_id is 0: the server sends no binlog to anybody", "give it a number")
+        yield "server_id", Finding("fail", "server_id: 0; the server sends no binlog to anybody", "give it a number")
     yield "binlog_expire_logs_seconds", _kept(said)
     if said.get("binlog_checksum") == "NONE":
-        what = "binlog_checksum is NONE: damage to a binlog is noticed only where it can no longer be read"
+        what = "binlog_checksum: NONE; damage to a binlog is noticed only where it can no longer be read"
         yield "binlog_checksum", Finding("warn", what, "set it to CRC32")
     for name in _COMPRESSED:
         if said.get(name) == "ON":
-            yield name, Finding("ok", f"{name} is ON: compressed binlogs are read, too")
+            yield name, Finding("ok", f"{name}: ON; compressed binlogs are read, too")
     if said.get("max_binlog_total_size", "0") != "0":
-        what = f"max_binlog_total_size is {said['max_binlog_total_size']}: binlogs go by their size, read or not"
+        what = f"max_binlog_total_size: {said['max_binlog_total_size']}; binlogs go by their size, read or not"
         yield "", Finding("warn", what, "see that it is room for what is written in several days")
 
 

@@ -304,7 +304,14 @@ def said_in(url: str, refusal: str, *, database: bool = True) -> dict[str, Any]:
     except (AttributeError, ValueError):
         raise refused from None
     name = unquote(parts.path[1:])
-    if not host or (database and not name) or "/" in name or "@" in parts.path + parts.query or parts.fragment:
+    if (
+        parts.scheme not in ("mysql", "mariadb")
+        or not host
+        or (database and not name)
+        or "/" in name
+        or "@" in parts.path + parts.query
+        or parts.fragment
+    ):
         raise refused
     more: dict[str, Any] = {}
     for option, value in parse_qsl(parts.query, keep_blank_values=True):

@@ -186,10 +186,17 @@ class LocalMySQL(LocalServer):
         daemon = "bin/mysqld" if self._is_mysql else "sbin/mariadbd" if self._installed else "bin/mariadbd"
         share = self._share()
         return [
-            str(self._base / daemon), "--no-defaults", f"--basedir={self._base}", f"--datadir={self._data}",
+            str(self._base / daemon), f"--defaults-file={self._own_file()}",
+            f"--basedir={self._base}", f"--datadir={self._data}",
             f"--lc-messages-dir={share}", f"--character-sets-dir={share / 'charsets'}",
             f"--tmpdir={self.folder / 'tmp'}",
         ]  # fmt: skip
+
+    def _own_file(self) -> Path:
+        """An empty one in the place of the machine's. Without any, MySQL would not read what is SET PERSIST either."""
+        file = self.folder / "server.cnf"
+        file.touch(mode=0o644)
+        return file
 
     def _share(self) -> Path:
         found = [self._base / "share", self._base / "share" / "mysql", self._base / "share" / "mariadb"]

@@ -25,7 +25,7 @@ _BOTH = {
     "binlog-format": "ROW",
     "binlog-row-image": "FULL",
     "binlog-row-metadata": "FULL",
-    "binlog-checksum": "CRC32",  # MariaDB's default is NONE
+    "binlog-checksum": "CRC32",  # older MariaDBs' default is NONE
     "relay-log": "relay",  # without the machine's name, which may change
     "relay-log-recovery": "1",  # nothing waits for the disk: a crash may cut the relay log short
     "slave-net-timeout": "4",  # a primary that was killed is missed within seconds

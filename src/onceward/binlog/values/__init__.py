@@ -1,4 +1,5 @@
-"""Cells to Arrow columns, a type at a time. Pure; called by :mod:`onceward.binlog.changes` and by what reads a snapshot.
+"""Cells to Arrow columns, a type at a time. Pure; called by :mod:`onceward.binlog.changes` and by what reads a
+snapshot.
 
 Which Arrow type each type of a column becomes (:func:`arrow_type`), chosen so that nothing that a server can hold is
 lost on the way, whether it comes from a binlog (:func:`columns_of`) or from a SELECT (:mod:`.from_text`):
@@ -35,16 +36,14 @@ from onceward.binlog.values.bytes_at import BytesAt
 
 _BINARY = frozenset({Kind.BIT, Kind.BINARY, Kind.GEOMETRY, Kind.VECTOR})
 _MOST_DIGITS_128 = 38
-_INTEGERS = {
-    (1, False): pa.int8(), (2, False): pa.int16(), (3, False): pa.int32(), (4, False): pa.int32(), (8, False): pa.int64(),
-    (1, True): pa.uint8(), (2, True): pa.uint16(), (3, True): pa.uint32(), (4, True): pa.uint32(), (8, True): pa.uint64(),
-}  # fmt: skip
+_INTEGERS = {1: (pa.int8(), pa.uint8()), 2: (pa.int16(), pa.uint16()), 8: (pa.int64(), pa.uint64())}
+_OTHER_INTEGERS = (pa.int32(), pa.uint32())
 
 
 def arrow_type(column: Column) -> pa.DataType:
     """See the table above."""
     if column.kind is Kind.INTEGER:
-        return _INTEGERS[column.width, column.unsigned]
+        return _INTEGERS.get(column.width, _OTHER_INTEGERS)[column.unsigned]
     if column.kind is Kind.FLOAT:
         return pa.float32() if column.width == 4 else pa.float64()
     if column.kind is Kind.DECIMAL:

@@ -32,10 +32,12 @@ class BytesAt:
     def big_endian(self, start: Numbers, width: int) -> Numbers:
         """Unsigned numbers of ``width`` bytes, up to 7."""
         if width == 1:
-            return self.words("u1", start).astype(np.int64)
-        if width <= 4:
-            return self.words(">u4", start).astype(np.int64) >> (32 - 8 * width)
-        return (self.words(">u8", start) >> np.uint64(64 - 8 * width)).astype(np.int64)
+            found: Numbers = self.words("u1", start).astype(np.int64)
+        elif width <= 4:
+            found = self.words(">u4", start).astype(np.int64) >> (32 - 8 * width)
+        else:
+            found = (self.words(">u8", start) >> np.uint64(64 - 8 * width)).astype(np.int64)
+        return found
 
     def binary(self, cells: Cells) -> pa.Array:
         """As one Arrow array. Cells and the gaps between them are one array over the block; every other of it is taken,

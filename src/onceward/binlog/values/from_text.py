@@ -1,4 +1,5 @@
-"""What a client gets of a SELECT, as the same Arrow columns that a binlog's rows become: equal rows give equal texts. Pure.
+"""What a client gets of a SELECT, as the same Arrow columns that a binlog's rows become: equal rows give equal texts.
+Pure.
 
 Called by what reads a snapshot, with the values as MySQL's text protocol sends them, in a session that has said
 :data:`SESSION`, each column asked for by :func:`select_expression`.

@@ -87,7 +87,8 @@ def _fraction(at: BytesAt, start: Numbers, fsp: int) -> Numbers:
     """Millionths."""
     if not fsp:
         return np.zeros(len(start), np.int64)
-    return at.big_endian(start, (fsp + 1) // 2) * 10 ** (6 - 2 * ((fsp + 1) // 2))
+    scale: int = 10 ** (6 - 2 * ((fsp + 1) // 2))
+    return at.big_endian(start, (fsp + 1) // 2) * scale
 
 
 def _put_fraction(digits: Bytes, place: int, millionths: Numbers, fsp: int) -> None:
@@ -106,8 +107,7 @@ def _put(digits: Bytes, place: int, numbers: Numbers) -> None:
 
 
 def _times(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Array:
-    """Hours may have three digits and a sign, so the text has no fixed length: the sign and the first digit are left out
-    where there is none."""
+    """Hours may have a third digit and a sign, so the text has no fixed length: they are left out where there are none."""
     places = (column.fsp + 1) // 2
     width = 3 + places
     # The fraction of a negative one is part of the same number: it has to be read as a whole.

@@ -12,6 +12,7 @@ from onceward.binlog.rows import Cells
 from onceward.binlog.table_map import TableMap
 from onceward.binlog.values import unpacked
 from onceward.binlog.values.bytes_at import BytesAt
+from onceward.errors import OncewardError
 
 
 def array(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Array:
@@ -78,7 +79,7 @@ def _one_by_one(table: TableMap, column: Column, raw: pa.Array) -> pa.Array:
     return pa.array(found, pa.string())
 
 
-def _no_codec(table: TableMap, column: Column) -> Exception:
+def _no_codec(table: TableMap, column: Column) -> OncewardError:
     return unreadable(
         "column_type",
         f"column {column.name!r} of {table.name} has the charset {column.charset or 'of nobody knows which name'}, "
@@ -88,7 +89,7 @@ def _no_codec(table: TableMap, column: Column) -> Exception:
     )
 
 
-def _no_text(table: TableMap, column: Column, value: bytes) -> Exception:
+def _no_text(table: TableMap, column: Column, value: bytes) -> OncewardError:
     return unreadable(
         "column_type",
         f"column {column.name!r} of {table.name} has bytes that are no text of its charset {column.charset}, "

@@ -1,7 +1,8 @@
 """MariaDB's COMPRESSED columns. Pure; called by the modules beside it.
 
-A byte, whose upper half is the method (0: none, 8: zlib) and whose lower three bits are how many bytes of length follow,
-the greatest first; its bit 3 says that it is raw deflate, without zlib's header. Source: MariaDB ``sql/field_comp.cc``.
+A byte, whose upper half is the method (0: none, 8: zlib) and whose lower three bits are how many bytes of length
+follow, the greatest first; its bit 3 says that it is raw deflate, without zlib's header. Source: MariaDB
+``sql/field_comp.cc``.
 """
 
 from __future__ import annotations
@@ -28,18 +29,15 @@ def array(table: TableMap, column: Column, at: BytesAt, cells: Cells) -> pa.Arra
     :raises BadCell: they do not unpack to the length that they say, or are packed in another way.
     """
     found: list[bytes | None] = []
-    for row, value in enumerate(at.slices(cells)):
-        try:
-            found.append(value and _unpacked(value))
-        except (zlib.error, ValueError) as error:
-            what = f"a value of the compressed column {column.name!r} of {table.name} cannot be unpacked: {error}"
-            raise BadCell(row, damaged(what)) from None
-        except NotImplementedError as error:
-            what = f"a value of the compressed column {column.name!r} of {table.name} is packed by {error}"
-            step = (
-                f"ALTER TABLE {table.name} MODIFY the column without COMPRESSED, and start from a position after that"
-            )
-            raise BadCell(row, unreadable("column_type", what, step)) from None
+    named = f"a value of the compressed column {column.name!r} of {table.name}"
+    try:
+        for value in at.slices(cells):
+            found.append(value and _unpacked(value))  # noqa: PERF401  says where it stopped
+    except (zlib.error, ValueError) as error:
+        raise BadCell(len(found), damaged(f"{named} cannot be unpacked: {error}")) from None
+    except NotImplementedError as error:
+        step = f"ALTER TABLE {table.name} to have it without COMPRESSED, and start from a position after that"
+        raise BadCell(len(found), unreadable("column_type", f"{named} is packed by {error}", step)) from None
     return pa.array(found, pa.binary())
 
 

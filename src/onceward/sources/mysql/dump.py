@@ -10,8 +10,8 @@ What is not obvious:
 * MariaDB withholds annotations (kind 160) unless asked for them, and rewrites events for a reader that does not claim
   to be a MariaDB: either makes holes in the positions.
 
-PyMySQL has no word for any of this: its private ``_execute_command``, ``_sock`` and ``_force_close`` are used here, in
-:class:`_Conversation`, and nowhere else.
+PyMySQL has no word for any of this: its private ``_execute_command``, ``_sock``, ``_read_timeout`` and ``_force_close``
+are used in :class:`_Conversation`.
 
 Source: MySQL, ``sql/rpl_source.cc`` (``com_binlog_dump``, ``com_binlog_dump_gtid``) and ``sql/rpl_binlog_sender.cc``;
 MariaDB, ``sql/sql_repl.cc`` (``mysql_binlog_send``).
@@ -150,6 +150,7 @@ class _Conversation:
 
     def __init__(self, connection: Any, seconds: float) -> None:
         self._connection = connection
+        self._connection._read_timeout = seconds  # of its own reading, which may have been without an end
         self._seconds = seconds
 
     def query(self, statement: str, at: str) -> tuple[Any, ...] | None:

@@ -30,6 +30,7 @@ from onceward.sources.mysql.cuts import IDLE_BYTES, Cutter, Range
 from onceward.sources.mysql.failover import located, must_have
 from onceward.sources.mysql.position import Position
 from onceward.sources.mysql.settings import BATCH_BYTES, HEARTBEAT_SECONDS, Settings, Starting, Values, settings_of
+from onceward.sources.mysql.snapshot.state import is_over
 from onceward.sources.resettable.offsets import text_of
 from onceward.sources.resettable.source import DEFAULT_POLL_SECONDS, PartitionedSource
 
@@ -285,7 +286,7 @@ class MySQLChanges(PartitionedSource):
 
 def _without_what_is_over(position: Position) -> Position:
     """A snapshot whose last chunks came in the batch before lets everything through."""
-    over = position.snapshot is not None and snapshot.is_over(position.snapshot)
+    over = position.snapshot is not None and is_over(position.snapshot)
     return replace(position, snapshot=None) if over else position
 
 

@@ -58,11 +58,14 @@ class SourceReader(DataSourceStreamReader):
 
     :param starts_at: where a new query begins instead of at the source's own beginning: an offset as JSON.
     :param poll_seconds: a source that had nothing new is not asked again earlier.
+    :param limit: rows of a range, at most.
     """
 
-    def __init__(self, source: Any, schema: StructType, starts_at: Any, poll_seconds: float) -> None:
+    def __init__(self, source: Any, schema: StructType, starts_at: Any, poll_seconds: float, limit: int) -> None:
         self._source = source
         self._fitting = Fitting(schema)
+        self._ranges = Ranges(source, self._fitting, limit)
+        self._limit = limit
         self._starts_at = starts_at
         self._poll_seconds = poll_seconds
         self._initial: Offset | None = None
@@ -117,11 +120,11 @@ class SourceReader(DataSourceStreamReader):
                 "processAllAvailable() and stop it",
             )
         self._end = end
-        self._same_source(end)
+        self._ranges.same_source(end)
 
     def _beginning(self) -> Offset:
         if self._initial is None:
-            self._initial = self._first_offset() if self._starts_at is None else Offset.from_json(self._starts_at)
+            self._initial = self._ranges.beginning() if self._starts_at is None else Offset.from_json(self._starts_at)
         return self._initial
 
     def advance(self, at: Offset) -> Offset:
@@ -140,16 +143,10 @@ class SourceReader(DataSourceStreamReader):
 
     # What the two kinds of source do each in their way
 
-    def _first_offset(self) -> Offset:
-        raise NotImplementedError
-
     def _next_range(self, at: Offset) -> Offset | None:
         raise NotImplementedError
 
     def _parts_of(self, end: Offset) -> Sequence[InputPartition]:
-        raise NotImplementedError
-
-    def _same_source(self, known: Offset) -> None:
         raise NotImplementedError
 
 
@@ -158,8 +155,7 @@ class RowsReader(SourceReader):
     same rows, and only this process talks to the source."""
 
     def __init__(self, source: Any, schema: StructType, starts_at: Any, poll_seconds: float, limit: int) -> None:
-        super().__init__(source, schema, starts_at, poll_seconds)
-        self._ranges = Ranges(source, self._fitting, limit)
+        super().__init__(source, schema, starts_at, poll_seconds, limit)
         self._rows: dict[str, pa.Table] = {}
         """Of the ranges that Spark may ask for: the newest one, and the one before it until that is committed."""
 
@@ -172,9 +168,6 @@ class RowsReader(SourceReader):
         assert isinstance(partition, RowsInTask)  # noqa: S101 — Spark gives back what _parts_of made
         with pa.ipc.open_stream(partition.stream) as stream:
             yield from stream
-
-    def _first_offset(self) -> Offset:
-        return self._ranges.beginning()
 
     def _next_range(self, at: Offset) -> Offset | None:
         following = self._ranges.following(at)
@@ -190,17 +183,9 @@ class RowsReader(SourceReader):
             self._rows[key] = self._ranges.again(end)
         return list(_pieces(self._rows[key]))
 
-    def _same_source(self, known: Offset) -> None:
-        self._ranges.same_source(known)
-
 
 class PartsReader(SourceReader):
     """Of a ``PartitionedSource``: here ends and parts are named, and tasks read."""
-
-    def __init__(self, source: Any, schema: StructType, starts_at: Any, poll_seconds: float, limit: int) -> None:
-        super().__init__(source, schema, starts_at, poll_seconds)
-        self._ranges = Ranges(source, self._fitting, limit)
-        self._limit = limit
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """In a task."""
@@ -210,11 +195,8 @@ class PartsReader(SourceReader):
                 table = self._fitting.table(self._source.read_partition(partition.part), _MOST_ROWS)
             yield from table.to_batches()
 
-    def _first_offset(self) -> Offset:
-        return self._ranges.beginning()
-
     def _next_range(self, at: Offset) -> Offset | None:
-        self._same_source(at)
+        self._ranges.same_source(at)
         with calling(f"advance({text_of(at.position)}, {self._limit})"):
             answer = self._source.advance(at.position, self._limit)
         after = position_of(answer, f"advance({text_of(at.position)}, {self._limit})")
@@ -223,14 +205,11 @@ class PartsReader(SourceReader):
         return Offset(after, at.position, identity=self._ranges.same_source(at), first=False)
 
     def _parts_of(self, end: Offset) -> Sequence[InputPartition]:
-        self._same_source(end)
+        self._ranges.same_source(end)
         what = f"partitions({text_of(end.begins)}, {text_of(end.position)})"
         with calling(what):
             parts = list(self._source.partitions(end.begins, end.position))
         return [PartToRead(position_of(part, what)) for part in parts]
-
-    def _same_source(self, known: Offset) -> None:
-        self._ranges.same_source(known)
 
 
 def _pieces(table: pa.Table) -> Iterator[RowsInTask]:

@@ -1,0 +1,303 @@
+"""Where batches end and parts begin, over golden binlogs and events made by hand. No server."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from made_events import GOLDEN, GOLDEN_FILES, dialect_of
+
+from onceward.binlog import kinds
+from onceward.binlog.event import Event
+from onceward.binlog.framing import events_of_file
+from onceward.binlog.gtids import Gtids
+from onceward.errors import BinlogDamaged, ChangeUnreadable, ConfigurationError, SourceBroken, SourceReplaced
+from onceward.sources.mysql.cuts import Cutter, Range
+from onceward.sources.mysql.position import Place, Position, number_of
+from onceward.sources.mysql.settings import Settings, settings_of
+
+FILE = "binlog.000001"
+SERVER = "11111111-1111-1111-1111-111111111111"
+
+
+def settings(**said: Any) -> Settings:
+    part_bytes = said.pop("part_bytes", 1 << 22)
+    usual = {
+        "url": "mysql://reader:hidden@host",
+        "tables": "*.*",
+        "starting": "latest",
+        "max_bytes_per_batch": 1 << 30,
+        "heartbeat_seconds": 60.0,
+        "pass_over": (),
+        "values": "text",
+    }
+    return replace(settings_of(**{**usual, **said}), part_bytes=part_bytes)
+
+
+def start(dialect: Any = "mysql", **said: Any) -> Position:
+    return replace(Position(dialect, "a server", 0, FILE, 4, None, None), **said)
+
+
+def cut(events: Iterable[Event], begin: Position, with_settings: Settings | None = None, **said: Any) -> Range:
+    cutter = Cutter(with_settings or settings(), begin, **said)
+    cutter.feed(list(events))
+    return cutter.range()
+
+
+def golden(name: str) -> list[Event]:
+    return list(events_of_file((GOLDEN / f"{name}.binlog").read_bytes(), dialect_of(GOLDEN / name), FILE))
+
+
+class Log:
+    """A binlog of MySQL's, made by hand."""
+
+    def __init__(self, file: str = FILE) -> None:
+        self.file, self.at, self.events = file, 4, list[Event]()
+        self.put(kinds.FORMAT_DESCRIPTION, b"")
+
+    def put(self, kind: int, body: bytes, **said: Any) -> Log:
+        size = 19 + len(body) + 4
+        header = struct.pack("<IBIIIH", 1_700_000_000, kind, 1, size, 0, 0)
+        data = header + body
+        self.events.append(Event(data, 0, len(data), kind, 0, 1_700_000_000, 1, self.file, self.at, **said))
+        self.at += size
+        return self
+
+    def gtid(self, number: int) -> Log:
+        return self.put(kinds.GTID, b"\0" + b"\x11" * 16 + number.to_bytes(8, "little"))
+
+    def query(self, text: str) -> Log:
+        return self.put(kinds.QUERY, struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0" + text.encode())
+
+    def row(self, table: str = "t") -> Log:
+        number = (7).to_bytes(6, "little")
+        name = bytes([len(table)]) + table.encode() + b"\0"
+        self.put(kinds.TABLE_MAP, number + b"\0\0" + b"\x04shop\0" + name + b"\x01\x03\x00\x00")
+        return self.put(30, number + b"\1\0\2\0\1\xff\0\1\0\0\0")
+
+    def transaction(self, number: int, rows: int = 1, table: str = "t") -> Log:
+        self.gtid(number).query("BEGIN")
+        for _ in range(rows):
+            self.row(table)
+        return self.put(kinds.XID, bytes(8))
+
+
+@pytest.mark.parametrize("file", GOLDEN_FILES, ids=lambda file: file.stem)
+def test_every_limit_cuts_golden_binlogs_at_the_same_events(file: Any):
+    """Batch by batch and all at once: the same parts, whatever their sizes."""
+    events = list(events_of_file(file.read_bytes(), dialect_of(file), FILE))
+    begin = start(dialect_of(file))
+    whole = cut(events, begin)
+    covered = [event.position for event in events if is_covered(event.position, whole)]
+    for limit in (1, 2, 7):
+        at, found, changes = begin, list[int](), 0
+        while True:
+            rest = [event for event in events if event.position >= at.pos]
+            piece = cut(rest, at, settings(part_bytes=300), most_changes=limit)
+            if piece.end.place == at.place or not piece.changes:
+                assert str(piece.stop) == str(whole.stop)
+                break
+            found += [event.position for event in rest if is_covered(event.position, piece)]
+            changes += piece.changes
+            assert cut(rest, at, upto=piece.end.place).end == piece.end
+            at = piece.end
+        assert changes == whole.changes
+        assert at.gtids == whole.end.gtids or at.place != whole.end.place
+        assert set(wanted(events, found)) == set(wanted(events, covered))
+
+
+def is_covered(position: int, found: Range) -> bool:
+    return any(part["from"] <= position < part["to"] for part in found.parts)
+
+
+def wanted(events: list[Event], positions: list[int]) -> list[int]:
+    """Those of rows."""
+    rows = {event.position for event in events if event.kind in kinds.ROWS or event.kind == kinds.TRANSACTION_PAYLOAD}
+    return sorted(rows & set(positions))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("mysql-8.0.33-xa", "xa"),
+        ("mysql-8.0.33-partial-json", "partial_json"),
+        ("mysql-8.0.33-statement", "statement"),
+        ("mariadb-11.4.5-statement", "statement"),
+    ],
+)
+def test_golden_stops(name: str, reason: str):
+    events = golden(name)
+    begin = start("mariadb" if "mariadb" in name else "mysql")
+    stop = cut(events, begin).stop
+    passed = list[str]()
+    while isinstance(stop, ChangeUnreadable):
+        assert stop.details["reason"] in (reason, "ddl")
+        assert stop.details["at"] not in passed
+        passed.append(stop.details["at"])
+        stop = cut(events, begin, settings(pass_over=passed)).stop
+    assert stop is None
+    assert passed
+
+
+def test_stops_of_tables_that_are_not_read_are_none():
+    for name in ("mysql-8.0.33-partial-json",):
+        assert cut(golden(name), start(), settings(tables="other.*")).stop is None
+
+
+def test_a_half_transaction_at_the_end_is_waited_for():
+    log = Log().transaction(1)
+    end = log.at
+    log.gtid(2).query("BEGIN").row()
+    found = cut(log.events, start())
+    assert (found.end.pos, found.changes, len(found.parts)) == (end, 1, 1)
+    assert found.parts[0]["to"] == end
+    assert found.stop is None
+
+
+def test_a_half_transaction_that_the_next_file_gives_up():
+    """Its server died; what it had not finished never was, also where parts had begun in it."""
+    log = Log().transaction(1)
+    end = log.at
+    log.gtid(2).query("BEGIN").row().row().row()
+    following = Log("binlog.000002").transaction(3)
+    found = cut([*log.events, *following.events], start(gtids=""), settings(part_bytes=100))
+    assert found.changes == 2
+    assert found.end.gtids == f"{SERVER}:1:3"
+    assert [part["to"] for part in found.parts if part["file"] == FILE] == [end]
+    assert found.end.file == "binlog.000002"
+    assert found.parts[-1]["to"] == following.at
+
+
+def test_transactions_that_were_read_before_are_in_no_part():
+    log = Log()
+    starts = {}
+    for number in range(1, 6):
+        starts[number] = log.at
+        log.transaction(number)
+    found = cut(log.events, start(gtids=f"{SERVER}:2:4"))
+    assert found.changes == 3
+    assert found.end.gtids == f"{SERVER}:1-5"
+    read = {number for number, at in starts.items() if is_covered(at, found)}
+    assert read == {1, 3, 5}
+
+
+def test_a_range_of_another_server_by_its_transactions():
+    log = Log()
+    starts = {}
+    for number in range(1, 6):
+        starts[number] = log.at
+        log.transaction(number)
+    only = Gtids.parse("mysql", f"{SERVER}:1-2:4")
+    found = cut(log.events, start(gtids=f"{SERVER}:1"), only=only)
+    assert {number for number, at in starts.items() if is_covered(at, found)} == {2, 4}
+    assert found.end.gtids == f"{SERVER}:1-2:4"
+
+
+def test_a_part_inside_a_transaction_is_told_what_its_rows_are_of():
+    log = Log().transaction(1, rows=6)
+    found = cut(log.events, start(), settings(part_bytes=120))
+    assert len(found.parts) > 2
+    assert all("maps" in part and part["gtid"] == f"{SERVER}:1" for part in found.parts[1:])
+    joined = [found.parts[0]["from"], *[part["to"] for part in found.parts]]
+    assert [part["from"] for part in found.parts] == joined[:-1]
+
+
+def test_stretches_without_wanted_tables_are_in_no_part():
+    log = Log()
+    for number in range(1, 20):
+        log.transaction(number, table="other")
+    at = log.at
+    log.transaction(20)
+    found = cut(log.events, start(), settings(tables="shop.t", part_bytes=1000))
+    assert [(part["from"], part["to"]) for part in found.parts] == [(at, log.at)]
+    assert found.changes == 1
+
+
+def test_a_rollback_of_rows_is_a_stop():
+    log = Log().gtid(1).query("BEGIN").row().query("ROLLBACK")
+    stop = cut(log.events, start()).stop
+    assert isinstance(stop, ChangeUnreadable)
+    assert "ROLLBACK" in stop.message
+    nothing = Log().gtid(1).query("BEGIN").query("ROLLBACK").transaction(2)
+    assert cut(nothing.events, start()).changes == 1
+
+
+def test_a_set_of_transactions_with_more_than_was_seen():
+    following = Log("binlog.000002")
+    body = (1).to_bytes(8, "little") + b"\x11" * 16 + struct.pack("<QQQ", 1, 1, 9)
+    following.put(kinds.PREVIOUS_GTIDS, body).transaction(9)
+    events = [*Log().transaction(1).events, *following.events]
+    found = cut(events, start(gtids=""))
+    assert found.changes == 1
+    assert isinstance(found.stop, ChangeUnreadable)
+    assert "gtid_purged" in found.stop.message
+    passed = cut(events, start(gtids=""), settings(pass_over=[found.stop.details["at"]]))
+    assert (passed.changes, passed.end.gtids) == (2, f"{SERVER}:1-9")
+
+
+def test_a_transaction_without_an_end_is_damage():
+    log = Log().gtid(1).query("BEGIN").row().gtid(2)
+    assert isinstance(cut(log.events, start()).stop, BinlogDamaged)
+
+
+def test_another_file_of_the_name():
+    assert isinstance(cut(Log().transaction(1).events, start(born=1)).stop, SourceReplaced)
+
+
+def test_a_logged_end_that_is_none():
+    log = Log().transaction(1)
+    found = cut(log.events, start(), upto=Place(FILE, log.at - 1))
+    assert isinstance(found.stop, BinlogDamaged)
+
+
+def test_positions_are_the_same_as_json():
+    position = start(gtids="x", born=7, snapshot={"left": []})
+    assert Position.from_json(position.to_json()) == position
+    for other in ({"mysql": 2}, {"mysql": 1}, 7, {**position.to_json(), "more": 1}):
+        with pytest.raises(SourceBroken, match="no position of mysql_changes"):
+            Position.from_json(other)
+    assert [number_of(name) for name in ("binlog.000009", "a.b.1000000")] == [9, 1_000_000]
+    assert Place("binlog.999999", 5).order < Place("binlog.1000000", 4).order
+
+
+def test_which_tables_are_read():
+    mine = settings(tables=["shop.orders", "app_*.log*"])
+    assert mine.wanted("shop", "orders")
+    assert mine.wanted("app_1", "logs")
+    assert not any([mine.wanted("shop", "order"), mine.wanted("shop2", "orders"), mine.wanted("Shop", "orders")])
+    assert mine.for_server(1).wanted("SHOP", "Orders")
+    assert not settings().wanted("mysql", "user")
+    assert mine.wanted_database("app_2")
+    assert not mine.wanted_database("mysql")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"url": "postgresql://x"},
+        {"url": "mysql://"},
+        {"url": "mysql://u:pass@word@h/a/b"},
+        {"tables": []},
+        {"tables": "orders"},
+        {"tables": "mysql.user"},
+        {"starting": "now"},
+        {"starting": {"timestamp": "yesterday"}},
+        {"starting": {"file": "binlog", "position": 4}},
+        {"max_bytes_per_batch": 0},
+        {"heartbeat_seconds": 0},
+        {"values": "xml"},
+        {"pass_over": ["everything"]},
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be(wrong: dict[str, Any]):
+    with pytest.raises((ConfigurationError, SourceBroken)) as refused:
+        settings(**wrong)
+    assert "pass@word" not in str(refused.value)
+
+
+def test_a_password_is_in_no_text():
+    assert "hidden" not in repr(settings())

@@ -1,0 +1,131 @@
+"""Table maps and rows with bytes changed at random: a named error or other values, and nothing else. Seeds replay."""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+import tracemalloc
+
+import pytest
+from made_events import GOLDEN_FILES, dialect_of
+from made_tables import INT, Made, event, number, row, rows, table_map
+
+from onceward.binlog import kinds
+from onceward.binlog.changes import Decoder
+from onceward.binlog.event import Event
+from onceward.binlog.framing import events_of_file
+from onceward.binlog.packed import unpacked
+from onceward.errors import BinlogDamaged, ChangeUnreadable
+
+_COMPRESSED = {140, 141}
+_BYTES_EACH = 400
+"""What a byte may become: a value's name, ``null`` and what Arrow keeps of it; more than a real one ever does."""
+
+
+@functools.cache
+def pairs() -> list[tuple[kinds.Dialect, Event, Event]]:
+    """Each rows event of the golden binlogs with its table map."""
+    found = []
+    for file in GOLDEN_FILES:
+        maps: dict[bytes, Event] = {}
+        for outer in events_of_file(file.read_bytes(), dialect_of(file)):
+            for each in unpacked(outer):
+                if each.kind == kinds.TABLE_MAP:
+                    maps[bytes(each.body[:6])] = each
+                elif each.kind in kinds.ROWS:
+                    found.append((dialect_of(file), maps[bytes(each.body[:6])], each))
+    return found
+
+
+def changed(event: Event, chance: random.Random) -> Event:
+    body = bytearray(event.body[6:])  # the table's number stays, so that the two belong together
+    for _ in range(chance.choice((1, 1, 1, 2, 6))):
+        at = chance.randrange(len(body))
+        how = chance.randrange(10)
+        if how < 4:
+            body[at] ^= 1 << chance.randrange(8)
+        elif how < 7:
+            body[at] = chance.choice((0, 127, 128, 251, 252, 253, 254, 255, chance.randrange(256)))
+        elif how == 7:
+            del body[at : at + chance.randrange(1, 9)]
+        elif how == 8:
+            body[at:at] = chance.randbytes(chance.randrange(1, 9))
+        else:
+            del body[at:]
+        if not body:
+            break
+    data = bytes(19) + bytes(event.body[:6]) + bytes(body)
+    return event._replace(buffer=data, start=0, stop=len(data))
+
+
+def attacked(seed: int) -> str:
+    """What came of it."""
+    chance = random.Random(seed)
+    dialect, table, rows = chance.choice(pairs())
+    if chance.random() < 0.4:
+        table = changed(table, chance)
+    if chance.random() < 0.7:
+        rows = changed(rows, chance)
+    decoder = Decoder(dialect, lambda *_: True, values=chance.choice(("text", "debezium")))
+    many = chance.choice((1, 1, 15))
+    try:
+        decoder.feed(table)
+        for _ in range(many):
+            decoder.feed(rows)
+        found = decoder.flush()
+    except (BinlogDamaged, ChangeUnreadable) as error:
+        refused = error
+    else:
+        refused = None
+    if refused:
+        assert refused.details["at"] in (f"{rows.file}:{rows.position}", f"{table.file}:{table.position}"), seed
+        assert refused.next_step, seed
+        return type(refused).__name__
+    found.validate(full=True)
+    if not _COMPRESSED & set(bytes(table.body)):
+        assert found.nbytes < _BYTES_EACH * (many * len(rows.body) + len(table.body)) + 50_000, seed
+    return "changes"
+
+
+def attack(seeds: range, seconds: float) -> set[str]:
+    end, outcomes = time.process_time() + seconds, set()
+    for seed in seeds:
+        if time.process_time() > end:
+            break
+        outcomes.add(attacked(seed))
+    return outcomes
+
+
+def test_damage_in_rows_is_named():
+    assert attack(range(800), 3) == {"changes", "BinlogDamaged", "ChangeUnreadable"}
+
+
+@pytest.mark.slow
+def test_damage_in_rows_is_named_for_minutes():
+    assert attack(range(10_000, 10_000_000), 100) == {"changes", "BinlogDamaged", "ChangeUnreadable"}
+
+
+def flushed(decoder: Decoder, events: list[Event]) -> None:
+    for each in events:
+        decoder.feed(each)
+    decoder.flush()
+
+
+def test_a_length_that_is_not_there_allocates_nothing():
+    """Of a LONGTEXT of 4 GiB, of a compressed column of 4 GiB, of 16 million columns."""
+    texts = table_map([INT, Made("v", 252, b"\4", nullable=True)])
+    shrunk = table_map([INT, Made("v", 140, b"\4", nullable=True)])
+    attempts = [
+        (texts, rows(2, row(number(1), b"\xff\xff\xff\xff"))),
+        (texts, rows(2, *[row(number(1), b"\0\0\0\0")] * 20, row(number(1), b"\xff\xff\xff\x7f"))),
+        (shrunk, rows(2, row(number(1), b"\x06\0\0\0\x84\xff\xff\xff\xfe\1"))),
+        (texts[:13] + b"\xfd\xff\xff\xff" + texts[14:], b""),
+    ]
+    for body, data in attempts:
+        tracemalloc.start()
+        decoder = Decoder("mariadb", lambda *_: True)
+        with pytest.raises(BinlogDamaged):
+            flushed(decoder, [event(19, body)] + [event(30, data)] * 20)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+        tracemalloc.stop()
