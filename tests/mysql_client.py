@@ -31,6 +31,14 @@ def transaction_at(url: str, statement: str) -> Iterator[None]:
         connection.rollback()
 
 
+def transact_at(url: str, *statements: tuple[Any, ...], commit: bool = True) -> None:
+    """Carry out statements, each with its parameters behind it, in one transaction."""
+    with _connected(url) as connection, connection.cursor() as cursor:
+        for statement, *parameters in statements:
+            cursor.execute(statement, parameters or None)
+        connection.commit() if commit else connection.rollback()
+
+
 def _connected(url: str) -> Any:
     said = urlsplit(url)
     return pymysql.connect(

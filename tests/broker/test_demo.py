@@ -67,6 +67,32 @@ def test_a_job_that_writes_elsewhere_does_so_as_well(tmp_path: Path, sink: str) 
     assert _left_over(tmp_path) == []
 
 
+@pytest.mark.parametrize("options", [(), ("--kills", "5", "--seed", "2")], ids=["planned kills", "random kills"])
+def test_a_job_that_reads_mysqls_changes_writes_each_once_and_in_order(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    status, result = _demo(tmp_path, "--source", "mysql", *options)
+    assert result["violations"] == []
+    assert status == 0
+    assert (result["lost"], result["duplicates"], result["unexpected"]) == (0, 0, 0)
+    assert result["visible"] == result["expected"] > result["snapshot_rows"] > 1_000
+    assert result["input"] >= 20_000
+    assert result["kills"] == 5
+    assert result["aborted_records_hidden"] > 0
+    assert result["batches"] > 0
+    assert _left_over(tmp_path) == []
+
+
+def test_a_table_of_mysql_is_the_same_in_postgresql(tmp_path: Path) -> None:
+    status, result = _demo(tmp_path, "--source", "mysql", "--sink", "postgres")
+    assert result["violations"] == []
+    assert status == 0
+    assert (result["lost"], result["duplicates"], result["unexpected"], result["left_over"]) == (0, 0, 0, 0)
+    assert result["visible"] == result["expected"] > 1_000
+    assert result["kills"] == 5
+    assert _left_over(tmp_path) == []
+
+
 def test_the_same_kills_make_sparks_own_sink_repeat_records(tmp_path: Path) -> None:
     status, result = _demo(tmp_path, "--at-least-once")
     assert status == 1

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from onceward.testing import LocalKafka, exactly_once, read_topic
+from mysql_client import sql_at, transact_at
+from onceward.testing import LocalKafka, LocalMySQL, exactly_once, read_topic
 from running_jobs import running
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -41,9 +42,9 @@ class Stage:
             producer.produce(topic, key=key, value=value, timestamp=timestamp_ms)
         assert producer.flush(60) == 0
 
-    def run(self, script: str) -> None:
+    def run(self, script: str, *options: str) -> None:
         """Runs the file as a program until it has read everything."""
-        arguments = [script, "--bootstrap-servers", self.servers, "--checkpoint", str(self.folder / script)]
+        arguments = [script, "--bootstrap-servers", self.servers, "--checkpoint", str(self.folder / script), *options]
         self.patch.setattr(sys, "argv", arguments)
         with running(self.spark, lambda: runpy.run_path(str(EXAMPLES / script), run_name="__main__")) as query:
             query.processAllAvailable()
@@ -103,6 +104,46 @@ def test_both_halves_of_each_transfer_appear_once(stage: Stage):
     credit = exactly_once([(payee, str(cents)) for _, payee, cents in booked], stage.read("credits"))
     assert debits.holds, debits
     assert credit.holds, credit
+
+
+@pytest.mark.slow
+def test_each_event_of_the_outbox_goes_to_its_topic_once_and_in_order(
+    stage: Stage, read_committed: Callable[..., list[Message]]
+):
+    kinds = ("order", "customer")
+    stage.create(*(f"outbox.event.{kind}" for kind in kinds))
+    table = str(runpy.run_path(str(EXAMPLES / "outbox_events.py"))["__doc__"]).partition(";")[0]
+    published: list[tuple[str, ...]] = []
+    with LocalMySQL(binlog=True) as mysql:
+        sql_at(mysql.url, table[table.index("CREATE") :])
+        for begin in (0, 30, 60):
+            for number in range(begin, begin + 30):
+                payload = json.dumps({"n": number, "text": "é"}, ensure_ascii=False)
+                event = (f"{number:036}", kinds[number % 3 // 2], f"k{number % 5}", f"type {number % 2}", payload)
+                insert = ("INSERT INTO outbox VALUES (%s, %s, %s, %s, %s)", *event)
+                # What is gone again before the query is there, it could not see.
+                delete = [("DELETE FROM outbox WHERE id = %s", event[0])] if begin and number % 2 else []
+                transact_at(mysql.url, insert, *delete, commit=number % 7 < 6)
+                published += [event] if number % 7 < 6 else []
+            stage.run("outbox_events.py", "--mysql", mysql.url, "--table", "test.outbox")
+            sql_at(mysql.url, "DELETE FROM outbox WHERE aggregate_id = 'k1'")
+    for kind in kinds:
+        wanted = [event for event in published if event[1] == kind]
+        read = [_event(message) for message in read_committed(stage.servers, f"outbox.event.{kind}")]
+        assert exactly_once([event[0] for event in wanted], [event[0] for event in read]).holds
+        for key in {event[2] for event in wanted}:
+            assert [(*event[:1], *event[2:]) for event in wanted if event[2] == key] == [
+                (identity, of, what, json.dumps(json.loads(payload), ensure_ascii=False))
+                for identity, of, what, payload in read
+                if of == key
+            ]
+
+
+def _event(message: Message) -> tuple[str, ...]:
+    """Id, key, type and payload."""
+    headers = {name: bytes(value or b"").decode() for name, value in message.headers() or []}
+    assert headers.keys() == {"id", "type"}
+    return headers["id"], str(message.key(), "utf-8"), headers["type"], str(message.value(), "utf-8")
 
 
 def test_the_test_of_ones_own_pipeline(

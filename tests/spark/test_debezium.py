@@ -131,7 +131,7 @@ def test_rows_have_the_tables_types(spark: Any):
 
 UNFIT = [
     ({"id": 1, "n": 2, "new": 3}, "schema= has no column new"),
-    ({"id": 1}, "the row has no column n"),
+    ({"n": 2}, "the row has no column id"),
     ({"id": None, "n": 2}, "column id is not int NOT NULL"),
     ({"id": 2**31, "n": 2}, "column id is not int"),
     ({"id": 1.0, "n": 2}, "column id is not int"),
@@ -140,6 +140,16 @@ UNFIT = [
     ({"id": 1, "n": Decimal("0.1000000000000000000000000000000000000001")}, "column n is not decimal(4,2)"),
     ({"id": 1, "n": "AfQ="}, "column n is not decimal(4,2)"),
 ]
+
+
+def test_a_column_that_came_later_is_null_before(spark: Any):
+    """Rows from before and after an ALTER TABLE lie in one batch: by one schema both must be read."""
+    changes = frame(spark, change("c", 1, None, {"id": 1}), change("u", 2, {"id": 1}, {"id": 1, "n": Decimal("0.50")}))
+    typed = ow.debezium.rows(changes, table="shop.orders", schema="id INT NOT NULL, n DECIMAL(4,2)")
+    assert [tuple(row)[:3] for row in typed.orderBy("position").collect()] == [
+        ("c", 1, None),
+        ("u", 1, Decimal("0.50")),
+    ]
 
 
 @pytest.mark.parametrize(("row", "said"), UNFIT)

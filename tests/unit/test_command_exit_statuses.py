@@ -29,6 +29,12 @@ ASK = ["verify", "--bootstrap-servers", "127.0.0.1:1", "--pipeline-id", "p"]
         [*ASK, "--conserves", "exactly", "--lineage-json", "x", "--lineage-headers", "y"],
         [*ASK, "--since", "yesterday"],
         [*ASK, "--command-config", "/nowhere/client.properties"],
+        ["demo", "--source", "postgres"],
+        ["demo", "--source", "mysql", "--sink", "files"],
+        ["demo", "--source", "mysql", "--at-least-once"],
+        ["demo", "--source", "mysql", "--plain"],
+        ["demo", "--source", "mysql", "--records", "10"],
+        ["demo", "--mysql-home", "."],
     ],
     ids=" ".join,
 )

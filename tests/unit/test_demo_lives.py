@@ -15,6 +15,8 @@ import pytest
 
 from onceward import events
 from onceward.demo import job_lives, job_process
+from onceward.demo.checkpoint import QueryProgress, query_progress
+from onceward.demo.feed import Feed
 from onceward.demo.invalid import DemoInvalid
 from onceward.demo.job_lives import JobLives
 from onceward.demo.job_news import News
@@ -28,13 +30,12 @@ FAULT = "commit:finished:1:kill"
 FAULT_KILL = Kill("after the commit", "fault_point", fault=FAULT)
 RANDOM_KILL = Kill("at random", "after_a_commit", delay_s=0.0)
 COMMIT = News("step", {"step": events.COMMIT, "phase": "finished", "batch_id": 0, "epoch": 1})
-CLOSING_MS = 100_000
+END_MS = 100_000
 
 
-class _Stream:
-    sent = 0
-    expected = frozenset({"n"})
-    closing_timestamp_ms: int | None = CLOSING_MS
+class _Feed(Feed):
+    begins, written_words, visible_words = "it begins", "written", "visible"
+    planned = sent = to_be_seen = 1
     released = False
 
     def start(self) -> None:
@@ -42,6 +43,12 @@ class _Stream:
 
     def release(self) -> None:
         self.released = True
+
+    def stop(self) -> None:
+        pass
+
+    def is_through(self, checkpoint: Path) -> bool:
+        return query_progress(checkpoint) == QueryProgress(0, END_MS)
 
 
 class _Tail:
@@ -64,7 +71,7 @@ class _Job:
             line = {"fault": FAULT, "pid": 1, "fired_at_ms": 1, "ids": {}}
             (self._folder / "faults-fired").write_text(json.dumps(line) + "\n")
         if self._finishes:
-            _finish_batch(self._folder / "checkpoint", watermark_ms=CLOSING_MS)
+            _finish_batch(self._folder / "checkpoint", watermark_ms=END_MS)
         if self.status is None:
             self.status = self._status
         return None
@@ -96,7 +103,7 @@ class _Stage:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
-        self.stream = _Stream()
+        self.feed = _Feed()
         self.jobs: list[_Job] = []
         self.armed: list[str] = []
         self._scripts: list[dict[str, Any]] = []
@@ -109,7 +116,7 @@ class _Stage:
         job = JobSettings("a:1", str(self.folder / "checkpoint"), str(self.folder), "exactly_once", "local[1]", 20)
         settings = DemoSettings(limit_seconds=30)
         with Screen(quiet=True) as screen:
-            supervisor = JobLives(settings, job, screen, self.stream, _Tail())  # type: ignore[arg-type]
+            supervisor = JobLives(settings, job, screen, self.feed, _Tail())  # type: ignore[arg-type]
             return supervisor.run(plan)
 
     def _start(self, _settings: JobSettings, environment: dict[str, str], _log: Path) -> _Job:
@@ -130,7 +137,7 @@ def test_every_planned_kill_has_a_life_of_its_own_and_the_last_life_ends_well(st
     killed = stage.run(FAULT_KILL, RANDOM_KILL)
     assert [one.kill for one in killed] == [FAULT_KILL, RANDOM_KILL]
     assert stage.armed == [FAULT, "", ""]
-    assert stage.stream.released
+    assert stage.feed.released
     assert all(job.buried for job in stage.jobs)
 
 
@@ -161,7 +168,7 @@ def test_a_job_that_ends_by_itself_makes_the_run_invalid_and_its_last_words_are_
     stage.life(status=1)
     with pytest.raises(DemoInvalid, match="its last words"):
         stage.run(*plan)
-    assert not stage.stream.released or not plan
+    assert not stage.feed.released or not plan
 
 
 _DEMO = """

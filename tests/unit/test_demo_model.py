@@ -24,7 +24,7 @@ from onceward.demo.kill_plan import kill_plan
 from onceward.demo.pace import Pace
 from onceward.demo.people import VALID_LENGTH, expected_numbers, people
 from onceward.demo.report import DemoResult, judge
-from onceward.demo.settings import DemoSettings, JobSettings, SinkName
+from onceward.demo.settings import DemoSettings, JobSettings, SinkName, SourceName
 from onceward.errors import ConfigurationError
 from onceward.testing.faults import parse_faults
 from onceward.testing.verdict import exactly_once
@@ -139,16 +139,18 @@ def test_a_hundred_kills_do_not_outlast_the_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sink", "step"),
+    ("source", "sink", "step"),
     [
-        ("kafka", "lease[people-clean-]:finished"),
-        ("postgres", "move:started"),
-        ("mysql", "move:started"),
-        ("files", "publish:started"),
+        ("kafka", "kafka", "lease[people-clean-]:finished"),
+        ("kafka", "postgres", "move:started"),
+        ("kafka", "mysql", "move:started"),
+        ("kafka", "files", "publish:started"),
+        ("mysql", "kafka", "lease[town.]:finished"),
+        ("mysql", "postgres", "move:started"),
     ],
 )
-def test_each_fault_of_the_plan_can_be_armed(sink: SinkName, step: str) -> None:
-    plan = kill_plan(DemoSettings(sink=sink))
+def test_each_fault_of_the_plan_can_be_armed(source: SourceName, sink: SinkName, step: str) -> None:
+    plan = kill_plan(DemoSettings(source=source, sink=sink))
     assert len(plan) >= 3
     armed = [parse_faults(kill.fault)[0] for kill in plan if kill.trigger == "fault_point"]
     assert len(set(armed)) == len(armed)
@@ -173,6 +175,9 @@ def test_settings_are_checked_and_travel_as_json() -> None:
         DemoSettings(records=10)
     with pytest.raises(ConfigurationError, match="Kafka sink alone"):
         DemoSettings(sink="postgres", delivery="at_least_once")
+    for wrong in ({"sink": "files"}, {"sink": "mysql"}, {"delivery": "at_least_once"}, {"plain": True}):
+        with pytest.raises(ConfigurationError, match="changes of MySQL"):
+            DemoSettings(source="mysql", **wrong)  # type: ignore[arg-type]
     job = JobSettings("a:1", "/c", "/f", "exactly_once", "local[2]", 20)
     assert JobSettings.from_json(job.to_json()) == job
 
@@ -207,7 +212,7 @@ def answer(verdict: str, **more: object) -> CheckerFacts:
 
 
 def judged(output: OutputFacts, checked: CheckerFacts | None) -> DemoResult:
-    return judge(DemoSettings(), output, checked, [], 9, 1.0)
+    return judge(DemoSettings(), output, checked, [], 9, 1.0, 200_000)
 
 
 def test_the_checker_and_the_model_must_both_be_content() -> None:

@@ -14,6 +14,13 @@ from typing import Annotated, Any
 import typer
 
 
+class Source(str, Enum):
+    """Where the job of the demo reads from."""
+
+    kafka = "kafka"
+    mysql = "mysql"
+
+
 class Sink(str, Enum):
     """Where the job of the demo writes to."""
 
@@ -24,11 +31,19 @@ class Sink(str, Enum):
 
 
 def demo(
-    records: Annotated[int, typer.Option(help="How many people records to write.")] = 200_000,
+    records: Annotated[
+        int | None,
+        typer.Option(help="How many people records to write, or changes to make. [default: 200000, of MySQL 60000]"),
+    ] = None,
     at_least_once: Annotated[
         bool, typer.Option("--at-least-once", help="Use Spark's own Kafka sink instead, and see its duplicates.")
     ] = False,
-    sink: Annotated[Sink, typer.Option(help="Where the job writes to.")] = Sink.kafka,
+    source: Annotated[
+        Source, typer.Option(help="What the job reads: people from Kafka, or the changes of a MySQL's tables.")
+    ] = Source.kafka,
+    sink: Annotated[
+        Sink, typer.Option(help="Where the job writes to; changes of MySQL to kafka or postgres.")
+    ] = Sink.kafka,
     plain: Annotated[
         bool,
         typer.Option("--plain", help="JSON without a registry, as always with --at-least-once and other sinks."),
@@ -42,6 +57,10 @@ def demo(
         int | None, typer.Option(help="So many kills, at random moments, instead of the planned few.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the input and of the random kill.")] = 1,
+    mysql_home: Annotated[
+        Path | None,
+        typer.Option(help="For --source mysql: another MySQL than 8.0.12, unpacked in this folder."),
+    ] = None,
     json_only: Annotated[bool, typer.Option("--json-only", help="Show nothing but the JSON line.")] = False,
     log_dir: Annotated[Path | None, typer.Option(help="Keep the logs of broker and job in this folder.")] = None,
 ) -> None:
@@ -50,16 +69,17 @@ def demo(
     Status 0: every expected number is visible exactly once, and `onceward verify` agrees. Status 1: it is not so
     (always with --at-least-once), or the run proves nothing because a planned kill did not happen.
     """
-    _require_demo_extra(sink)
+    _require_demo_extra(source, sink)
     from onceward.demo.play import play
     from onceward.demo.report import show
     from onceward.demo.screen import Screen
     from onceward.demo.settings import DemoSettings
 
     settings = DemoSettings(
-        records=records,
+        records=_RECORDS[source] if records is None else records,
         seed=seed,
         delivery="at_least_once" if at_least_once else "exactly_once",
+        source=source.value,
         sink=sink.value,
         plain=plain,
         nodes=nodes,
@@ -68,6 +88,7 @@ def demo(
         window_seconds=window_seconds,
         produce_seconds=seconds,
         kills=kills,
+        mysql_home="" if mysql_home is None else str(mysql_home.resolve()),
     )
     signal.signal(signal.SIGTERM, _leave)
     with Screen(quiet=json_only) as screen:
@@ -83,17 +104,20 @@ def _leave(number: int, _frame: Any) -> None:
 
 
 _CLIENTS = {
-    Sink.postgres: (("psycopg", "adbc_driver_postgresql"), ",postgresql"),
-    Sink.mysql: (("pymysql",), ",mysql"),
+    "postgres": (("psycopg", "adbc_driver_postgresql"), ",postgresql"),
+    "mysql": (("pymysql",), ",mysql"),
 }
-"""Of a sink: the modules that it needs, and the extra that brings them."""
+"""Of a source or sink: the modules that it needs, and the extra that brings them."""
+
+_RECORDS = {Source.kafka: 200_000, Source.mysql: 60_000}
 
 
-def _require_demo_extra(sink: Sink) -> None:
+def _require_demo_extra(source: Source, sink: Sink) -> None:
     from onceward.errors import ConfigurationError
 
-    modules, extra = _CLIENTS.get(sink, ((), ""))
-    needed = ["confluent_kafka", "psutil", "fastavro", "urllib3", *modules]
+    clients = [_CLIENTS[name] for name in dict.fromkeys((source.value, sink.value)) if name in _CLIENTS]
+    extra = "".join(extra for _, extra in clients)
+    needed = ["confluent_kafka", "psutil", "fastavro", "urllib3", *(name for names, _ in clients for name in names)]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigurationError(

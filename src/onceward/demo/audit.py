@@ -27,6 +27,8 @@ class OutputFacts:
     aborted_records_hidden: int | None = None
     dead_letters: Verdict[bytes] | None = None
     left_over: list[str] = field(default_factory=list)
+    snapshot_rows: int = 0
+    broken: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from onceward.demo.checkpoint import query_progress
 from onceward.demo.encodings import Encoding
+from onceward.demo.feed import Feed
 from onceward.demo.pace import Pace
 from onceward.demo.people import Person, expected_numbers
-from onceward.demo.settings import INPUT_TOPIC
+from onceward.demo.settings import INPUT_TOPIC, WATERMARK_DELAY_SECONDS
 from onceward.errors import BrokerUnreachable
 
 _PORTION_SECONDS = 0.2
@@ -24,12 +27,16 @@ _FLUSH_SECONDS = 60
 _IN_FLIGHT_RECORDS = 50_000  # librdkafka holds 100,000 by default
 
 
-class InputStream:
+class InputStream(Feed):
     """The people, then one closing tombstone whose event time is late enough to end every window.
 
     :param encoding: of their values.
     :param closing_delay_ms: how much later than the last person the closing tombstone is.
     """
+
+    begins = "people begin to come in"
+    written_words = "people written"
+    visible_words = "numbers visible"
 
     def __init__(
         self,
@@ -42,6 +49,7 @@ class InputStream:
         self._bootstrap_servers = bootstrap_servers
         self._producer: Producer  # lives and dies with the thread
         self._everybody = everybody
+        self.planned = len(everybody) + 1
         self._expected = expected_numbers(everybody)
         self._encoding = encoding
         self._poison: list[bytes] = []
@@ -55,15 +63,12 @@ class InputStream:
         self._thread = threading.Thread(target=self._run, name="people-producer", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
         self._thread.start()
 
     def release(self) -> None:
-        """All planned kills are done: write the rest."""
         self._hold = False
 
     def stop(self) -> None:
-        """Stop writing, finished or not."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=_FLUSH_SECONDS)
@@ -75,10 +80,17 @@ class InputStream:
             raise self._error
         return self._sent
 
+    def is_through(self, checkpoint: Path) -> bool:
+        """A batch is finished that ran with the watermark at which every window is closed: the closing tombstone's
+        event time, before which everything is written."""
+        progress = query_progress(checkpoint) if self._closing_ms is not None else None
+        if self._closing_ms is None or progress is None:
+            return False
+        return progress.watermark_ms >= self._closing_ms - WATERMARK_DELAY_SECONDS * 1_000
+
     @property
-    def closing_timestamp_ms(self) -> int | None:
-        """Event time of the closing tombstone once it is written: everything before it is written too."""
-        return self._closing_ms
+    def to_be_seen(self) -> int:
+        return len(self._expected)
 
     @property
     def expected(self) -> set[str]:

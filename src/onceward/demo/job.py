@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -22,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import onceward as ow
 from onceward import events
 from onceward.demo import etl
+from onceward.demo.changes import etl as changes_etl
 from onceward.demo.job_news import tell, tell_step
 from onceward.demo.lifeline import die_with_the_demo
 from onceward.demo.settings import JobSettings
@@ -43,7 +45,7 @@ def main(settings: JobSettings) -> int:
     spark = _session(settings)
     events.probe(tell_step)  # before the faults: the supervisor shall hear of a step before it kills us
     faults.arm_from_environment()
-    start = etl.start_exactly_once if settings.delivery == "exactly_once" else etl.start_at_least_once
+    start = _start_of(settings)
     starts = 0
 
     def started() -> StreamingQuery:
@@ -62,6 +64,12 @@ def main(settings: JobSettings) -> int:
         return 1
     spark.stop()
     return 0
+
+
+def _start_of(settings: JobSettings) -> Callable[[SparkSession, JobSettings], StreamingQuery]:
+    if settings.source == "mysql":
+        return changes_etl.start
+    return etl.start_exactly_once if settings.delivery == "exactly_once" else etl.start_at_least_once
 
 
 def _session(settings: JobSettings) -> SparkSession:

@@ -1,8 +1,8 @@
 """Runs the job life after life: starts it, has it killed as planned, starts it again, and says what happens.
 
 Called by :mod:`onceward.demo.play`, in the demo's main thread. It learns of the job's doings in three ways that do
-not depend on the sink: Spark's checkpoint folder, the output topic, and the file of fired fault points; the job's own
-news are for the telling (and for the moment of one kill), never for the verdict.
+not depend on the sink: Spark's checkpoint folder, what is visible of the output, and the file of fired fault points;
+the job's own news are for the telling (and for the moment of one kill), never for the verdict.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 
 from onceward import events
 from onceward.demo.checkpoint import newest_batch, query_progress
-from onceward.demo.input_stream import InputStream
+from onceward.demo.feed import Feed
 from onceward.demo.invalid import DemoInvalid
 from onceward.demo.job_news import News
 from onceward.demo.job_process import DemoJob
 from onceward.demo.kill_plan import Kill
 from onceward.demo.outputs.output import Tail
 from onceward.demo.screen import Screen
-from onceward.demo.settings import WATERMARK_DELAY_SECONDS, DemoSettings, JobSettings
+from onceward.demo.settings import DemoSettings, JobSettings
 from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, fired_faults
 
 _LISTEN_SECONDS = 0.02
@@ -48,13 +48,13 @@ class JobLives:
         settings: DemoSettings,
         job: JobSettings,
         screen: Screen,
-        stream: InputStream,
+        feed: Feed,
         tail: Tail,
     ) -> None:
         self._settings = settings
         self._job_settings = job
         self._screen = screen
-        self._stream = stream
+        self._feed = feed
         self._tail = tail
         self._checkpoint = Path(job.checkpoint)
         self._fired = Path(job.folder) / "faults-fired"
@@ -71,7 +71,7 @@ class JobLives:
         try:
             for number, kill in enumerate(plan, start=1):
                 self._live_until_killed(number, kill)
-            self._stream.release()
+            self._feed.release()
             self._live_to_the_end()
         finally:
             for life in self._lives:
@@ -89,7 +89,7 @@ class JobLives:
         due = self._trigger(kill)
         while job.status is None:
             news = self._listen(job)
-            if self._finished():
+            if self._feed.is_through(self._checkpoint):
                 raise DemoInvalid(
                     f"kill {number} ({kill.where}) never happened: the job finished first",
                     next_step="use more --records, or more --seconds",
@@ -100,7 +100,7 @@ class JobLives:
 
     def _live_to_the_end(self) -> None:
         job = self._start(None)
-        while not self._finished():
+        while not self._feed.is_through(self._checkpoint):
             self._listen(job)
             if job.status is not None:
                 raise self._ended_by_itself(job)
@@ -145,8 +145,8 @@ class JobLives:
 
     def _hear(self, news: News) -> None:
         if news.what == "running" and len(self._lives) == 1:
-            self._screen.say("the query runs; people begin to come in")
-            self._stream.start()
+            self._screen.say(f"the query runs; {self._feed.begins}")
+            self._feed.start()
         if news.what == "started again":
             self._screen.say("a schema that the query did not know: it is asked for, and the query goes on with it")
         if news.is_step(events.REPLAY, "finished"):
@@ -184,16 +184,8 @@ class JobLives:
         )
 
     def _show_progress(self) -> None:
-        self._screen.advance("people written", self._stream.sent, self._settings.records)
-        self._screen.advance("numbers visible", self._tail.visible, len(self._stream.expected))
-
-    def _finished(self) -> bool:
-        """True once a batch is finished that ran with the watermark at which every window is closed."""
-        closing_ms = self._stream.closing_timestamp_ms
-        progress = query_progress(self._checkpoint) if closing_ms is not None else None
-        if closing_ms is None or progress is None:
-            return False
-        return progress.watermark_ms >= closing_ms - WATERMARK_DELAY_SECONDS * 1_000
+        self._screen.advance(self._feed.written_words, self._feed.sent, self._feed.planned)
+        self._screen.advance(self._feed.visible_words, self._tail.visible, self._feed.to_be_seen)
 
     def _ended_by_itself(self, job: DemoJob) -> DemoInvalid:
         return DemoInvalid(

@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from onceward.demo.settings import OUTPUT_TOPIC, DemoSettings, SinkName
+from onceward.demo.settings import CHANGES_TOPICS, OUTPUT_TOPIC, DemoSettings, SinkName
 
 Trigger = Literal["fault_point", "after_the_start", "after_a_commit", "output_grows"]
 
@@ -36,7 +36,7 @@ def kill_plan(settings: DemoSettings) -> tuple[Kill, ...]:
     if not settings.exactly_once:
         return _AT_LEAST_ONCE_PLAN
     if settings.kills is not None:
-        return _random_plan(settings.sink, settings.kills, random.Random(settings.seed))  # noqa: S311  moments
+        return _random_plan(_steps(settings), settings.kills, random.Random(settings.seed))  # noqa: S311  moments
     delay_s = round(random.Random(settings.seed).uniform(0.5, 4.0), 2)  # noqa: S311  a moment, not a secret
     at_random = Kill(
         "from outside, at a random moment",
@@ -44,15 +44,23 @@ def kill_plan(settings: DemoSettings) -> tuple[Kill, ...]:
         delay_s=delay_s,
         meaning="wherever the job happens to be",
     )
-    return (*_AT_STEPS[settings.sink], at_random)
+    return (*_first(settings), *_steps(settings), at_random)
 
 
-def _random_plan(sink: SinkName, kills: int, chance: random.Random) -> tuple[Kill, ...]:
+def _first(settings: DemoSettings) -> tuple[Kill, ...]:
+    return (_IN_THE_SNAPSHOT[settings.sink],) if settings.source == "mysql" else ()
+
+
+def _steps(settings: DemoSettings) -> tuple[Kill, ...]:
+    return _CHANGES_INTO_KAFKA if (settings.source, settings.sink) == ("mysql", "kafka") else _AT_STEPS[settings.sink]
+
+
+def _random_plan(steps: tuple[Kill, ...], kills: int, chance: random.Random) -> tuple[Kill, ...]:
     """Half of them some time after a commit, a quarter before there can be one, a quarter at a step of the engine."""
-    return tuple(_at_random(sink, chance) for _ in range(kills))
+    return tuple(_at_random(steps, chance) for _ in range(kills))
 
 
-def _at_random(sink: SinkName, chance: random.Random) -> Kill:
+def _at_random(steps: tuple[Kill, ...], chance: random.Random) -> Kill:
     kind = chance.random()
     if kind < 0.5:
         delay_s = round(chance.uniform(0.0, 4.0), 2)
@@ -60,7 +68,7 @@ def _at_random(sink: SinkName, chance: random.Random) -> Kill:
     if kind < 0.75:
         delay_s = round(chance.uniform(2.0, 12.0), 2)
         return Kill(f"{delay_s} s after its start", "after_the_start", delay_s=delay_s)
-    return chance.choice(_AT_STEPS[sink])
+    return chance.choice(steps)
 
 
 # A step of this name is there only where a batch has rows.
@@ -82,6 +90,37 @@ _INTO_A_DATABASE = (
         "fault_point",
         fault="move:finished:1>commit:finished:1:kill",
         meaning="the batch is visible, and Spark does not know it",
+    ),
+)
+
+# The first batch with rows is the snapshot's.
+_IN_THE_SNAPSHOT: dict[SinkName, Kill] = {
+    sink: Kill(
+        "in the snapshot, while its rows are written",
+        "fault_point",
+        fault=fault,
+        meaning="read again, the rows must be what they were, while people change them",
+    )
+    for sink, fault in {"kafka": f"lease[{CHANGES_TOPICS}]:finished:1:kill", "postgres": "send:finished:1:kill"}.items()
+}
+_CHANGES_INTO_KAFKA = (
+    Kill(
+        "between EndTxn and Spark's commit log",
+        "fault_point",
+        fault="commit:finished:1:kill",
+        meaning="the batch is visible, and Spark does not know it",
+    ),
+    Kill(
+        "inside the send phase",
+        "fault_point",
+        fault=f"commit:finished:1>lease[{CHANGES_TOPICS}]:finished:2:kill",
+        meaning="the transaction is open: some of the batch is on the broker, some is not",
+    ),
+    Kill(
+        "after the ledger record, before EndTxn",
+        "fault_point",
+        fault=f"commit:finished:1>lease[{CHANGES_TOPICS}]:finished:1>ledger:finished:1:kill",
+        meaning="everything of the batch is on the broker, nothing is committed",
     ),
 )
 

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import tempfile
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from onceward.demo.encodings import AsAvro, AsJson, Encoding, poisoned
-from onceward.demo.input_stream import InputStream
-from onceward.demo.job_lives import JobLives, Killed
-from onceward.demo.kill_plan import kill_plan
-from onceward.demo.outputs.kafka import KafkaOutput, create_topic
-from onceward.demo.outputs.output import Output
-from onceward.demo.pace import Pace
-from onceward.demo.people import people
-from onceward.demo.report import DemoResult, judge
+from onceward.demo.job_lives import JobLives
+from onceward.demo.report import DemoResult
+from onceward.demo.scenario import Scenario
 from onceward.demo.screen import Screen
-from onceward.demo.settings import INPUT_TOPIC, WATERMARK_DELAY_SECONDS, DemoSettings, JobSettings
-from onceward.formats.registry.client import SchemaRegistry
+from onceward.demo.settings import DemoSettings
 from onceward.spark.connector import spark_connector
 from onceward.testing.local_kafka import LocalKafka
-from onceward.testing.local_registry import VERSION, LocalRegistry
 
 
 def play(settings: DemoSettings, screen: Screen, log_dir: Path | None = None) -> DemoResult:
@@ -37,96 +27,30 @@ def play(settings: DemoSettings, screen: Screen, log_dir: Path | None = None) ->
         spark_connector()
         screen.say(f"starting Kafka {settings.broker_version} with {settings.nodes} node(s)")
         kafka = LocalKafka(settings.nodes, settings.broker_version, log_dir=log_dir)
-        with kafka, _registry(settings, screen) as registry, _output(settings, kafka) as output:
-            return _with_output(settings, screen, kafka, registry, output, folder)
+        with kafka, _scenario(settings, screen, kafka) as scenario:
+            return _played(settings, screen, scenario, folder)
     finally:
         if log_dir is not None and (folder / "job.log").exists():
             shutil.copy(folder / "job.log", log_dir / "job.log")
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _registry(settings: DemoSettings, screen: Screen) -> AbstractContextManager[LocalRegistry | None]:
-    if not settings.avro:
-        return nullcontext()
-    screen.say(f"starting a schema registry, Apicurio {VERSION} (the first time it is fetched)")
-    return LocalRegistry()
+def _scenario(settings: DemoSettings, screen: Screen, kafka: LocalKafka) -> Scenario:
+    if settings.source == "mysql":
+        from onceward.demo.changes.scenario import ChangesOfMySQL  # needs its client
+
+        return ChangesOfMySQL(settings, screen, kafka)
+    from onceward.demo.windows import PeopleThroughWindows
+
+    return PeopleThroughWindows(settings, screen, kafka)
 
 
-def _output(settings: DemoSettings, kafka: LocalKafka) -> Output:
-    if settings.sink == "postgres":
-        from onceward.demo.outputs.postgres import PostgresOutput  # needs its client
-
-        return PostgresOutput(kafka.bootstrap_servers)
-    if settings.sink == "mysql":
-        from onceward.demo.outputs.mysql import MySQLOutput  # needs its client
-
-        return MySQLOutput(kafka.bootstrap_servers)
-    if settings.sink == "files":
-        from onceward.demo.outputs.files import FilesOutput  # needs pyarrow, which a demo into Kafka does not read with
-
-        return FilesOutput()
-    return KafkaOutput(kafka, dead_letters=settings.avro)
-
-
-def _with_output(
-    settings: DemoSettings,
-    screen: Screen,
-    kafka: LocalKafka,
-    registry: LocalRegistry | None,
-    output: Output,
-    folder: Path,
-) -> DemoResult:
-    servers = kafka.bootstrap_servers
-    create_topic(servers, INPUT_TOPIC)
-    output.make()
-    tail = output.tail()
-    address = "" if registry is None else registry.url
-    stream = _input_stream(settings, servers, address)
-    job = JobSettings(
-        bootstrap_servers=servers,
-        checkpoint=str(folder / "checkpoint"),
-        folder=str(folder),
-        delivery=settings.delivery,
-        master=settings.master,
-        window_seconds=settings.window_seconds,
-        sink=settings.sink,
-        address=output.address,
-        registry=address,
-    )
-    supervisor = JobLives(settings, job, screen, stream, tail)
-    tail.start()
+def _played(settings: DemoSettings, screen: Screen, scenario: Scenario, folder: Path) -> DemoResult:
+    lives = JobLives(settings, scenario.job(folder), screen, scenario.feed, scenario.tail)
+    scenario.tail.start()
     try:
-        killed = supervisor.run(kill_plan(settings))
+        killed = lives.run(scenario.plan())
     finally:
-        stream.stop()
-        tail.stop()
-    return _verdict(settings, screen, output, stream, killed, supervisor.batches)
-
-
-def _verdict(
-    settings: DemoSettings,
-    screen: Screen,
-    output: Output,
-    stream: InputStream,
-    killed: list[Killed],
-    batches: int,
-) -> DemoResult:
-    screen.say(f"reading everything back with {output.reader} of an independent client")
-    read = output.read(stream.expected, stream.poison)
-    checked = None
-    if settings.exactly_once:
-        screen.say("asking `onceward verify` about every batch")
-        checked = output.ask_the_checker()
-    return judge(settings, read, checked, killed, batches, screen.seconds)
-
-
-def _input_stream(settings: DemoSettings, servers: str, registry: str) -> InputStream:
-    everybody = list(people(settings.records - 1, settings.seed))  # the last record closes the windows
-    encoding: Encoding = AsJson()
-    if registry:
-        chance = random.Random(settings.seed)  # noqa: S311  which are spoilt, no secret
-        everybody = poisoned(everybody, settings.poison_per_thousand, chance.random)
-        encoding = AsAvro(SchemaRegistry(registry), evolves_at=len(everybody) // 2)
-    pace = Pace(len(everybody), settings.produce_seconds, settings.kills or 0)
-    closing_delay_ms = (settings.window_seconds + WATERMARK_DELAY_SECONDS + 1) * 1_000
-    return InputStream(servers, everybody, encoding, pace, closing_delay_ms)
+        scenario.feed.stop()
+        scenario.tail.stop()
+    return scenario.judge(killed, lives.batches)

@@ -22,12 +22,14 @@ class DemoResult:
     ``dead_letters``. ``aborted_records_hidden``: None where the target has no such thing.
     ``violations`` in words, empty when the promise was kept."""
 
+    source: str
     sink: str
     delivery: str
     broker_version: str
     nodes: int
     master: str
     input: int
+    snapshot_rows: int
     expected: int
     visible: int
     lost: int
@@ -61,9 +63,14 @@ def judge(
     killed: Sequence[Killed],
     batches: int,
     seconds: float,
+    written: int,
 ) -> DemoResult:
-    """The result of a run with these facts. ``checked`` None: the sink keeps no ledger that could be checked."""
+    """The result of a run with these facts. ``checked`` None: the sink keeps no ledger that could be checked.
+
+    :param written: of the input.
+    """
     violations = [] if output.verdict.holds else [str(output.verdict)]
+    violations += output.broken
     letters = output.dead_letters
     if letters is not None:
         violations += [] if letters.holds else [f"dead letters: {letters}"]
@@ -77,12 +84,14 @@ def judge(
     elif not violations:
         violations.append("INVALID: the kills caused no duplicates, so this comparison shows nothing; run it again")
     return DemoResult(
+        source=settings.source,
         sink=settings.sink,
         delivery=settings.delivery,
         broker_version=settings.broker_version,
         nodes=settings.nodes,
         master=settings.master,
-        input=settings.records,
+        input=written,
+        snapshot_rows=output.snapshot_rows,
         expected=output.verdict.expected,
         visible=output.verdict.visible,
         lost=output.verdict.lost.total(),
@@ -104,7 +113,10 @@ def judge(
 def show(result: DemoResult, console: Console) -> None:
     """The table, and what it means."""
     sink = _SINK[result.sink] if result.delivery == "exactly_once" else "Spark's own Kafka sink"
-    table = Table(title=f"{sink} behind Kafka {result.broker_version}, {result.nodes} node(s)", show_header=False)
+    source = "MySQL" if result.source == "mysql" else "Kafka"
+    kafka = f"Kafka {result.broker_version}, {result.nodes} node(s)"
+    where = kafka if source == "Kafka" else f"{source}; {kafka}"
+    table = Table(title=f"{sink} behind {where}", show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_column()
@@ -116,6 +128,15 @@ def show(result: DemoResult, console: Console) -> None:
     console.print(_closing_words(result))
 
 
+_INPUT = {
+    "kafka": "records written to the input topic while the job ran",
+    "mysql": "changes of rows committed in MySQL, some before the job's first start, most while it ran",
+}
+_EXPECTED = {
+    ("kafka", "kafka"): "distinct numbers of 18 characters among them",
+    ("mysql", "kafka"): "each key's row as the snapshot met it, and every change after it",
+    ("mysql", "postgres"): "rows of the source's table, in the end",
+}
 _BATCHES = {
     "exactly_once": "micro-batches in the ledger; `onceward verify` looked at each",
     "at_least_once": "finished micro-batches",
@@ -136,8 +157,8 @@ _READER = {
 
 def _rows(result: DemoResult) -> list[tuple[str, int, str]]:
     rows = [
-        ("input", result.input, "records written to the input topic while the job ran"),
-        ("expected", result.expected, "distinct numbers of 18 characters among them"),
+        ("input", result.input, _INPUT[result.source]),
+        ("expected", result.expected, _EXPECTED.get((result.source, result.sink), _EXPECTED["kafka", "kafka"])),
         ("visible", result.visible, f"records that {_READER[result.sink]} sees"),
         ("lost", result.lost, "expected and not visible"),
         ("duplicates", result.duplicates, "visible more than once"),
@@ -145,6 +166,8 @@ def _rows(result: DemoResult) -> list[tuple[str, int, str]]:
         ("kills", result.kills, "; ".join(dict.fromkeys(result.killed_at))),
         ("batches", result.batches, _BATCHES[result.delivery]),
     ]
+    if result.snapshot_rows:
+        rows.append(("snapshot", result.snapshot_rows, "rows among them that the snapshot has read"))
     if result.poison:
         rows.append(("poison", result.poison, "records that are no Avro of a known schema"))
         rows.append(

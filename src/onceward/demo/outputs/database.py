@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onceward.demo.audit import CheckerFacts, OutputFacts, ask
-from onceward.demo.outputs.output import CountingTail, Output
+from onceward.demo.outputs.output import CountingTail, OutputOfNumbers
 from onceward.demo.settings import OUTPUT_TABLE, PIPELINE_ID
 from onceward.testing.local_mysql import LocalMySQL
 from onceward.testing.local_postgres import LocalPostgres
@@ -16,7 +16,7 @@ from onceward.testing.verdict import exactly_once
 _STAGING = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'onceward\\_staging%'"
 
 
-class DatabaseOutput(Output):
+class DatabaseOutput(OutputOfNumbers):
     """See the module.
 
     :param servers: of the input.

@@ -10,12 +10,12 @@ from pathlib import Path
 import pyarrow.dataset as dataset
 
 from onceward.demo.audit import CheckerFacts, OutputFacts, ask
-from onceward.demo.outputs.output import CountingTail, Output
+from onceward.demo.outputs.output import CountingTail, OutputOfNumbers
 from onceward.demo.settings import PIPELINE_ID
 from onceward.testing.verdict import exactly_once
 
 
-class FilesOutput(Output):
+class FilesOutput(OutputOfNumbers):
     """See the module."""
 
     reader = "a reader of Parquet"

@@ -9,7 +9,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from onceward.demo.audit import CheckerFacts, OutputFacts, ask
 from onceward.demo.outputs.kafka_tail import KafkaTail
-from onceward.demo.outputs.output import Output
+from onceward.demo.outputs.output import OutputOfNumbers
 from onceward.demo.settings import DEAD_LETTER_TOPIC, OUTPUT_TOPIC, PARTITIONS, PIPELINE_ID
 from onceward.testing.local_kafka import LocalKafka
 from onceward.testing.topic_reader import read_topic
@@ -18,7 +18,7 @@ from onceward.testing.verdict import Verdict, exactly_once
 _CREATE_SECONDS = 60
 
 
-class KafkaOutput(Output):
+class KafkaOutput(OutputOfNumbers):
     """See the module. The cluster is its caller's. ``dead_letters``: there is a topic for them."""
 
     reader = "a read_committed reader"
@@ -49,16 +49,20 @@ class KafkaOutput(Output):
         return OutputFacts(verdict, len(uncommitted) - len(committed), letters)
 
     def ask_the_checker(self) -> CheckerFacts:
-        """Is it exactly once, at the end of its source, and does every record on the brokers' disks say so?"""
-        folders = [part for node in self._kafka.nodes for part in ("--log-dirs", str(node.data_folder))]
-        topics = [part for topic in self._topics for part in ("--topic", topic)]
-        where = ["--bootstrap-servers", self._kafka.bootstrap_servers, *topics]
-        return ask("--pipeline-id", PIPELINE_ID, *where, "--expect-caught-up", *folders)
+        return ask_about_topics(self._kafka, PIPELINE_ID, self._topics, "--expect-caught-up")
 
 
-def create_topic(bootstrap_servers: str, topic: str) -> None:
+def ask_about_topics(kafka: LocalKafka, pipeline_id: str, topics: Sequence[str], *expectations: str) -> CheckerFacts:
+    """Is it exactly once, as far as is expected, and does every record on the brokers' disks say so?"""
+    folders = [part for node in kafka.nodes for part in ("--log-dirs", str(node.data_folder))]
+    options = [part for topic in topics for part in ("--topic", topic)]
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, *options]
+    return ask("--pipeline-id", pipeline_id, *where, *expectations, *folders)
+
+
+def create_topic(bootstrap_servers: str, topic: str, config: dict[str, str] | None = None) -> None:
     """A new topic with the demo's number of partitions; returns when it is there."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
-    created = admin.create_topics([NewTopic(topic, PARTITIONS)], request_timeout=_CREATE_SECONDS)
+    created = admin.create_topics([NewTopic(topic, PARTITIONS, config=config or {})], request_timeout=_CREATE_SECONDS)
     for answer in created.values():
         answer.result(_CREATE_SECONDS)

@@ -1,7 +1,9 @@
-"""Follows the output topic while the demo runs and counts what a ``read_committed`` reader sees. Progress only: the
+"""Follows the output topics while the demo runs and counts what a ``read_committed`` reader sees. Progress only: the
 verdict is read afterwards, from the beginning, by another reader."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
@@ -11,15 +13,17 @@ from onceward.testing.topic_reader import reader_settings
 
 
 class KafkaTail(Tail):
-    """Counts from the topic's beginning."""
+    """Counts from the beginning of each."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, topics: Sequence[str] = (OUTPUT_TOPIC,)) -> None:
         super().__init__()
+        self._topics = topics
         settings = reader_settings(bootstrap_servers, "read_committed") | {"fetch.wait.max.ms": 100}
         self._consumer = Consumer(settings)
 
     def _follow(self) -> None:
-        self._consumer.assign([TopicPartition(OUTPUT_TOPIC, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+        parts = [(topic, number) for topic in self._topics for number in range(PARTITIONS)]
+        self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for topic, number in parts])
         try:
             while not self._stop.is_set():
                 messages = self._consumer.consume(5_000, 0.05)

@@ -56,15 +56,19 @@ class Output(AbstractContextManager["Output"], ABC):
         """A new one."""
 
     @abstractmethod
+    def ask_the_checker(self) -> CheckerFacts:
+        """The answer of ``onceward verify``."""
+
+
+class OutputOfNumbers(Output):
+    """Where valid numbers go, each once."""
+
+    @abstractmethod
     def read(self, expected: set[str], poison: Sequence[bytes]) -> OutputFacts:
         """All that a reader sees, beside ``expected``; read by a client that shares no code with the sink.
 
         :param poison: records that had to become dead letters, each ``key:value``; all different.
         """
-
-    @abstractmethod
-    def ask_the_checker(self) -> CheckerFacts:
-        """The answer of ``onceward verify``."""
 
 
 class CountingTail(Tail):

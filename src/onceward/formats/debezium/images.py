@@ -2,7 +2,8 @@
 called by :mod:`encoding` and :mod:`table_rows` for the columns ``before`` and ``after`` of ``ow.mysql_changes``.
 
 Unlike records that others wrote, a row has just the columns of its table: one that the schema does not have is no
-surplus but a schema that is out of date, and one that is missing is no null.
+surplus but a schema that is out of date. One that is missing is one that was not there yet, or not any more: a batch
+may have rows from before an ALTER TABLE and from after it. So it is null, or an error where it must not be.
 """
 
 from __future__ import annotations
@@ -55,9 +56,13 @@ class Images:
     # below
 
     def _fits(self, row: Column, text: Column) -> Column:
-        # One expression, so that the text is walked through once. By bytes, as Spark sorts, and not by code units.
-        keys = F.sort_array(F.json_object_keys(text))
-        judged = row.getField(self._bad).isNull() & (keys == F.array(*map(F.lit, sorted(self._schema.names))))
+        keys = F.json_object_keys(text)
+        # Mostly one expression, so that the text is walked through once. By bytes, as Spark sorts, and not by code units.
+        has_all = F.sort_array(keys) == F.array(*map(F.lit, sorted(self._schema.names)))
+        has_some = F.size(keys) == F.size(F.array_distinct(keys))
+        has_some &= F.size(F.array_except(keys, self._names())) == 0
+        has_some &= F.size(F.array_except(self._required(), keys)) == 0
+        judged = row.getField(self._bad).isNull() & (has_all | has_some)
         for field in self._schema.fields:
             condition = TEXT.fits(row.getField(field.name), field.dataType, field.nullable)
             judged = judged if condition is None else judged & condition
@@ -66,9 +71,13 @@ class Images:
     def _names(self) -> Column:
         return F.array(*(F.lit(name) for name in self._schema.names))
 
+    def _required(self) -> Column:
+        names = [F.lit(field.name) for field in self._schema.fields if not field.nullable]
+        return F.array(*names).cast("array<string>")
+
     def _why(self, row: Column, text: Column) -> Column:
         keys = F.json_object_keys(text)
-        surplus, missing = F.array_except(keys, self._names()), F.array_except(self._names(), keys)
+        surplus, missing = F.array_except(keys, self._names()), F.array_except(self._required(), keys)
         said = (
             F.when(keys.isNull(), F.lit("the row is no object of JSON"))
             .when(F.size(surplus) > 0, F.concat(F.lit("schema= has no column "), F.array_join(surplus, ", ")))
@@ -86,6 +95,6 @@ class Images:
 
 
 _NEXT_STEP = (
-    "correct schema= to what the table's columns are (a column that was added or altered has to be added or altered "
-    "there, too) and start again; nothing of the batch was written"
+    "correct schema= to what the table's columns are and start again; nothing of the batch was written. A column that "
+    "was added or dropped stands there as one that may be null: rows from before or after have no such column"
 )

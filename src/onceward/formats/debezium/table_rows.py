@@ -44,9 +44,10 @@ def rows(
     The columns are those of the row after the change, or of the one that was deleted. ``op`` is ``c``, ``u``, ``r`` or
     ``d``.
 
-    A row that has a column which ``schema`` has not, lacks one, or has a value that its type does not take, stops the
-    query with :class:`~onceward.errors.ChangeUnreadable`, which names the column; nothing is left out, rounded or made
-    null. So does a ``TRUNCATE`` (``op`` ``t``), which has no row: the next step says how to go on behind it.
+    A row that has a column which ``schema`` has not, lacks one that is NOT NULL there, or has a value that its type
+    does not take, stops the query with :class:`~onceward.errors.ChangeUnreadable`, which names the column; nothing is
+    left out or rounded. A column that the row lacks and that may be null is null: the table did not have it then. A
+    ``TRUNCATE`` (``op`` ``t``), which has no row, stops the query, too: the next step says how to go on behind it.
 
     :param changes: a frame of ``ow.mysql_changes``; with ``values="text"``, its default, every type below can be read.
     :param table: ``database.table``, as the server spells it. Changes of others are left out.

@@ -1,0 +1,95 @@
+"""The demo's source table once more, in a PostgreSQL that is started for the demo."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Any
+
+import psycopg
+
+from onceward.demo.audit import CheckerFacts, OutputFacts, ask
+from onceward.demo.changes.feed import PeopleOfATown
+from onceward.demo.changes.outputs import OutputOfChanges
+from onceward.demo.changes.rows import PEOPLE
+from onceward.demo.outputs.output import CountingTail
+from onceward.demo.settings import CHANGES_PIPELINE_ID
+from onceward.testing.local_postgres import LocalPostgres
+from onceward.testing.verdict import exactly_once
+
+_TABLE = """
+CREATE TABLE people (
+    id bigint PRIMARY KEY, version int NOT NULL, name text NOT NULL, number text, born date,
+    balance numeric(12,2) NOT NULL, kind text NOT NULL, notes jsonb, photo bytea, registered timestamp NOT NULL,
+    seen timestamptz NOT NULL, email text NOT NULL
+)
+"""
+_STAGING = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'onceward\\_staging%'"
+
+
+class RowsInPostgres(OutputOfChanges):
+    """See the module.
+
+    :param servers: of the cluster, which the checker wants to know.
+    """
+
+    reader = "a SELECT"
+
+    def __init__(self, servers: str) -> None:
+        self._servers = servers
+        self._server = LocalPostgres()
+
+    def __enter__(self) -> RowsInPostgres:
+        self._server.__enter__()
+        self.address = self._server.url
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.__exit__(None, None, None)
+
+    def make(self) -> None:
+        with self._connected() as connection:
+            connection.execute(_TABLE)
+
+    def tail(self) -> CountingTail:
+        connection = self._connected()
+        return CountingTail(lambda: _count(connection))
+
+    def read(self, town: PeopleOfATown) -> OutputFacts:
+        """The rows of both tables, as the two servers' own clients give them."""
+        source = [repr(row) for (table, _), row in town.rows().items() if table == PEOPLE.name]
+        with self._connected() as connection:
+            target = [repr(_plain(row)) for row in connection.execute("SELECT * FROM people").fetchall()]
+            left = [f"staging table {name}" for (name,) in connection.execute(_STAGING).fetchall()]
+        return OutputFacts(exactly_once(source, target), left_over=left)
+
+    def ask_the_checker(self) -> CheckerFacts:
+        where = ["--database-url", self.address, "--bootstrap-servers", self._servers]
+        return ask("--pipeline-id", CHANGES_PIPELINE_ID, *where)
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.address, autocommit=True)
+
+
+def _count(connection: psycopg.Connection[Any]) -> int:
+    (found,) = connection.execute("SELECT count(*) FROM people").fetchall()
+    return int(found[0])
+
+
+def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """As :mod:`rows` has it."""
+    identity, version, name, number, born, balance, kind, notes, photo, registered, seen, email = row
+    return (
+        identity,
+        version,
+        name,
+        number,
+        None if born is None else str(born),
+        str(balance),
+        kind,
+        None if notes is None else json.dumps(notes, sort_keys=True, ensure_ascii=False),
+        None if photo is None else photo.hex(),
+        registered.isoformat(" ", "microseconds"),
+        seen.astimezone(datetime.timezone.utc).replace(tzinfo=None).isoformat(" ", "microseconds"),
+        email,
+    )

@@ -1,0 +1,114 @@
+"""The scenario of the demo as it comes: people through windows, from Kafka into any sink."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+
+from onceward.demo.encodings import AsAvro, AsJson, Encoding, poisoned
+from onceward.demo.input_stream import InputStream
+from onceward.demo.job_lives import Killed
+from onceward.demo.kill_plan import Kill, kill_plan
+from onceward.demo.outputs.kafka import KafkaOutput, create_topic
+from onceward.demo.outputs.output import OutputOfNumbers
+from onceward.demo.pace import Pace
+from onceward.demo.people import people
+from onceward.demo.report import DemoResult, judge
+from onceward.demo.scenario import Scenario
+from onceward.demo.screen import Screen
+from onceward.demo.settings import INPUT_TOPIC, WATERMARK_DELAY_SECONDS, DemoSettings, JobSettings
+from onceward.formats.registry.client import SchemaRegistry
+from onceward.testing.local_kafka import LocalKafka
+from onceward.testing.local_registry import VERSION, LocalRegistry
+
+
+class PeopleThroughWindows(Scenario):
+    """See the module. The cluster is its caller's."""
+
+    feed: InputStream
+
+    def __init__(self, settings: DemoSettings, screen: Screen, kafka: LocalKafka) -> None:
+        self._settings = settings
+        self._screen = screen
+        self._kafka = kafka
+        self._open = ExitStack()
+        self._output: OutputOfNumbers
+        self._registry = ""
+
+    def __enter__(self) -> PeopleThroughWindows:
+        with ExitStack() as opened:
+            registry = opened.enter_context(_registry(self._settings, self._screen))
+            self._output = _output(self._settings, self._kafka)
+            opened.enter_context(self._output)
+            self._registry = "" if registry is None else registry.url
+            create_topic(self._kafka.bootstrap_servers, INPUT_TOPIC)
+            self._output.make()
+            self.tail = self._output.tail()
+            self.feed = _input_stream(self._settings, self._kafka.bootstrap_servers, self._registry)
+            self._open = opened.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def job(self, folder: Path) -> JobSettings:
+        return JobSettings(
+            bootstrap_servers=self._kafka.bootstrap_servers,
+            checkpoint=str(folder / "checkpoint"),
+            folder=str(folder),
+            delivery=self._settings.delivery,
+            master=self._settings.master,
+            window_seconds=self._settings.window_seconds,
+            sink=self._settings.sink,
+            address=self._output.address,
+            registry=self._registry,
+        )
+
+    def plan(self) -> tuple[Kill, ...]:
+        return kill_plan(self._settings)
+
+    def judge(self, killed: Sequence[Killed], batches: int) -> DemoResult:
+        self._screen.say(f"reading everything back with {self._output.reader} of an independent client")
+        read = self._output.read(self.feed.expected, self.feed.poison)
+        checked = None
+        if self._settings.exactly_once:
+            self._screen.say("asking `onceward verify` about every batch")
+            checked = self._output.ask_the_checker()
+        return judge(self._settings, read, checked, killed, batches, self._screen.seconds, self.feed.sent)
+
+
+def _registry(settings: DemoSettings, screen: Screen) -> AbstractContextManager[LocalRegistry | None]:
+    if not settings.avro:
+        return nullcontext()
+    screen.say(f"starting a schema registry, Apicurio {VERSION} (the first time it is fetched)")
+    return LocalRegistry()
+
+
+def _output(settings: DemoSettings, kafka: LocalKafka) -> OutputOfNumbers:
+    if settings.sink == "postgres":
+        from onceward.demo.outputs.postgres import PostgresOutput  # needs its client
+
+        return PostgresOutput(kafka.bootstrap_servers)
+    if settings.sink == "mysql":
+        from onceward.demo.outputs.mysql import MySQLOutput  # needs its client
+
+        return MySQLOutput(kafka.bootstrap_servers)
+    if settings.sink == "files":
+        from onceward.demo.outputs.files import FilesOutput  # needs pyarrow, which a demo into Kafka does not read with
+
+        return FilesOutput()
+    return KafkaOutput(kafka, dead_letters=settings.avro)
+
+
+def _input_stream(settings: DemoSettings, servers: str, registry: str) -> InputStream:
+    everybody = list(people(settings.records - 1, settings.seed))  # the last record closes the windows
+    encoding: Encoding = AsJson()
+    if registry:
+        chance = random.Random(settings.seed)  # noqa: S311  which are spoilt, no secret
+        everybody = poisoned(everybody, settings.poison_per_thousand, chance.random)
+        encoding = AsAvro(SchemaRegistry(registry), evolves_at=len(everybody) // 2)
+    pace = Pace(len(everybody), settings.produce_seconds, settings.kills or 0)
+    closing_delay_ms = (settings.window_seconds + WATERMARK_DELAY_SECONDS + 1) * 1_000
+    return InputStream(servers, everybody, encoding, pace, closing_delay_ms)

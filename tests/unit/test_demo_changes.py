@@ -1,0 +1,263 @@
+"""The demo's town, and the verdict on what came out of it: whatever a job could do wrong must be seen."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from onceward.demo.changes.deed import Change
+from onceward.demo.changes.outputs import told_by
+from onceward.demo.changes.rows import EMAIL_UNSAID, PEOPLE, PEOPLE_LATER, Key, Row
+from onceward.demo.changes.town import Town
+from onceward.demo.changes.verdict import Findings, Told, Where, compare
+from onceward.testing.topic_reader import ReadRecord
+
+SNAPSHOT_MS = 100
+"""A moment: changes from here on are after the last row of the snapshot."""
+
+
+class Story:
+    """What a town did over 400 transactions, of which 100 lie before the snapshot; and what a right job makes of it."""
+
+    def __init__(self, seed: int) -> None:
+        town, self.histories = Town(0, seed), defaultdict[Where, list[Change]](list)
+        at_snapshot: dict[Where, Row] = {}
+        self.told: dict[Where, list[Told]] = {}
+        for number in range(400):
+            if number == 200:
+                town.has_emails()
+            deed = town.deed()
+            at_ms = number if number < 100 else SNAPSHOT_MS + number
+            for table, key, change in [] if deed.regretted else deed.done:
+                self.histories[table, key].append(change._replace(not_before_ms=at_ms))
+            if number == 99:
+                at_snapshot = town.rows
+        self.rows = town.rows
+        for where, row in at_snapshot.items():
+            self.told[where] = [Told("r", None, row, hash(where) % 4, SNAPSHOT_MS)]
+        for where, history in self.histories.items():
+            changes = [change for change in history if change.not_before_ms > SNAPSHOT_MS]
+            if changes:
+                self.told.setdefault(where, []).extend(_told(changes, hash(where) % 4))
+
+    def found(self) -> Findings:
+        return compare(self.histories, self.told, self.rows)
+
+    def is_kept(self) -> bool:
+        found = self.found()
+        return found.verdict.holds and not found.broken
+
+
+def _told(changes: list[Change], partition: int) -> Iterator[Told]:
+    for change in changes:
+        yield Told(*change[:3], partition, change.not_before_ms)
+        if change.op == "d":
+            yield Told("tombstone", None, None, partition, change.not_before_ms)
+
+
+@pytest.fixture(scope="module")
+def told() -> Story:
+    return Story(seed=1)
+
+
+@pytest.fixture
+def story(told: Story) -> Story:
+    copied = Story.__new__(Story)
+    copied.histories, copied.rows = told.histories, told.rows
+    copied.told = {where: list(records) for where, records in told.told.items()}
+    return copied
+
+
+def test_a_town_is_the_same_for_the_same_seed_and_another_for_each_session() -> None:
+    one, same, other = ([town.deed() for _ in range(100)] for town in (Town(0, 3), Town(0, 3), Town(1, 3)))
+    assert one == same
+    keys = [{(done.table, done.key) for deed in deeds for done in deed.done} for deeds in (one, other)]
+    assert not keys[0] & keys[1]
+
+
+def test_a_town_does_everything_that_can_be_done_to_a_row(told: Story) -> None:
+    histories = [[change.op for change in history] for history in told.histories.values()]
+    assert {op for history in histories for op in history} == {"c", "u", "d"}
+    assert any(history.count("c") > 1 for history in histories)  # rows come back
+    assert {len(row) for (table, _), row in told.rows.items() if table == "people"} == {len(PEOPLE_LATER.columns)}
+    town = Town(0, 1)
+    deeds = [town.deed() for _ in range(400)]
+    assert any(deed.regretted for deed in deeds)
+    assert any({done.table for done in deed.done} == {"people", "homes"} for deed in deeds)
+    assert any(statement.startswith("UPDATE people SET id") for deed in deeds for statement, _ in deed.statements)
+
+
+def test_each_change_of_a_key_goes_on_where_the_last_one_ended_and_is_like_no_other(told: Story) -> None:
+    for where, history in told.histories.items():
+        was: Row | None = None
+        for change in history:
+            assert change.before in (was, was and (*was, EMAIL_UNSAID))
+            was = change.after
+        assert told.rows.get(where) in (was, was and (*was, EMAIL_UNSAID))
+        assert len({change[:3] for change in history}) == len(history)
+
+
+def test_what_a_right_job_writes_is_found_right(story: Story) -> None:
+    found = story.found()
+    assert story.is_kept(), found
+    assert found.snapshot_rows > 100
+    assert found.verdict.visible > 1_000
+
+
+def _lose(records: list[Told], place: int) -> None:
+    del records[place]
+
+
+def _repeat(records: list[Told], place: int) -> None:
+    records.insert(place, records[place])
+
+
+def _repeat_later(records: list[Told], place: int) -> None:
+    records.append(records[place])
+
+
+def _spoil(records: list[Told], place: int) -> None:
+    if records[place].op == "tombstone":
+        records[place] = records[place]._replace(op="d")
+        return
+    name = "after" if records[place].after is not None else "before"
+    row = getattr(records[place], name)
+    records[place] = records[place]._replace(**{name: (*row[:3], f"{row[3]}?", *row[4:])})
+
+
+def _begin_late(records: list[Told], place: int) -> None:
+    """The snapshot has the row as it was later, and the changes until then come out, too."""
+    known = records[place - (records[place].op == "tombstone")]
+    records.insert(0, Told("r", None, known.after or known.before, records[0].partition, 1))
+
+
+def _elsewhere(records: list[Told], place: int) -> None:
+    records.append(records.pop(place)._replace(partition=9))
+    records.insert(0, records[-1]._replace(partition=8))
+
+
+def _swap(records: list[Told], place: int) -> None:
+    records[place - 1 : place + 1] = reversed(records[place - 1 : place + 1])
+
+
+@pytest.mark.parametrize("wrong", [_lose, _repeat, _repeat_later, _spoil, _begin_late, _elsewhere])
+def test_one_record_that_is_wrong_is_seen(story: Story, wrong: Callable[[list[Told], int], None]) -> None:
+    rng = random.Random(1)
+    for where in rng.sample(sorted(story.told), 60):
+        kept = list(story.told[where])
+        one = OneKey(story, where)
+        wrong(story.told[where], rng.randrange(len(kept)))
+        assert not one.is_kept(), (where, kept, story.told[where])
+        story.told[where] = kept
+
+
+def test_two_records_of_a_key_the_wrong_way_round_are_seen(story: Story) -> None:
+    several = [where for where, records in story.told.items() if len(records) > 1]
+    assert len(several) > 50
+    for where in several:
+        kept = list(story.told[where])
+        one = OneKey(story, where)
+        _swap(story.told[where], len(kept) - 1)
+        assert not one.is_kept(), (where, story.told[where])
+        story.told[where] = kept
+
+
+class OneKey:
+    """The same story, looked at for one key (and one row of the snapshot beside it, to say when that was)."""
+
+    def __init__(self, story: Story, where: Where) -> None:
+        other = next(one for one, records in story.told.items() if records[0].op == "r" and one != where)
+        self._story, self._keys = story, (where, other)
+
+    def is_kept(self) -> bool:
+        found = compare(
+            *(
+                {where: what[where] for where in self._keys if where in what}
+                for what in (self._story.histories, self._story.told, self._story.rows)
+            )
+        )  # type: ignore[attr-defined]
+        return found.verdict.holds and not found.broken
+
+
+def test_a_key_that_never_came_out_is_seen_unless_it_was_gone_before_the_snapshot(story: Story) -> None:
+    early = [where for where, history in story.histories.items() if where not in story.told]
+    assert early  # the right job shows nothing of those
+    for where in list(story.told)[:60]:
+        one = OneKey(story, where)
+        kept = story.told.pop(where)
+        assert not one.is_kept(), (where, kept)
+        story.told[where] = kept
+
+
+def test_a_row_that_never_was_is_seen(story: Story) -> None:
+    story.told["people", (-1,)] = [Told("c", None, (-1, 1, "never"), 0, 500), Told("d", (-1, 1, "never"), None, 0, 500)]
+    assert not story.found().verdict.holds
+
+
+def test_a_run_without_a_snapshot_proves_nothing(story: Story) -> None:
+    for records in story.told.values():
+        if records[0].op == "r":
+            records[0] = records[0]._replace(op="c")
+    assert any("INVALID" in what for what in story.found().broken)
+
+
+# ── records as Debezium writes them ──
+
+_PERSON = {
+    "id": 7, "version": 2, "name": "李娜", "number": None, "born": -25_000, "balance": "-0.50", "kind": "guest",
+    "notes": '{"b":[1,null],"a":"é"}', "photo": "AP8=", "registered": -1, "seen": "2024-02-29T23:59:59.12Z",
+}  # fmt: skip
+_ROW = (
+    7, 2, "李娜", None, "1901-07-22", "-0.50", "guest", '{"a": "é", "b": [1, null]}', "00ff",
+    "1969-12-31 23:59:59.999999", "2024-02-29 23:59:59.120000",
+)  # fmt: skip
+_SOURCE = {"db": "test", "table": "people"}
+
+
+def record(key: dict[str, Any], **value: Any) -> ReadRecord:
+    document = {"before": None, "after": None, "source": _SOURCE, "op": "c", **value}
+    return ReadRecord(3, 5, 1_000, json.dumps(key).encode(), json.dumps(document).encode())
+
+
+def test_debeziums_values_are_those_of_the_client() -> None:
+    key, told = told_by(PEOPLE_LATER, record({"id": 7}, after=_PERSON))
+    assert key == (7,)
+    assert told == Told("c", None, _ROW, 3, 1_000)
+    later = _PERSON | {"email": "none"}
+    _, told = told_by(PEOPLE_LATER, record({"id": 7}, op="u", before=_PERSON, after=later))
+    assert (told.before, told.after) == (_ROW, (*_ROW, "none"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ({"id": 8}, {"after": _PERSON}),
+        ({"id": 7, "more": 1}, {"after": _PERSON}),
+        ({"id": 7}, {"after": _PERSON | {"unknown": 1}}),
+        ({"id": 7}, {"after": {"id": 7, "name": "a"}}),
+        ({"id": 7}, {"after": _PERSON, "source": {"db": "test", "table": "homes"}}),
+        ({"id": 7}, {"after": _PERSON | {"photo": "?"}}),
+    ],
+)
+def test_a_record_of_another_form_is_refused(key: dict[str, Any], value: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        told_by(PEOPLE_LATER, record(key, **value))
+
+
+def test_the_client_gives_the_same_plain_row() -> None:
+    import datetime
+    from decimal import Decimal
+
+    selected: list[Any] = [
+        7, 2, "李娜", None, datetime.date(1901, 7, 22), Decimal("-0.50"), "guest", '{"b": [1, null], "a": "é"}',
+        b"\x00\xff", datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999),
+        datetime.datetime(2024, 2, 29, 23, 59, 59, 120_000),
+    ]  # fmt: skip
+    assert PEOPLE.row_selected(selected) == _ROW
+    key: Key = (7,)
+    assert PEOPLE.key_of(_ROW) == key
