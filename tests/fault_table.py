@@ -150,7 +150,7 @@ FAULTS = {
     "source-replaced": "a source of one's own: another one under the same name; a file truncated or rotated",
     "source-ids-late": "a source of one's own: ids that become visible out of order",
     "source-fails": "a source of one's own: it raises, answers late, in part or not at all",
-    "changes-driver-killed": "changes of MySQL: driver killed in chunks, at the hand-over, in long transactions; the server, too",
+    "changes-driver-killed": "changes of MySQL: driver killed in chunks, at the hand-over, in long transactions",
     "sparks-own-sink": "Spark's own sink under the same kills is reported as duplicating",
 }
 """Every fault that a test may show, and must: ``tests/tidy`` looks for one without a test."""

@@ -57,7 +57,7 @@ class Images:
 
     def _fits(self, row: Column, text: Column) -> Column:
         keys = F.json_object_keys(text)
-        # Mostly one expression, so that the text is walked through once. By bytes, as Spark sorts, and not by code units.
+        # Mostly one expression: the text is walked through once. By bytes, as Spark sorts, and not by code units.
         has_all = F.sort_array(keys) == F.array(*map(F.lit, sorted(self._schema.names)))
         has_some = F.size(keys) == F.size(F.array_distinct(keys))
         has_some &= F.size(F.array_except(keys, self._names())) == 0
