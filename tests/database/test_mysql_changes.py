@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from changes_place import ChangesPlace, brief, purge, row, source_of
 
-from mysql_client import transaction_at
+from mysql_client import sql_at, transaction_at
 from onceward.errors import (
     BinlogPurged,
     ChangeUnreadable,
@@ -100,6 +100,25 @@ def test_a_batch_ends_where_a_transaction_does(place: ChangesPlace):
     assert sum(sizes) == 24
     assert len(sizes) > 2
     assert all(size % 3 == 0 for size in sizes)
+
+
+def test_a_snapshot_goes_on_where_the_stream_never_catches_up(place: ChangesPlace):
+    place.sql("INSERT INTO {s}.t VALUES (1, 'there')")
+    place.begin(starting="initial", max_bytes_per_batch=1000)
+    for number in range(2, 32):
+        in_one_transaction(place, [f"INSERT INTO {{s}}.t VALUES ({number}{digit}, 'x')" for digit in range(3)])
+    rows: list[dict[str, Any]] = []
+    while not any(one["op"] == "r" for one in rows):
+        end = place.advanced()
+        rows += place.rows(place.position, end)
+        place.position = end
+    behind = sql_at(place.url, "SHOW MASTER STATUS")[0]
+    assert place.position["pos"] < int(behind[1]), "INVALID: it has caught up"
+    rows += place.all()
+    assert sorted(int(one["key"].split(":")[1].rstrip("}")) for one in rows) == sorted(
+        [1, *(number * 10 + digit for number in range(2, 32) for digit in range(3))]
+    )
+    assert {one["op"] for one in rows} == {"r", "c"}
 
 
 def test_an_open_transaction_is_waited_for(place: ChangesPlace):

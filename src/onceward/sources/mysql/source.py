@@ -46,6 +46,7 @@ not."""
 
 _NO_LIMIT = (1 << 31) - 1
 _KEPT_PLANS = 2  # of ranges whose parts Spark may ask for again
+_MOST_WITHOUT_CHUNKS = 4  # batches in a row: then the snapshot goes on, however far the binlog's end is
 
 
 def mysql_changes(
@@ -139,6 +140,7 @@ class MySQLChanges(PartitionedSource):
         self._session: Server | None = None
         self._is_fit = False
         self._ahead: _Ahead | None = None
+        self._without_chunks = 0
         self._plans: dict[str, list[Any]] = {}
         """By their two ends, as text."""
 
@@ -176,11 +178,14 @@ class MySQLChanges(PartitionedSource):
 
     def _with_chunks(self, position: Any, begin: Position, found: Range) -> Any:
         """A batch of a snapshot that is under way: what the stream has, and chunks as of its end, unless that is far
-        from where the binlog ends."""
+        from where the binlog ends. But a server that is always ahead of us has its rows read, too."""
         if found.stop is not None and not found.changes:
             raise found.stop
-        caught_up = found.stop is None and not found.is_full
-        state = snapshot.advance(self._server(), self._settings, begin.snapshot, caught_up=caught_up)
+        is_turn = not found.is_full or self._without_chunks >= _MOST_WITHOUT_CHUNKS
+        state = snapshot.advance(
+            self._server(), self._settings, begin.snapshot, caught_up=found.stop is None and is_turn
+        )
+        self._without_chunks = 0 if state is None or snapshot.chunks_of(state) else self._without_chunks + 1
         end = replace(found.end, snapshot=state)
         return self._logged(position, end, self._parts(found, end, begin.snapshot))
 
