@@ -176,17 +176,22 @@ def writers(
             database=play.schema, charset="utf8mb4", ssl_disabled=True, init_command="SET sql_mode = ''",
         )  # fmt: skip
         with connection, connection.cursor() as cursor:
-            while not over.is_set():
-                try:
-                    over.wait(pause)
-                    for statement in statements(chosen):
-                        cursor.execute(statement)
-                    connection.rollback() if chosen.random() < 0.05 else connection.commit()
-                except (pymysql.err.OperationalError, pymysql.err.IntegrityError) as error:
-                    if error.args[0] not in (1213, 1205, 1062):  # a deadlock, a lock that is waited for, a key twice
-                        failed.append(error)
-                        return
-                    connection.rollback()
+            while not over.wait(pause):
+                failure = carried_out(connection, cursor, chosen)
+                if failure is not None:
+                    failed.append(failure)
+                    return
+
+    def carried_out(connection: Any, cursor: Any, chosen: random.Random) -> BaseException | None:
+        try:
+            for statement in statements(chosen):
+                cursor.execute(statement)
+            connection.rollback() if chosen.random() < 0.05 else connection.commit()
+        except (pymysql.err.OperationalError, pymysql.err.IntegrityError) as error:
+            connection.rollback()
+            # A deadlock, a lock that is waited for, a key twice.
+            return None if error.args[0] in (1213, 1205, 1062) else error
+        return None
 
     threads = [threading.Thread(target=write, args=(seed,)) for seed in range(count)]
     for thread in threads:

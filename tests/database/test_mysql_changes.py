@@ -250,6 +250,52 @@ def test_ddl_on_the_way(place: ChangesPlace):
     ]
 
 
+def test_tables_emptied_and_made_of_others(place: ChangesPlace):
+    assert brief(emptied_and_copied(place.begin())) == EMPTIED_AND_COPIED
+
+
+def test_what_was_undone_does_not_come(place: ChangesPlace):
+    place.sql("CREATE TABLE {s}.plain (id int PRIMARY KEY) ENGINE = MyISAM")
+    place.begin()
+    assert undone(place) == [("t", '{"id":2}'), ("plain", '{"id":4}'), ("plain", '{"id":6}')]
+
+
+EMPTIED_AND_COPIED = [
+    ("c", "t", None, row(1, "a")),
+    ("c", "copy", None, row(1, "a")),
+    ("t", "t", None, None),
+    ("c", "t", None, row(1, "b")),
+]
+
+
+def has_gtids_of_mysql(place: ChangesPlace) -> bool:
+    """Under which the server refuses some statements; before 8.0.21 also CREATE TABLE … SELECT."""
+    return place.server.kind == "mysql" and place.position["gtids"] is not None
+
+
+def emptied_and_copied(place: ChangesPlace) -> list[dict[str, Any]]:
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+    if has_gtids_of_mysql(place):
+        place.sql("CREATE TABLE {s}.copy LIKE {s}.t", "INSERT INTO {s}.copy SELECT * FROM {s}.t")
+    else:
+        place.sql("CREATE TABLE {s}.copy SELECT * FROM {s}.t")
+    place.sql("TRUNCATE {s}.t", "INSERT INTO {s}.t VALUES (1, 'b')")
+    return place.batch()
+
+
+def undone(place: ChangesPlace) -> list[tuple[str, str]]:
+    """Tables and keys of what comes. A table without transactions keeps its rows."""
+    into_t = "INSERT INTO {s}.t VALUES "
+    in_one_transaction(place, ["BEGIN", f"{into_t} (1, 'a')", "ROLLBACK"])
+    in_one_transaction(
+        place, ["BEGIN", f"{into_t} (2, 'b')", "SAVEPOINT s", f"{into_t} (3, 'c')", "ROLLBACK TO s", "COMMIT"]
+    )
+    place.sql("INSERT INTO {s}.plain VALUES (4)")
+    both = [] if has_gtids_of_mysql(place) else [f"{into_t} (5, 'e')"]
+    in_one_transaction(place, ["BEGIN", *both, "INSERT INTO {s}.plain VALUES (6)", "ROLLBACK"])
+    return [(one["table"], one["key"]) for one in place.batch()]
+
+
 def test_what_comes_before_a_stop_goes_through(place: ChangesPlace):
     place.begin()
     place.sql("INSERT INTO {s}.t VALUES (1, 'a')", "DROP TABLE {s}.t", "CREATE TABLE {s}.t (id int PRIMARY KEY)")
@@ -272,6 +318,23 @@ def test_a_statement_in_the_place_of_rows(place: ChangesPlace):
 
 
 # What a server must have set
+
+
+def test_without_gtids(mysql: LocalMySQL):
+    """All but a failover."""
+    place = ChangesPlace(mysql)
+    place.sql("SET GLOBAL binlog_row_metadata = FULL")
+    try:
+        place.begin()
+        place.sql("INSERT INTO {s}.t VALUES (0, '-')", "FLUSH BINARY LOGS", "DELETE FROM {s}.t")
+        assert [(one["op"], one["gtid"]) for one in place.batch()] == [("c", None), ("d", None)]
+        assert place.position["gtids"] is None
+        assert brief(emptied_and_copied(place)) == EMPTIED_AND_COPIED
+        place.sql("CREATE TABLE {s}.plain (id int PRIMARY KEY) ENGINE = MyISAM", "DELETE FROM {s}.t")
+        assert len(place.batch()) == 1
+        assert undone(place) == [("t", '{"id":2}'), ("plain", '{"id":4}'), ("plain", '{"id":6}')]
+    finally:
+        place.sql("SET GLOBAL binlog_row_metadata = MINIMAL")
 
 
 def test_a_server_that_is_not_fit(place: ChangesPlace):

@@ -18,7 +18,7 @@ from typing import Literal
 
 from onceward.binlog.charsets import charset_of, decoded_name
 from onceward.binlog.column import Column, Kind
-from onceward.binlog.column_types import CHARACTER, GEOMETRY, LABELLED, NUMERIC, Stored, stored_types
+from onceward.binlog.column_types import CHARACTER, LABELLED, NUMERIC, Stored, stored_types
 from onceward.binlog.packed_bytes import PackedBytes
 from onceward.binlog.refusals import FULL_METADATA, damaged, unreadable
 
@@ -98,8 +98,7 @@ class _Optional:
         self._fields = fields
         self._table = table
         self._count = len(types)
-        # To MariaDB a geometry is a text of the charset binary: without it each that follows had another's charset.
-        self._character = CHARACTER | {GEOMETRY} if dialect == "mariadb" else CHARACTER
+        self._numeric, self._character = NUMERIC[dialect], CHARACTER[dialect]
         if _NAMES not in fields:
             raise unreadable(
                 "row_metadata", f"the changes of {table} do not say what its columns are called", FULL_METADATA
@@ -112,7 +111,7 @@ class _Optional:
 
     def unsigned(self, stored: list[Stored]) -> dict[int, bool]:
         """By the place of a column with numbers: the sign bits are in the order of those alone, the first on top."""
-        places = [place for place, each in enumerate(stored) if each.number in NUMERIC]
+        places = [place for place, each in enumerate(stored) if each.number in self._numeric]
         bits = self._reader(_SIGNEDNESS).take((len(places) + 7) // 8)
         return {place: bool(bits[n // 8] >> (7 - n % 8) & 1) for n, place in enumerate(places)}
 

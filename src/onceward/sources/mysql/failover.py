@@ -67,8 +67,8 @@ def must_have(server: Server, known: Position) -> None:
             if server.identity == known.server
             else "It has diverged from the server that was read before, or has not caught up with it"
         ),
-        next_step=f"if it is a replica that still catches up, start the query again when it has; else {_ANEW}: what was "
-        "read and written may be more than this server has",
+        next_step=f"if it is a replica that still catches up, start the query again when it has; else {_ANEW}: what "
+        "was read and written may be more than this server has",
         details={"known": known.server, "found": server.identity, "missing": missing},
     )
 
@@ -109,8 +109,8 @@ def _file_of(settings: Settings, server: Server, logged: Gtids) -> str:
     purged = Gtids.parse("mysql", server.purged()) if server.dialect == "mysql" else None
     if unread < 0 or (purged is not None and not logged.covers(purged)):
         raise BinlogPurged(
-            f"{server.where} (the server {server.identity}) has removed binlogs with transactions that the query has not "
-            f"read: removed are {purged if purged is not None else f'those before {files[0]}'}, and read {logged}",
+            f"{server.where} (the server {server.identity}) has removed binlogs with transactions that the query has "
+            f"not read: removed are {purged if purged is not None else f'those before {files[0]}'}, and read {logged}",
             next_step=f"{_ANEW}; or, if you know that those missing changed none of the tables that are read, add them "
             "to pass_over, as a set of GTIDs",
             details={"read": str(logged), "purged": str(purged)},
@@ -138,8 +138,8 @@ def _first_unread(settings: Settings, at: Position, logged: Gtids | None) -> Pos
         raise walk.stop
     if logged is not None and not walk.seen.covers(logged):
         raise SourceReplaced(
-            f"{settings.where} (the server {at.server}) has transactions in another order than {logged}: of which moment a "
-            "snapshot's rows would be cannot be told",
+            f"{settings.where} (the server {at.server}) has transactions in another order than {logged}: of which "
+            "moment a snapshot's rows would be cannot be told",
             next_step=f"bring the old server back; or {_ANEW}",
             details={"read": str(logged), "found": str(walk.seen)},
         )
@@ -148,7 +148,7 @@ def _first_unread(settings: Settings, at: Position, logged: Gtids | None) -> Pos
 
 def _nameless(at: Position, event: Event) -> OncewardError:
     return SourceReplaced(
-        f"the transaction at {event.file}:{event.position} on the server {at.server} has no GTID: whether it was read on "
-        "the server before cannot be told",
+        f"the transaction at {event.file}:{event.position} on the server {at.server} has no GTID: whether it was read "
+        "on the server before cannot be told",
         next_step=f"{_ANEW}; with gtid_mode=ON on all servers a query goes on by itself",
     )

@@ -1,8 +1,8 @@
 """What a task reads: a range of bytes of one binlog, or a chunk of a snapshot. Runs in tasks, again if a task fails.
 
 A part is JSON. Of a range: ``file``, ``from`` and ``to``; ``server`` and ``born``, which tell whether it is still the
-same file; ``era``, which goes into the rows' positions; ``maps`` and ``gtid`` where it begins inside a transaction: what
-its rows are of; ``snapshot`` while one is under way: rows whose chunk has not come yet are left out. Of a chunk:
+same file; ``era``, which goes into the rows' positions; ``maps`` and ``gtid`` where it begins inside a transaction:
+what its rows are of; ``snapshot`` while one is under way: rows whose chunk has not come yet are left out. Of a chunk:
 ``chunk``, and ``as_of``, the position at whose moment its rows are read. Of both ``names``: does the server compare
 names without regard to case?
 """
@@ -97,8 +97,8 @@ def _flushing(settings: Settings, state: Any) -> AbstractContextManager[Callable
 def _must_be_born(event: Event, born: int) -> None:
     if event.timestamp != born:
         raise ServerUnreachable(
-            f"{event.file} was begun at {event.timestamp} (seconds since 1970), and the batch was planned with a file of "
-            f"that name that was begun at {born}",
+            f"{event.file} was begun at {event.timestamp} (seconds since 1970), and the batch was planned with a file "
+            f"of that name that was begun at {born}",
             next_step="start the query again: it looks at once whether the server's binlogs were reset",
             details={"known": born, "found": event.timestamp},
         )

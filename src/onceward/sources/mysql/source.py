@@ -65,13 +65,13 @@ def mysql_changes(
     """A streaming DataFrame of the changes of a MySQL or MariaDB server's tables, each row once, from its binlog.
 
     Its columns: ``op`` (c, u, d, r: created, updated, deleted, read by the snapshot; t: the table was emptied by
-    TRUNCATE), ``db``, ``table``, ``key``, ``before``, ``after`` (JSON objects; ``key`` is null where there is no primary
-    key), ``ts_ms``, ``position`` (a text that grows over the life of the query, in the order of the binlog), ``gtid``,
-    ``file``, ``pos``, ``row``, ``server_id``.
+    TRUNCATE), ``db``, ``table``, ``key``, ``before``, ``after`` (JSON objects; ``key`` is null where there is no
+    primary key), ``ts_ms``, ``position`` (a text that grows over the life of the query, in the order of the binlog),
+    ``gtid``, ``file``, ``pos``, ``row``, ``server_id``.
 
     :param url: ``mysql://user:password@host:port`` or ``mariadb://…``.
-    :param tables: ``"shop.orders"``, or several; ``*`` stands for any text: ``"shop.*"``. Tables that are made later and
-        fit are read, too.
+    :param tables: ``"shop.orders"``, or several; ``*`` stands for any text: ``"shop.*"``. Tables that are made later
+        and fit are read, too.
     :param starting: where a query with a new checkpoint begins: ``"initial"`` (all rows that are there, then all
         changes), ``"earliest"``, ``"latest"``, ``{"timestamp": …}`` (a datetime with a time zone, or ms since 1970),
         ``{"gtid": …}`` (behind these transactions), ``{"file": …, "position": …}``.
@@ -175,8 +175,8 @@ class MySQLChanges(PartitionedSource):
         return self._moved(position, found.end, found.bytes)
 
     def _with_chunks(self, position: Any, begin: Position, found: Range) -> Any:
-        """A batch of a snapshot that is under way: what the stream has, and chunks as of its end, unless that is far from
-        where the binlog ends."""
+        """A batch of a snapshot that is under way: what the stream has, and chunks as of its end, unless that is far
+        from where the binlog ends."""
         if found.stop is not None and not found.changes:
             raise found.stop
         caught_up = found.stop is None and not found.is_full

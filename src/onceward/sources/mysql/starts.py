@@ -95,6 +95,6 @@ def _place(event: Event) -> Place:
 def _no_place(server: Server, place: Place, what: Any) -> ConfigurationError:
     return ConfigurationError(
         f"starting at {place}, where {server.where} has no transaction that begins: {what}",
-        next_step="name a file of SHOW BINARY LOGS, and a position of SHOW BINLOG EVENTS at which a transaction begins; "
-        "or a GTID, or a time",
+        next_step="name a file of SHOW BINARY LOGS, and a position of SHOW BINLOG EVENTS at which a transaction "
+        "begins; or a GTID, or a time",
     )

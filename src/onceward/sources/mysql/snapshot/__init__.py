@@ -1,23 +1,24 @@
 """A consistent snapshot in chunks of keys, while others write, without a lock: each chunk is read **as of one place of
 the binlog**, whenever it is read.
 
-In reading order: :mod:`catalogue` (what a table looks like, and whether there can be a snapshot of it), :mod:`keys` (a
-place between two keys: as JSON, as SQL, and compared with keys in Arrow), :mod:`state` (what is done, under way and left),
-:mod:`passing` (which changes of the stream are of rows that are done), :mod:`as_of` (a chunk), :mod:`results` (rows of a
-query, as bytes) and :mod:`columns` (these as a binlog's rows).
+In reading order: :mod:`catalogue` (what a table looks like, and whether there can be a snapshot of it), :mod:`keys`
+(a place between two keys: as JSON, as SQL, and compared with keys in Arrow), :mod:`state` (what is done, under way
+and left), :mod:`passing` (which changes of the stream are of rows that are done), :mod:`as_of` (a chunk),
+:mod:`results` (rows of a query, as bytes) and :mod:`columns` (these as a binlog's rows).
 
-The seam with the stream. A batch whose start has the state *s* in ``Position.snapshot``, and whose end, E, has the state
-*t*, is made of two things: those changes in [start, E) that :func:`passing` of *s* lets through, and the chunks that
-``t["chunks"]`` names, each as of E (:func:`read`). So a restart plans it from its two positions alone. E may be the start:
-then the batch has only chunks, and the position moves in its ``"snapshot"``.
+The seam with the stream. A batch whose start has the state *s* in ``Position.snapshot``, and whose end, E, has the
+state *t*, is made of two things: those changes in [start, E) that :func:`passing` of *s* lets through, and the chunks
+that ``t["chunks"]`` names, each as of E (:func:`read`). So a restart plans it from its two positions alone. E may be
+the start: then the batch has only chunks, and the position moves in its ``"snapshot"``.
 
-When to bring chunks: E should be close to the end of the binlog, for what lies between E and the moment of reading is read
-again by each chunk. So a driver that is behind lets batches go through without chunks first.
+When to bring chunks: E should be close to the end of the binlog, for what lies between E and the moment of reading is
+read again by each chunk. So a driver that is behind lets batches go through without chunks first.
 
-What is promised: the rows of a chunk are those that the table had at E between two places in the order of its primary key,
-each once, with the op ``r`` and E as its place; read again later they are the same rows, byte for byte, in the same order.
-Changes of a key come through from the E of its chunk on: so each key begins with ``r`` or ``c``, and each ``before`` equals
-the ``after`` before it. What a change of the table's definition does meanwhile stands in :mod:`as_of`.
+What is promised: the rows of a chunk are those that the table had at E between two places in the order of its primary
+key, each once, with the op ``r`` and E as its place; read again later they are the same rows, byte for byte, in the
+same order. Changes of a key come through from the E of its chunk on: so each key begins with ``r`` or ``c``, and each
+``before`` equals the ``after`` before it. What a change of the table's definition does meanwhile stands in
+:mod:`as_of`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ from onceward.sources.mysql.snapshot.catalogue import listed
 from onceward.sources.mysql.snapshot.passing import Passing
 from onceward.sources.mysql.snapshot.state import Chunk, State, begun, further, is_over, waiting
 
+__all__ = [
+    "CHUNKS", "Chunk", "State", "advance", "begin", "begun", "chunks_of", "further", "is_over", "passing", "read",
+]  # fmt: skip
+
 CHUNKS = 8
 """In a batch: so many tasks have something to read."""
 
@@ -52,8 +57,8 @@ def begin(server: Server, settings: Settings, start: Position) -> State:
     if server.dialect == "mysql" and (start.gtids is None or server.variables("gtid_mode")["gtid_mode"] != "ON"):
         raise ServerUnfit(
             f"{settings.where} has not given each transaction a GTID, so nobody can say which of them its tables have",
-            next_step="set gtid_mode=ON (by way of OFF_PERMISSIVE and ON_PERMISSIVE, without a restart), and FLUSH BINARY "
-            "LOGS; or use another start than initial",
+            next_step="set gtid_mode=ON (by way of OFF_PERMISSIVE and ON_PERMISSIVE, without a restart), and FLUSH "
+            "BINARY LOGS; or use another start than initial",
         )
     return begun(server.ask, server.dialect, listed(server.ask, settings.wanted))
 
@@ -93,14 +98,14 @@ def read(settings: Settings, chunk: Chunk, as_of: Position) -> pa.Table:
             lambda place: reading(settings, as_of.server, place),
             chunk,
             as_of,
-            settings.values,
+            settings,
         )
 
 
 @contextmanager
 def passing(settings: Settings, state: State) -> Iterator[Callable[[Decoder], pa.Table]]:
-    """In a task, in the place of ``Decoder.flush``, for a batch that starts with ``state``: only changes of rows that are
-    done. What a decoder was fed between two calls must be of one file."""
+    """In a task, in the place of ``Decoder.flush``, for a batch that starts with ``state``: only changes of rows that
+    are done. What a decoder was fed between two calls must be of one file."""
     opened: list[Server] = []
 
     def ask(statement: str) -> Sequence[tuple[Any, ...]]:
@@ -124,8 +129,8 @@ def _asked(settings: Settings, as_of: Position) -> Iterator[Server]:
         if server.identity != as_of.server:
             raise ServerUnreachable(
                 f"{settings.where} led to the server {as_of.server}, and leads to {server.identity} now",
-                next_step="start the query again: it finds its place on the new server by GTIDs; where the address is a "
-                "proxy's that spreads connections, let it lead to one server",
+                next_step="start the query again: it finds its place on the new server by GTIDs; where the address is "
+                "a proxy's that spreads connections, let it lead to one server",
                 details={"known": as_of.server, "found": server.identity},
             )
         yield server

@@ -12,10 +12,11 @@
 So whenever and however often it is read, E's rows come out. A transaction between 1 and 2 is in 3 whether the view sees
 it or not, and either is right.
 
-What if the definition changes between E and H? Rows come in the columns that they have when they are read, and those of 5
-in the columns of their change: each as its next change in the stream will say it was. After a TRUNCATE, or a DROP, the
-rows that nobody had touched before are gone, and only 5 comes; the truncation, or the stop at the DROP, follows in the
-stream. A row that is read again after a change of the definition may so be another one than the first time.
+What if the definition changes between E and H? Rows come in the columns that they have when they are read, and those
+of 5 in the columns of their change: each as its next change in the stream will say it was. After a TRUNCATE, or a
+DROP, the rows that nobody had touched before are gone, and only 5 comes; the truncation, or the stop at the DROP,
+follows in the stream. A row that is read again after a change of the definition may so be another one than the first
+time.
 
 Source of 1: MySQL ``sql/binlog.cc`` (``MYSQL_BIN_LOG::process_commit_stage_queue``: engines commit, then
 ``Gtid_state::update_commit_group``); MariaDB, *Enhancements for START TRANSACTION WITH CONSISTENT SNAPSHOT*.
@@ -40,6 +41,7 @@ from onceward.errors import OncewardError, ServerUnfit, ServerUnreachable
 from onceward.libraries import library
 from onceward.sources.mysql.dump import Dump
 from onceward.sources.mysql.position import Place, Position, number_of
+from onceward.sources.mysql.settings import Settings
 from onceward.sources.mysql.snapshot.catalogue import Described, described, quoted_table
 from onceward.sources.mysql.snapshot.columns import selected
 from onceward.sources.mysql.snapshot.keys import Ask
@@ -52,7 +54,7 @@ PINNED = (
     "SET SESSION time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, lock_wait_timeout = 600, "
     "transaction_isolation = 'REPEATABLE-READ'"
 )
-"""What values mean, how long a slow reader is waited for, and how long we wait for an ALTER TABLE that is at its end."""
+"""What values mean, how long a slow reader is waited for, how long we wait for an ALTER TABLE at its end."""
 _OLDER_MARIADB = PINNED.replace("transaction_isolation", "tx_isolation")
 _SECONDS = 60.0
 _FLUSH_BYTES = 8 << 20
@@ -97,8 +99,8 @@ class View:
         gtids = self._as_of.gtids
         if gtids is None:
             raise ServerUnfit(
-                f"before {self._as_of.place} there are transactions without a GTID, so nobody can say when all of them are "
-                "committed",
+                f"before {self._as_of.place} there are transactions without a GTID, so nobody can say when all of them "
+                "are committed",
                 next_step="set gtid_mode=ON on the server, and start with a new checkpoint; or use another start than "
                 "initial",
             )
@@ -120,7 +122,13 @@ class View:
 
 
 def chunk_as_of(
-    connection: Any, ask: Ask, version: tuple[int, ...], reading: Reading, chunk: Chunk, as_of: Position, values: Values
+    connection: Any,
+    ask: Ask,
+    version: tuple[int, ...],
+    reading: Reading,
+    chunk: Chunk,
+    as_of: Position,
+    settings: Settings,
 ) -> pa.Table:
     """:data:`CHANGES`, of rows with the op ``r``.
 
@@ -133,9 +141,13 @@ def chunk_as_of(
     while True:
         high = view.open()
         table = _seen(ask, as_of, chunk)
-        first = _first_changes(ask, reading, chunk, as_of, high, values)
+        first = _first_changes(ask, reading, chunk, as_of, high, settings)
         try:
-            found = list(_untouched(connection, ask, table, chunk, as_of, values, first)) if table is not None else []
+            found = (
+                list(_untouched(connection, ask, table, chunk, as_of, settings.values, first))
+                if table is not None
+                else []
+            )
             break
         except _driver().MySQLError as error:
             if error.args[:1] != (_DEFINITION_CHANGED,):
@@ -181,12 +193,12 @@ def _seen(ask: Ask, as_of: Position, chunk: Chunk) -> Described | None:
 
 
 def _first_changes(
-    ask: Ask, reading: Reading, chunk: Chunk, as_of: Position, high: Place, values: Values
+    ask: Ask, reading: Reading, chunk: Chunk, as_of: Position, high: Place, settings: Settings
 ) -> dict[str, str | None]:
     """Step 3: by key, as JSON, the row at E, as JSON; None where there was none."""
     if order(high) <= order(as_of.place):
         return {}
-    wanted = tuple(chunk["table"])
+    wanted, values, passed = tuple(chunk["table"]), settings.values, settings.passed_places
     found: dict[str, str | None] = {}
     chosen = within(key_of(chunk["key"]), chunk["after"], chunk["up_to"], ask)
     decoder = Decoder(as_of.dialect, lambda database, table: (database, table) == wanted, values=values)
@@ -204,7 +216,8 @@ def _first_changes(
                 if event.file != file:
                     flush()
                     held, file = 0, event.file
-                decoder.feed(event)
+                if not passed or f"{event.file}:{event.position}" not in passed:
+                    decoder.feed(event)
                 held += event.stop - event.start
             if held >= _FLUSH_BYTES:
                 flush()

@@ -1,5 +1,5 @@
-"""What a table looks like to a SELECT, in the words of the binlog, and whether there can be a snapshot of it. Driver and
-tasks.
+"""What a table looks like to a SELECT, in the words of the binlog, and whether there can be a snapshot of it. Driver
+and tasks.
 
 A row must come out of a SELECT as it comes out of the binlog. So each column is described as a table map describes it
 (:class:`onceward.binlog.column.Column`), and asked for by an expression that the server answers without rounding.
@@ -59,8 +59,9 @@ def described(ask: Ask, dialect: Dialect, database: str, table: str) -> Describe
     """
     where = f"TABLE_SCHEMA = {_text(database)} AND TABLE_NAME = {_text(table)}"
     columns = ask(
-        "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION, "  # noqa: S608 — a quoted text
-        f"CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLUMNS WHERE {where} ORDER BY ORDINAL_POSITION"
+        "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, NUMERIC_PRECISION, NUMERIC_SCALE, "  # noqa: S608
+        "DATETIME_PRECISION, CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLUMNS "
+        f"WHERE {where} ORDER BY ORDINAL_POSITION"
     )
     found = {str(row[0]): _column(dialect, f"{database}.{table}", *row[:8]) for row in columns}
     kinds = {str(row[0]): (str(row[1]), str(row[2]), str(row[8] or "")) for row in columns}
@@ -121,7 +122,7 @@ def _key(ask: Ask, where: str, name: str, columns: dict[str, Column], kinds: dic
         if column.kind not in SORTED_HERE | SORTED_THERE or data_type in _ADDRESSES:
             raise _unfit(
                 name,
-                f"its primary key has the column {column.name!r} of the type {whole_type}, whose order is not known here",
+                f"its primary key has the column {column.name!r} of the type {whole_type}, whose order we do not know",
                 "use another start than initial, or a key of numbers, texts, bytes or moments",
             )
         charset = column.charset if column.kind is Kind.TEXT else ""
@@ -180,8 +181,8 @@ def _expression(name: str, data_type: str, column: Column) -> str:
 def listed(ask: Ask, wanted: Callable[[str, str], bool]) -> list[tuple[str, str]]:
     """The tables that there are, of those that are wanted."""
     rows: Sequence[tuple[Any, ...]] = ask(
-        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE NOT IN ('VIEW', 'SYSTEM VIEW', "
-        "'SEQUENCE', 'LOCAL TEMPORARY', 'TEMPORARY') ORDER BY TABLE_SCHEMA, TABLE_NAME"
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE NOT IN ('VIEW', "
+        "'SYSTEM VIEW', 'SEQUENCE', 'LOCAL TEMPORARY', 'TEMPORARY') ORDER BY TABLE_SCHEMA, TABLE_NAME"
     )
     return [(str(database), str(table)) for database, table in rows if wanted(str(database), str(table))]
 

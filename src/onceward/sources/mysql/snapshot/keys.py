@@ -1,7 +1,8 @@
 """A place in the order of a table's primary key: as JSON, as SQL, and compared with keys in Arrow. Driver and tasks.
 
-The order is the server's, and exactly that. Numbers, bytes, dates and moments are compared here, all keys of a column at
-once; texts by the server, for what comes first among them, and what is equal, is a matter of collations and of padding.
+The order is the server's, and exactly that. Numbers, bytes, dates and moments are compared here, all keys of a column
+at once; texts by the server, for what comes first among them, and what is equal, is a matter of collations and of
+padding.
 
 A place is a list of texts, one for each column of the key: digits, a moment as the server writes it, or the bytes of a
 text in its own charset, in hexadecimal. Row constructors, ``(a, b) > (1, 2)``, mean what is said here with OR, but no

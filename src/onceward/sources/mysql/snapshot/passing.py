@@ -1,8 +1,7 @@
 """Which changes of the stream are let through while a snapshot is under way: those of rows whose chunk has come. Tasks.
 
-What if an update moves a row from where the snapshot was to where it was not, or back? It is two changes anyway, and each
-is let through, or not, by its own key.
-"""
+What if an update moves a row from where the snapshot was to where it was not, or back? It is two changes anyway, and
+each is let through, or not, by its own key."""
 
 from __future__ import annotations
 
@@ -79,8 +78,8 @@ def must_have_key(table: TableMap, key: Key) -> None:
 
 
 def taken(blocks: Iterable[Block], choice: Choice, values: Values, others: Sequence[Block] = ()) -> pa.Table:
-    """The changes of those rows of ``blocks`` that ``choice`` takes by their keys, and all of ``others``; of one file, in
-    its order."""
+    """The changes of those rows of ``blocks`` that ``choice`` takes by their keys, and all of ``others``; of one file,
+    in its order."""
     parts = [part for block in blocks for part in _parts(block, choice)]
     changes = in_order([*parts, *others], values)
     # Blocks are put in order by events, and the two halves of an update here are in different ones.

@@ -1,9 +1,9 @@
 """The rows of a query as the server sends them, as Arrow columns of bytes, a block at a time. Tasks; called by
 :mod:`as_of`.
 
-PyMySQL makes a Python object of each value, a microsecond each. Here Python looks at each row's length only; the cells of
-a block are found column by column, for all rows at once. The server sends as fast as it is read, and no faster, so that
-memory is a block, however many rows there are.
+PyMySQL makes a Python object of each value, a microsecond each. Here Python looks at each row's length only; the
+cells of a block are found column by column, for all rows at once. The server sends as fast as it is read, and no
+faster, so that memory is a block, however many rows there are.
 
 PyMySQL has no word for that: its private ``_execute_command``, ``_read_packet``, ``_rfile`` and ``_sock`` are used
 here.
