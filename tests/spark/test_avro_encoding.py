@@ -195,4 +195,4 @@ def test_schemas_that_cannot_be_read_make_their_records_poison(spark: Any, regis
     said = {row.source_offset: row.error_message for row in step.dead_letters(frame).collect()}
     assert sorted(said) == [1, 2, 3]
     assert ("JSON" in said[1], "recursive" in said[2], "timestamp-micros" in said[3]) == (True, True, True)
-    assert step._plan.good(frame).count() == 1
+    assert step.plan.good(frame).count() == 1

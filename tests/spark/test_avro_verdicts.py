@@ -130,7 +130,7 @@ def test_good_and_dead_are_all_of_the_input(spark: Any, around: bool):
     values += [framed(1, chance.randbytes(chance.randint(0, 60))) for _ in range(500)]
     frame = kafka_like(spark, values)
     _, step = step_of(frame, registry)
-    good = {row.offset: row.value for row in step._plan.good(frame).select("offset", "value").collect()}
+    good = {row.offset: row.value for row in step.plan.good(frame).select("offset", "value").collect()}
     dead = step.dead_letters(frame).collect()
     assert sorted([*good, *(row.source_offset for row in dead)]) == list(range(len(values))), seed
     assert all(bytes(row.value) == values[row.source_offset] for row in dead), seed
@@ -194,7 +194,7 @@ def test_poison_stops_whatever_the_query_looks_at(spark: Any, registry: MemoryRe
 def test_a_record_is_decoded_once(spark: Any, registry: MemoryRegistry):
     """A filter and a projection of the user's do not make Spark evaluate ``from_avro`` for each."""
     decoded, step = step_of(kafka_like(spark, [framed(1, BODY)]), registry)
-    for rows in (decoded, step._plan.good(kafka_like(spark, [framed(1, BODY)]))):
+    for rows in (decoded, step.plan.good(kafka_like(spark, [framed(1, BODY)]))):
         used = rows.where("value.id > 0 AND value.name LIKE '%d%'").select("value.id", F.upper("value.name"), "value")
         plan = used._jdf.queryExecution().optimizedPlan().toString()
         assert plan.count("from_avro(") == 1, plan
@@ -226,8 +226,8 @@ def test_an_id_that_is_new_fails_the_job_and_is_found(spark: Any, registry: Memo
     later = kafka_like(spark, [framed(1, BODY), b"", None, *(framed(n, BODY) for n in (5, 6, 6, 2**32 - 1))])
     framed_all = later.where("octet_length(value) > 4")
     for act in (
-        step._plan.good(later).count,
-        step._plan.good_or_raise(framed_all).count,
+        step.plan.good(later).count,
+        step.plan.good_or_raise(framed_all).count,
         step.dead_letters(later).count,
     ):
         error = failure(act)
@@ -240,7 +240,7 @@ def test_an_id_that_is_new_fails_the_job_and_is_found(spark: Any, registry: Memo
     assert len(better.details["news"]) == 3
     _, step = step_of(later, registry)
     assert [row.error_class for row in step.dead_letters(later).collect()] == ["BadFraming", *["UnknownSchemaId"] * 3]
-    assert step._plan.good(later).count() == 3
+    assert step.plan.good(later).count() == 3
     registry.add("others", PERSON, 6)  # late
     _, step = step_of(known, registry)
-    assert step._plan.good(later).count() == 5
+    assert step.plan.good(later).count() == 5

@@ -15,7 +15,7 @@ from streaming_pipeline import Pipeline
 
 import onceward as ow
 from memory_registry import MemoryRegistry
-from onceward.errors import BadColumn, ChangeUnreadable, OncewardError, PoisonRecord, SchemaUnfit
+from onceward.errors import BadColumn, ChangeUnreadable, ConfigurationError, OncewardError, PoisonRecord, SchemaUnfit
 from onceward.formats.debezium.envelope import SOURCE
 from onceward.spark.failures import known_failure
 
@@ -25,10 +25,11 @@ TEXTS = {
     "id": 18446744073709551615, "flag": True, "small": -3, "n": 7, "big": -(2**63), "f": 0.5, "d": -1.25e-3,
     "total": Decimal("12.30"), "name": 'A"dá\n😀', "span": "-838:59:59", "raw": "AP8=", "day": "2024-02-29",
     "at": "2024-02-29 12:30:00.5", "local": "0001-01-01 00:00:00", "doc": {"a": [1, None]}, "na.me`": None,
+    "shape": {"srid": 4326, "wkb": "AP8="},
 }  # fmt: skip
 SCHEMA = """id DECIMAL(20) NOT NULL, flag BOOLEAN, small SMALLINT, n INT, big BIGINT, f FLOAT, d DOUBLE,
     total DECIMAL(10,2), name STRING, span STRING, raw BINARY, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, doc VARIANT,
-    `na.me``` STRING"""
+    `na.me``` STRING, shape STRUCT<srid: INT, wkb: BINARY>"""
 
 
 def text_of(row: dict[str, Any] | None) -> str | None:
@@ -121,6 +122,7 @@ def test_rows_have_the_tables_types(spark: Any):
         spark.conf.unset("spark.sql.session.timeZone")
     expected = {
         **TEXTS, "id": Decimal(2**64 - 1), "raw": b"\x00\xff", "day": date(2024, 2, 29), "doc": '{"a":[1,null]}',
+        "shape": (4326, b"\x00\xff"),
         "at": datetime(2024, 2, 29, 12, 30, 0, 500_000, timezone.utc).timestamp(), "local": datetime(1, 1, 1),
     }  # fmt: skip
     assert one.asDict() == {"op": "c", **expected, "position": "000000-0000000001"}
@@ -298,6 +300,14 @@ def test_what_is_no_envelope_is_a_dead_letter(pipeline: Pipeline):
     pipeline.run(lambda rows: rows.selectExpr("key", "op AS value"), frame=read, dead_letter_topic=aside)
     assert [m.value() for m in pipeline.visible()] == [b"u"]
     assert [m.key() for m in pipeline.visible(aside)] == [b"l"]
+
+
+def test_values_of_another_form_are_refused(spark: Any):
+    changes = ow.mysql_changes(spark, url="mysql://root:x@127.0.0.1:1/shop", tables="shop.orders")
+    with pytest.raises(ConfigurationError, match="values='text'") as caught:
+        ow.debezium.encode(changes, prefix="p")
+    assert caught.value.next_step == "pass values='debezium' to ow.mysql_changes(…)"
+    ow.debezium.rows(changes, table="shop.orders", schema="id INT")
 
 
 def test_a_frame_of_another_kind_is_refused(spark: Any):

@@ -4,6 +4,8 @@ the job by name. Driver only; called by the formats beside it.
 
 from __future__ import annotations
 
+from typing import Generic, Protocol, TypeVar
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import (
@@ -18,6 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from onceward.engine.decoding import DecodingStep, register
 from onceward.errors import BadColumn, ConfigurationError, UnsupportedQuery
 from onceward.spark.failures import RAISED
 
@@ -109,3 +112,38 @@ def _if_there(rows: DataFrame, name: str, kind: DataType) -> Column:
     # Only as a source of Kafka's has it: a column of that name and another type means something else.
     there = name in fields and fields[name].simpleString() == kind.simpleString()
     return F.col(quoted(name)) if there else F.lit(None).cast(kind)
+
+
+class Verdicts(Protocol):
+    """What a format tells Spark: each record is good or bad, the same each time it is asked."""
+
+    def good(self, rows: DataFrame) -> DataFrame:
+        """The rows that can be read, with the column decoded."""
+
+    def good_or_raise(self, rows: DataFrame) -> DataFrame:
+        """All rows, with the column decoded; a record that cannot be read fails the job that meets it."""
+
+    def bad(self, rows: DataFrame) -> DataFrame:
+        """The rows that :meth:`good` leaves out, with ``error_class`` and ``error_message`` added."""
+
+
+P = TypeVar("P", bound=Verdicts)
+
+
+class JudgedStep(DecodingStep, Generic[P]):
+    """One call of a format's ``decode``."""
+
+    def __init__(self, tag: str, plan: P, *, sets_aside: bool) -> None:
+        self.tag = tag
+        self.plan = plan
+        self.sets_aside = sets_aside
+
+    def dead_letters(self, rows: DataFrame) -> DataFrame:
+        """See :class:`DecodingStep`."""
+        return as_dead_letters(self.plan.bad(rows))
+
+    def decoded(self, frame: DataFrame) -> DataFrame:
+        """``frame`` with the column decoded; from now on the engine knows the step."""
+        register(self)
+        tagged = frame.alias(self.tag)
+        return self.plan.good(tagged) if self.sets_aside else self.plan.good_or_raise(tagged)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from onceward.engine.decoding import TAG, register
+from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, SchemaUnfit, SchemaUnknown
 from onceward.formats.avro.known import Registry, Schemas, known_of
 from onceward.formats.avro.plan import Plan
@@ -87,9 +87,7 @@ def decode(
         tag, plan, registry, known, plan.ids,
         sets_aside=on_error == "dead_letter", refresh_s=refresh_s, wait_s=unknown_id_wait_s,
     )  # fmt: skip
-    register(step)
-    tagged = frame.alias(tag)
-    return plan.good(tagged) if step.sets_aside else plan.good_or_raise(tagged)
+    return step.decoded(frame)
 
 
 def _check(frame: DataFrame, column: str, on_error: str, refresh_s: float, unknown_id_wait_s: float) -> None:

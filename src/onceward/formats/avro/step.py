@@ -13,11 +13,10 @@ from concurrent.futures import TimeoutError as NotYet
 
 from pyspark.sql import DataFrame
 
-from onceward.engine.decoding import DecodingStep
 from onceward.errors import OncewardError, RegistryReplaced, SchemaIdUnseen
 from onceward.formats.avro.known import Known, Registry
 from onceward.formats.avro.plan import Plan
-from onceward.formats.judged import as_dead_letters
+from onceward.formats.judged import JudgedStep
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +29,7 @@ _LONGEST_PAUSE_S = 600.0
 _SHOWN = 10
 
 
-class AvroDecoding(DecodingStep):
+class AvroDecoding(JudgedStep[Plan]):
     """One call of :func:`onceward.formats.avro.decode`.
 
     :param refresh_s: how often, at most, the registry is asked whether it is still the same.
@@ -41,9 +40,7 @@ class AvroDecoding(DecodingStep):
         self, tag: str, plan: Plan, registry: Registry, known: Known, ids: list[int], *,
         sets_aside: bool, refresh_s: float, wait_s: float,
     ) -> None:  # fmt: skip
-        self.tag = tag
-        self.sets_aside = sets_aside
-        self._plan = plan
+        super().__init__(tag, plan, sets_aside=sets_aside)
         self._registry = registry
         self._known = known
         self._ids = ids
@@ -54,10 +51,6 @@ class AvroDecoding(DecodingStep):
         """:raises RegistryReplaced: an id of the plan has another schema now."""
         self._witness.look()
 
-    def dead_letters(self, rows: DataFrame) -> DataFrame:
-        """See :class:`DecodingStep`."""
-        return as_dead_letters(self._plan.bad(rows))
-
     def explain(self, error: OncewardError, rows: Callable[[], DataFrame] | None) -> OncewardError | None:
         """Ask the registry for every id of the batch that the plan does not know, so that the next start knows them."""
         if not isinstance(error, SchemaIdUnseen) or error.details.get("tag") != self.tag:
@@ -65,7 +58,7 @@ class AvroDecoding(DecodingStep):
         ids = [int(number) for number in error.details["ids"]]
         if rows is not None:
             try:
-                ids = sorted({*ids, *self._plan.unseen(rows(), MOST_IDS)})
+                ids = sorted({*ids, *self.plan.unseen(rows(), MOST_IDS)})
             except Exception as also:  # noqa: BLE001 — the one id that is known of will do; the next try finds others
                 log.warning("the batch could not be searched for other schema ids: %s", also)
         log.info("asking %r for %d schema ids that the query does not know", self._registry, len(ids))

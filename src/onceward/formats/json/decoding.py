@@ -8,11 +8,11 @@ from typing import Literal
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructType
 
-from onceward.engine.decoding import TAG, DecodingStep, register
+from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, SchemaUnfit
 from onceward.formats.json.plan import Plan
 from onceward.formats.json.types import JSON, Types
-from onceward.formats.judged import as_dead_letters, refuse_frame
+from onceward.formats.judged import JudgedStep, refuse_frame
 
 _EMPTY_IS_NULL = "spark.sql.legacy.json.allowEmptyString.enabled"
 
@@ -64,23 +64,8 @@ def decoded(frame: DataFrame, schema: StructType, column: str, on_error: str, ty
             f"{_EMPTY_IS_NULL}=true makes nulls of empty texts where a number is wanted",
             next_step=f"set {_EMPTY_IS_NULL} to false, its default",
         )
-    step = JsonDecoding(Plan(tag := TAG + uuid.uuid4().hex, column, schema, types), tag, on_error == "dead_letter")
-    register(step)
-    tagged = frame.alias(tag)
-    return step.plan.good(tagged) if step.sets_aside else step.plan.good_or_raise(tagged)
-
-
-class JsonDecoding(DecodingStep):
-    """One call of :func:`decode`."""
-
-    def __init__(self, plan: Plan, tag: str, sets_aside: bool) -> None:
-        self.plan = plan
-        self.tag = tag
-        self.sets_aside = sets_aside
-
-    def dead_letters(self, rows: DataFrame) -> DataFrame:
-        """See :class:`DecodingStep`."""
-        return as_dead_letters(self.plan.bad(rows))
+    plan = Plan(tag := TAG + uuid.uuid4().hex, column, schema, types)
+    return JudgedStep(tag, plan, sets_aside=on_error == "dead_letter").decoded(frame)
 
 
 def struct_of(schema: object, called: str = "json.decode(…)") -> StructType:
