@@ -6,7 +6,7 @@ Each kill belongs to one life of the job, in this order; after the last one the 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from onceward.demo.settings import CHANGES_TOPICS, OUTPUT_TOPIC, DemoSettings, SinkName
@@ -48,7 +48,9 @@ def kill_plan(settings: DemoSettings) -> tuple[Kill, ...]:
 
 
 def _first(settings: DemoSettings) -> tuple[Kill, ...]:
-    return (_IN_THE_SNAPSHOT[settings.sink],) if settings.source == "mysql" else ()
+    if settings.source != "mysql":
+        return ()
+    return (_IN_THE_SNAPSHOT if settings.sink == "kafka" else replace(_IN_THE_SNAPSHOT, fault="send:finished:1:kill"),)
 
 
 def _steps(settings: DemoSettings) -> tuple[Kill, ...]:
@@ -94,15 +96,12 @@ _INTO_A_DATABASE = (
 )
 
 # The first batch with rows is the snapshot's.
-_IN_THE_SNAPSHOT: dict[SinkName, Kill] = {
-    sink: Kill(
-        "in the snapshot, while its rows are written",
-        "fault_point",
-        fault=fault,
-        meaning="read again, the rows must be what they were, while people change them",
-    )
-    for sink, fault in {"kafka": f"lease[{CHANGES_TOPICS}]:finished:1:kill", "postgres": "send:finished:1:kill"}.items()
-}
+_IN_THE_SNAPSHOT = Kill(
+    "in the snapshot, while its rows are written",
+    "fault_point",
+    fault=f"lease[{CHANGES_TOPICS}]:finished:1:kill",
+    meaning="read again, the rows must be what they were, while people change them",
+)
 _CHANGES_INTO_KAFKA = (
     Kill(
         "between EndTxn and Spark's commit log",

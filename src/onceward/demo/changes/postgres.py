@@ -64,7 +64,7 @@ class RowsInPostgres(OutputOfChanges):
         return OutputFacts(exactly_once(source, target), left_over=left)
 
     def ask_the_checker(self) -> CheckerFacts:
-        where = ["--database-url", self.address, "--bootstrap-servers", self._servers]
+        where = ["--database-url", self.address, "--what-is-left", "--bootstrap-servers", self._servers]
         return ask("--pipeline-id", CHANGES_PIPELINE_ID, *where)
 
     def _connected(self) -> psycopg.Connection[Any]:

@@ -56,13 +56,11 @@ class Images:
     # below
 
     def _fits(self, row: Column, text: Column) -> Column:
-        keys = F.json_object_keys(text)
-        # Mostly one expression: the text is walked through once. By bytes, as Spark sorts, and not by code units.
-        has_all = F.sort_array(keys) == F.array(*map(F.lit, sorted(self._schema.names)))
-        has_some = F.size(keys) == F.size(F.array_distinct(keys))
-        has_some &= F.size(F.array_except(keys, self._names())) == 0
-        has_some &= F.size(F.array_except(self._required(), keys)) == 0
-        judged = row.getField(self._bad).isNull() & (has_all | has_some)
+        # One expression, so that the text is walked through once: again only where a row lacks a column. By bytes, as
+        # Spark sorts, and not by code units.
+        keys = F.sort_array(F.json_object_keys(text))
+        judged = row.getField(self._bad).isNull()
+        judged &= (keys == F.array(*map(F.lit, sorted(self._schema.names)))) | self._is_older_or_later(keys)
         for field in self._schema.fields:
             condition = TEXT.fits(row.getField(field.name), field.dataType, field.nullable)
             judged = judged if condition is None else judged & condition
@@ -70,6 +68,12 @@ class Images:
 
     def _names(self) -> Column:
         return F.array(*(F.lit(name) for name in self._schema.names))
+
+    def _is_older_or_later(self, keys: Column) -> Column:
+        """A row of the table before a column was added, or after it was dropped."""
+        known = F.size(F.array_except(keys, self._names())) == 0
+        enough = F.size(F.array_except(self._required(), keys)) == 0
+        return known & enough & (F.size(keys) == F.size(F.array_distinct(keys)))
 
     def _required(self) -> Column:
         names = [F.lit(field.name) for field in self._schema.fields if not field.nullable]
