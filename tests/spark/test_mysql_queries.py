@@ -49,13 +49,13 @@ def test_a_query_goes_on_from_its_checkpoint(
         return found
 
     with caplog.at_level(logging.DEBUG):
-        sql_at(binlog_mysql.url, f"INSERT INTO {schema}.t VALUES (1, 'a')")  # noqa: S608
+        sql_at(binlog_mysql.url, f"INSERT INTO {schema}.t VALUES (1, 'a')")
         assert run() is None
         assert came() == [("r", '{"id":1,"v":"a"}')]
-        sql_at(binlog_mysql.url, f"UPDATE {schema}.t SET v = 'b'")  # noqa: S608
+        sql_at(binlog_mysql.url, f"UPDATE {schema}.t SET v = 'b'")
         assert run() is None
         assert came() == [("u", '{"id":1,"v":"b"}')]
-        sql_at(binlog_mysql.url, f"INSERT INTO {schema}.t VALUES (2, 'c')")  # noqa: S608
+        sql_at(binlog_mysql.url, f"INSERT INTO {schema}.t VALUES (2, 'c')")
         sql_at(binlog_mysql.url, f"DROP TABLE {schema}.t")
         error = run()
         assert isinstance(error, ChangeUnreadable)
