@@ -302,7 +302,9 @@ def said_in(url: str, refusal: str, *, database: bool = True) -> dict[str, Any]:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or 3306
     except (AttributeError, ValueError):
-        raise refused from None
+        parts = None  # not raised in here: the one error would remember the other, which quotes the password
+    if parts is None:
+        raise refused
     name = unquote(parts.path[1:])
     if (
         parts.scheme not in ("mysql", "mariadb")
