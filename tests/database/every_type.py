@@ -135,10 +135,11 @@ CHARSETS: Types = _charsets({
 _POINT = "ST_GeomFromText('POINT(1 2)')"
 MIXED: Types = [
     ("geometry", "point", [_POINT]), ("text", "varchar(9) CHARACTER SET latin1", ["'€'"]), ("geometry", "geometry", []),
-    ("text", "text CHARACTER SET ucs2", ["'ä€'"]), ("number", "int unsigned", ["4294967295"]),
-    ("geometry", "polygon", []), ("base64", "blob", ["x'80'"]), ("text", "char(3) CHARACTER SET gbk", ["'中'"]),
+    ("text", "text CHARACTER SET ucs2", ["'ä€'"]), ("number", "year", ["2024"]), ("number", "int", ["-1"]),
+    ("number", "int unsigned", ["4294967295"]), ("geometry", "polygon", []), ("base64", "blob", ["x'80'"]),
+    ("text", "char(3) CHARACTER SET gbk", ["'中'"]),
 ]  # fmt: skip
-"""Side by side: to MariaDB a geometry has a charset, too."""
+"""Side by side: to MariaDB a geometry has a charset, too, and a YEAR a sign."""
 _DOCUMENTS = [
     *(f"'{text}'" for text in (
         "null", "true", "false", "[]", "{}", "0", "-1", "32768", "-32769", "4294967296", "18446744073709551615",

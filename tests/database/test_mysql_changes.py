@@ -330,7 +330,8 @@ def test_without_gtids(mysql: LocalMySQL):
         assert [(one["op"], one["gtid"]) for one in place.batch()] == [("c", None), ("d", None)]
         assert place.position["gtids"] is None
         assert brief(emptied_and_copied(place)) == EMPTIED_AND_COPIED
-        place.sql("CREATE TABLE {s}.plain (id int PRIMARY KEY) ENGINE = MyISAM")
+        place.sql("CREATE TABLE {s}.plain (id int PRIMARY KEY) ENGINE = MyISAM", "DELETE FROM {s}.t")
+        assert len(place.batch()) == 1
         assert undone(place) == [("t", '{"id":2}'), ("plain", '{"id":4}'), ("plain", '{"id":6}')]
     finally:
         place.sql("SET GLOBAL binlog_row_metadata = MINIMAL")

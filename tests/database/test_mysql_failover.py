@@ -12,7 +12,7 @@ import pytest
 from changes_place import ChangesPlace, brief, purge, row
 
 from mysql_client import sql_at
-from onceward.errors import BinlogPurged, SourceReplaced
+from onceward.errors import BinlogPurged, ServerUnreachable, SourceReplaced
 from onceward.testing import LocalMySQL
 
 SETTINGS: dict[str, dict[str, str]] = {
@@ -204,6 +204,25 @@ def test_without_gtids_there_is_no_place(pair: Pair, place: ChangesPlace):
     pair.promoted(place)
     with pytest.raises(SourceReplaced, match="without GTIDs"):
         place.restarted().advanced()
+
+
+def test_a_server_that_dies_and_comes_back(pair: Pair, place: ChangesPlace):
+    """With a reader in the middle: it says so, and goes on in the file that the server begins."""
+    place.begin()
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+    end = place.advanced()
+    parts = place.running.partitions(place.position, end)
+    pair.old.kill()
+    try:
+        for ask in (place.advanced, lambda: place.running.read_partition(parts[0]), place.source().start):
+            with pytest.raises(ServerUnreachable):
+                ask()
+    finally:
+        pair.old.start()
+    assert brief(place.batch()) == [("c", "t", None, row(1, "a"))]
+    place.sql("INSERT INTO {s}.t VALUES (2, 'b')")
+    assert brief(place.batch()) == [("c", "t", None, row(2, "b"))]
+    assert place.position["era"] == 0
 
 
 def follow_back(pair: Pair) -> None:

@@ -13,13 +13,14 @@ from onceward.binlog.column import Column, Kind
 from onceward.binlog.packed_bytes import PackedBytes
 from onceward.binlog.refusals import damaged, unreadable
 
-NUMERIC = frozenset({1, 2, 3, 4, 5, 8, 9, 246})
-"""Those that have a sign bit in the metadata."""
-CHARACTER = frozenset({15, 140, 141, 242, 252, 253, 254})
-"""Those that have a collation there. 254 with what it hides (enum, set) has been replaced by that."""
+_NUMERIC = frozenset({1, 2, 3, 4, 5, 8, 9, 246})
+NUMERIC = {"mysql": _NUMERIC, "mariadb": _NUMERIC | {13}}
+"""Those that have a sign bit in the metadata: MariaDB gives one to a YEAR, too."""
+_CHARACTER = frozenset({15, 140, 141, 242, 252, 253, 254})
+CHARACTER = {"mysql": _CHARACTER, "mariadb": _CHARACTER | {255}}
+"""Those that have a collation there: MariaDB gives one to a geometry, too. 254 with what it hides (enum, set) has been
+replaced by that."""
 LABELLED = frozenset({247, 248})
-GEOMETRY = 255
-YEAR = 13
 
 _FIXED = {1: 1, 2: 2, 9: 3, 3: 4, 8: 8}
 _NAMES = {

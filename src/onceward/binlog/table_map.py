@@ -18,7 +18,7 @@ from typing import Literal
 
 from onceward.binlog.charsets import charset_of, decoded_name
 from onceward.binlog.column import Column, Kind
-from onceward.binlog.column_types import CHARACTER, GEOMETRY, LABELLED, NUMERIC, YEAR, Stored, stored_types
+from onceward.binlog.column_types import CHARACTER, LABELLED, NUMERIC, Stored, stored_types
 from onceward.binlog.packed_bytes import PackedBytes
 from onceward.binlog.refusals import FULL_METADATA, damaged, unreadable
 
@@ -98,10 +98,7 @@ class _Optional:
         self._fields = fields
         self._table = table
         self._count = len(types)
-        # To MariaDB a geometry is a text of the charset binary: without it each that follows had another's charset.
-        self._character = CHARACTER | {GEOMETRY} if dialect == "mariadb" else CHARACTER
-        # And a year is a number, without a sign: without it each that follows had another's sign.
-        self._numeric = NUMERIC | {YEAR} if dialect == "mariadb" else NUMERIC
+        self._numeric, self._character = NUMERIC[dialect], CHARACTER[dialect]
         if _NAMES not in fields:
             raise unreadable(
                 "row_metadata", f"the changes of {table} do not say what its columns are called", FULL_METADATA

@@ -26,6 +26,10 @@ from onceward.sources.mysql.settings import Settings
 _NAME = "onceward mysql_changes"
 _LOGIN = (1045, 1698, 1524, 1862, 3118, 2059, 2061)
 _DENIED = (1044, 1142, 1143, 1227, 1370, 1410)
+_PASSING = (
+    1040, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213, 1226, 1317, 1927, 1969,
+)  # fmt: skip
+"""Too many connections, a server that stops, connections that were lost or killed, locks that were waited for."""
 _NOT_LOGGING = 1381  # ER_NO_BINARY_LOGGING
 _STATUS_RENAMED = (8, 2)  # SHOW MASTER STATUS has another name there, and is gone in 8.4
 
@@ -170,7 +174,7 @@ def _named(number: int, said: str, where: str) -> OncewardError:
         )
     if number == _NOT_LOGGING:
         return _no_binlog(where)
-    if 1000 < number < 2000 and number not in (1040, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226):
+    if 1000 < number < 2000 and number not in _PASSING:
         return ServerUnfit(said, next_step="see what the server says above")
     return ServerUnreachable(said, next_step="see whether it runs; the query goes on when it is started again")
 

@@ -1,0 +1,79 @@
+"""``ow.mysql_changes`` on newer MySQLs than the tests share: 8.0.33, and the newest that Debian has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pymysql
+import pytest
+from changes_place import ChangesPlace
+
+import newest_mysql
+from mysql_client import sql_at
+from onceward.testing import LocalMySQL
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(params=["8.0.33", "newest"])
+def place(request: pytest.FixtureRequest) -> Iterator[ChangesPlace]:
+    """Its transactions are compressed."""
+    chosen: dict[str, Any] = {"version": request.param}
+    if request.param == "newest":
+        chosen = {"home": newest_mysql.home() or pytest.skip("no MySQL of Debian's for this machine")}
+    settings = {"binlog-transaction-compression": "ON", "max-allowed-packet": "128M"}
+    with LocalMySQL(settings=settings, binlog=True, **chosen) as server:
+        yield ChangesPlace(server)
+
+
+def test_a_snapshot_and_changes_come_to_what_the_table_has(place: ChangesPlace):
+    """Single rows, many, keys that change, one event of more than 16 MB, and a GTID with a tag where there are some."""
+    place.sql("CREATE TABLE {s}.big (id int PRIMARY KEY, v longtext)", "INSERT INTO {s}.t VALUES (1, 'a'), (2, NULL)")
+    place.begin(starting="initial", tables=f"{place.schema}.*")
+    state = applied({}, place.batch())
+    tagged = sql_at(place.url, "SELECT VERSION() >= '8.3' AND VERSION() NOT LIKE '8.0%'") == [(1,)]
+    name = "AUTOMATIC:mine" if tagged else "AUTOMATIC"
+    numbers = ", ".join(f"({number}, '{'x' * (number % 40)}')" for number in range(10, 3000))
+    place.sql(
+        f"INSERT INTO {{s}}.t VALUES {numbers}",  # noqa: S608
+        "UPDATE {s}.t SET v = CONCAT(id, '!') WHERE id % 3 = 0",
+        "UPDATE {s}.t SET id = -id WHERE id % 100 = 7",
+        "DELETE FROM {s}.t WHERE id % 5 = 0",
+        "INSERT INTO {s}.big VALUES (1, REPEAT('0123456789abcdef', 1200000)), (2, 'small')",
+        "UPDATE {s}.big SET v = CONCAT(v, 'z')",
+    )
+    with_tag(place, name)
+    while rows := place.batch():
+        state = applied(state, rows)
+    for table in ("t", "big"):
+        wanted = {row[0]: row[1] for row in place.sql(f"SELECT id, v FROM {{s}}.{table}")}  # noqa: S608
+        assert {key: row["v"] for (of, key), row in state.items() if of == table} == wanted
+
+
+def with_tag(place: ChangesPlace, name: str) -> None:
+    """One transaction more, under a GTID of that kind."""
+    url = urlsplit(place.url)
+    connection = pymysql.connect(
+        host=url.hostname, port=url.port or 0, user=url.username, password=url.password or "", autocommit=True,
+        ssl_disabled=True,
+    )  # fmt: skip
+    with connection, connection.cursor() as cursor:
+        cursor.execute(f"SET SESSION gtid_next = '{name}'")
+        cursor.execute(f"INSERT INTO {place.schema}.t VALUES (5000, 'tagged')")  # noqa: S608
+
+
+def applied(state: dict[Any, Any], rows: list[dict[str, Any]]) -> dict[Any, Any]:
+    """As a target would have it; each change has to fit to what is there."""
+    now = dict(state)
+    for row in sorted(rows, key=lambda row: str(row["position"])):
+        key = (row["table"], json.loads(row["key"])["id"])
+        before = None if row["before"] is None else json.loads(row["before"])
+        assert now.get(key) == before, row["op"]
+        after = None if row["after"] is None else json.loads(row["after"])
+        now.pop(key, None)
+        if after is not None:
+            now[key] = after
+    return now
