@@ -14,7 +14,7 @@ from made_tables import INT, NAME, NULL_INT, TABLE_MAP, WRITE, number, row, rows
 from onceward.binlog.changes import CHANGES, Decoder
 from onceward.binlog.event import Event
 from onceward.binlog.framing import events_of_file
-from onceward.binlog.kinds import FORMAT_DESCRIPTION, GTID, IGNORABLE_FLAG, QUERY, XA_PREPARE, XID
+from onceward.binlog.kinds import ANONYMOUS_GTID, FORMAT_DESCRIPTION, GTID, IGNORABLE_FLAG, QUERY, XA_PREPARE, XID
 from onceward.sources.mysql.cuts import Cutter, Range
 from onceward.sources.mysql.parts import framed
 from onceward.sources.mysql.position import Position
@@ -144,6 +144,17 @@ def test_rows_that_are_undone_or_undecided_are_a_stop(kind, said, reason):
     found = log.cut()
     assert log.keys(found) == keys(1)
     assert (found.end.pos, found.stop.details["reason"]) == (place, reason)
+
+
+def test_behind_a_transaction_without_a_name_no_set_has_all():
+    """gtid_mode is not ON: on another server nobody could say whether it was read."""
+    log = Log()
+    log.transaction(1)
+    named = Position("mysql", "a server", 0, FILE, 4, None, "")
+    assert range_of(log.events, named, 1).end.gtids == f"{SOURCE}:1"
+    log.add(ANONYMOUS_GTID, bytes(25))
+    log.says("CREATE TABLE x (a int)")
+    assert range_of(log.events, named, 1).end.gtids is None
 
 
 def test_an_unknown_event_is_a_stop_unless_the_server_calls_it_ignorable():
