@@ -14,7 +14,7 @@ from made_tables import INT, NAME, NULL_INT, TABLE_MAP, WRITE, number, row, rows
 from onceward.binlog.changes import CHANGES, Decoder
 from onceward.binlog.event import Event
 from onceward.binlog.framing import events_of_file
-from onceward.binlog.kinds import FORMAT_DESCRIPTION, GTID, IGNORABLE_FLAG, QUERY, XID
+from onceward.binlog.kinds import ANONYMOUS_GTID, FORMAT_DESCRIPTION, GTID, IGNORABLE_FLAG, QUERY, XA_PREPARE, XID
 from onceward.sources.mysql.cuts import Cutter, Range
 from onceward.sources.mysql.parts import framed
 from onceward.sources.mysql.position import Position
@@ -28,7 +28,8 @@ MAP = table_map([INT, NAME, NULL_INT], db="shop", key=[0])
 class Log:
     """A binlog of MySQL's: transactions ``SOURCE:1``, ``SOURCE:2``, … of rows of ``shop.t``."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: str = FILE) -> None:
+        self.file = file
         self.events: list[Event] = []
         self.position = 4
         self.transactions = 0
@@ -36,7 +37,7 @@ class Log:
 
     def add(self, kind: int, body: bytes, flags: int = 0) -> int:
         data, begins = made(kind, body, self.position, flags=flags), self.position
-        self.events.append(Event(data, 0, len(data) - 4, kind, flags, NOW, 1, FILE, begins))
+        self.events.append(Event(data, 0, len(data) - 4, kind, flags, NOW, 1, self.file, begins))
         self.position += len(data)
         return begins
 
@@ -116,6 +117,44 @@ def test_a_truncate_is_a_change_by_itself():
     found = log.cut()
     assert found.changes == 1
     assert [(change["op"], change["table"]) for change in decoded(log.events, found)] == [("t", "t")]
+
+
+def test_a_part_ends_with_its_file():
+    """A file that is shorter than a part, and the next one: both are read."""
+    log, following = Log(), Log("binlog.000008")
+    log.transaction(1)
+    following.transactions = 1
+    following.transaction(2)
+    log.events += following.events
+    found = range_of(log.events, Position("mysql", "a server", 0, FILE, 4, None, None), 1 << 20)
+    assert [part["file"] for part in found.parts] == [FILE, "binlog.000008"]
+    assert log.keys(found) == keys(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "reason"), [(QUERY, "ROLLBACK TO `a`", "statement"), (XA_PREPARE, "", "xa")], ids=["undone", "xa"]
+)
+def test_rows_that_are_undone_or_undecided_are_a_stop(kind, said, reason):
+    log = Log()
+    log.transaction(1)
+    place = log.position
+    log.transaction(2)
+    del log.events[-1]
+    log.says(said) if said else log.add(kind, b"\0" + bytes(12))
+    found = log.cut()
+    assert log.keys(found) == keys(1)
+    assert (found.end.pos, found.stop.details["reason"]) == (place, reason)
+
+
+def test_behind_a_transaction_without_a_name_no_set_has_all():
+    """gtid_mode is not ON: on another server nobody could say whether it was read."""
+    log = Log()
+    log.transaction(1)
+    named = Position("mysql", "a server", 0, FILE, 4, None, "")
+    assert range_of(log.events, named, 1).end.gtids == f"{SOURCE}:1"
+    log.add(ANONYMOUS_GTID, bytes(25))
+    log.says("CREATE TABLE x (a int)")
+    assert range_of(log.events, named, 1).end.gtids is None
 
 
 def test_an_unknown_event_is_a_stop_unless_the_server_calls_it_ignorable():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ from made_tables import INT, NAME, TABLE_MAP, UPDATE, WRITE, event, number, row,
 
 from onceward.binlog.changes import Decoder
 from onceward.binlog.column import Kind
+from onceward.binlog.kinds import QUERY
 from onceward.sources.mysql import snapshot
 from onceward.sources.mysql.snapshot.keys import KeyColumn, behind
 from onceward.sources.mysql.snapshot.passing import Passing
@@ -69,6 +71,12 @@ def test_a_table_that_is_not_begun_has_no_changes_and_one_that_is_done_has_all()
     written = event(WRITE, rows(2, image(9), image(11)))
     assert passed(written, table="later") == []
     assert len(passed(written, table="done")) == 2
+
+
+def test_a_truncate_passes_as_soon_as_a_table_is_begun():
+    emptied = event(QUERY, struct.pack("<IIBHH", 1, 0, 1, 0, 0) + b"d\0TRUNCATE TABLE t")
+    assert passed(emptied) == [("t", None, False, False)]
+    assert passed(emptied._replace(buffer=bytes(emptied.buffer)[:-1] + b"u")) == [("t", None, False, False)]
 
 
 @pytest.mark.parametrize(
