@@ -93,6 +93,9 @@ class PeopleOfATown(Feed):
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=_STOP_SECONDS)
+        for session in self._sessions:
+            if session.open:
+                session.close()
 
     @property
     def sent(self) -> int:
