@@ -192,7 +192,7 @@ def streamed(key: bytes, value: bytes) -> Change:
     assert some is not None, said
     table = f"{said['db']}.{said['table']}"
     assert key.decode() == f"{table}/" + json.dumps(
-        {"id": json.loads(said["after"] or said["before"])["id"]}, separators=(",", ":")
+        {"id": json.loads(said.get("after") or said["before"])["id"]}, separators=(",", ":")
     )
     return Change((table, some["id"]), said["op"], before, after)
 
