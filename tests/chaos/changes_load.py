@@ -159,12 +159,12 @@ def witnessed(url: str, file: str, position: int) -> Iterator[Change]:
     )  # fmt: skip
     with closing(stream):
         for event in stream:
+            gone = isinstance(event, DeleteRowsEvent)
             for row in event.rows:
-                yield from _changes(f"{event.schema}.{event.table}", row)
+                yield from _changes(f"{event.schema}.{event.table}", *_images(row, gone=gone))
 
 
-def _changes(table: str, row: dict[str, Any]) -> Iterator[Change]:
-    before, after = (None if image is None else as_text(image) for image in _images(row))
+def _changes(table: str, before: Row | None, after: Row | None) -> Iterator[Change]:
     if before is not None and after is not None and before["id"] != after["id"]:
         yield Change((table, before["id"]), "d", before, None)
         yield Change((table, after["id"]), "c", None, after)
@@ -175,10 +175,11 @@ def _changes(table: str, row: dict[str, Any]) -> Iterator[Change]:
     yield Change((table, some["id"]), op, before, after)
 
 
-def _images(row: dict[str, Any]) -> tuple[Row | None, Row | None]:
-    if "values" in row:
-        return (None, row["values"])
-    return row["before_values"], row["after_values"]
+def _images(row: dict[str, Any], *, gone: bool) -> tuple[Row | None, Row | None]:
+    if "values" not in row:
+        return as_text(row["before_values"]), as_text(row["after_values"])
+    image = as_text(row["values"])
+    return (image, None) if gone else (None, image)
 
 
 def streamed(key: bytes, value: bytes) -> Change:
