@@ -24,6 +24,7 @@ _RECORDS = 3_000_000
 _ROWS = 1_000_000
 _DECODED = 2_000_000
 _CHANGES = 200_000
+_TABLE = 5_000_000
 _DECODING_ROUNDS = 5
 
 
@@ -38,6 +39,7 @@ class Part(str, Enum):
     FILES = "files"
     AVRO = "avro"
     BINLOG = "binlog"
+    SNAPSHOT = "snapshot"
 
 
 def bench(
@@ -78,7 +80,7 @@ def bench(
 ) -> None:
     """Measure the encoder beside its peers, and KafkaSink beside Spark's own Kafka sink; if they are asked for,
     DatabaseSink beside Spark's JDBC writer, FileSink beside Spark's own file sink, avro.decode beside from_avro, and
-    what reads a MySQL's binlog beside mysql-replication.
+    what reads a MySQL's binlog and its tables beside mysql-replication and a plain client.
 
     Nothing else should run meanwhile. CPU time per record is the figure to trust on a machine that is not quiet. With
     the defaults each contender's JVM may grow to 2 GB; they work in turn.
@@ -95,6 +97,9 @@ def bench(
         return
     if part is Part.BINLOG:
         _binlog(changes=records if records != _RECORDS else _CHANGES, rounds=rounds or _THROUGHPUT_ROUNDS)
+        return
+    if part is Part.SNAPSHOT:
+        _snapshot(rows=records if records != _RECORDS else _TABLE, rounds=rounds or 1)
         return
     partitions = _numbers(output_partitions)
     if latency:
@@ -165,6 +170,15 @@ def _binlog(changes: int, rounds: int) -> None:
     figures = run_binlog(changes, rounds, display.say)
     display.binlog_table(figures, rounds)
     display.json_line(changes=changes, rounds=rounds, binlog=figures)
+
+
+def _snapshot(rows: int, rounds: int) -> None:
+    from benchmarks import display
+    from benchmarks.snapshot import run_snapshot
+
+    figures = run_snapshot(rows, rounds, display.say)
+    display.snapshot_table(figures, rounds)
+    display.json_line(rows=rows, rounds=rounds, snapshot=figures)
 
 
 def _latency(plan: LatencyPlan, contenders: Sequence[Contender]) -> None:

@@ -112,10 +112,10 @@ class _Written:
         from pymysqlreplication import BinLogStreamReader
         from pymysqlreplication.row_event import UpdateRowsEvent, WriteRowsEvent
 
-        said = {**_said(self.server), "passwd": urlsplit(self.server.url).password}
-        del said["password"]
+        login = {**said(self.server), "passwd": urlsplit(self.server.url).password}
+        del login["password"]
         reader = BinLogStreamReader(
-            said, server_id=77, log_file=self.file, log_pos=4, resume_stream=True, only_schemas=["test"],
+            login, server_id=77, log_file=self.file, log_pos=4, resume_stream=True, only_schemas=["test"],
             only_events=[WriteRowsEvent, UpdateRowsEvent],
         )  # fmt: skip
         count = 0
@@ -128,11 +128,12 @@ class _Written:
 
     @contextmanager
     def _dump(self) -> Iterator[Dump]:
-        with Dump(pymysql.connect(**_said(self.server), autocommit=True), "mysql", self.file, 4) as dump:
+        with Dump(pymysql.connect(**said(self.server), autocommit=True), "mysql", self.file, 4) as dump:
             yield dump
 
 
-def _said(server: LocalMySQL) -> dict[str, Any]:
+def said(server: LocalMySQL) -> dict[str, Any]:
+    """What PyMySQL needs to connect to its database."""
     url = urlsplit(server.url)
     return {
         "host": url.hostname, "port": url.port, "user": url.username, "password": url.password, "ssl_disabled": True,
@@ -141,7 +142,7 @@ def _said(server: LocalMySQL) -> dict[str, Any]:
 
 
 def _written(server: LocalMySQL, shape: str, changes: int, statements: Iterator[str]) -> _Written:
-    connection = pymysql.connect(**_said(server), autocommit=True)
+    connection = pymysql.connect(**said(server), autocommit=True)
     with connection, connection.cursor() as cursor:
         cursor.execute("FLUSH BINARY LOGS")
         for statement in statements:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from benchmarks.binlog import BinlogFigures
     from benchmarks.database import DatabaseFigures
     from benchmarks.files import FileFigures
+    from benchmarks.snapshot import SnapshotFigures
 
 _PACKAGES = ("onceward", "pyspark", "pyarrow", "numpy", "kafka-python", "confluent-kafka")
 
@@ -117,6 +118,16 @@ def binlog_table(figures: Sequence[BinlogFigures], rounds: int) -> None:
         table.add_column(column, justify="left" if column in ("changes", "contender") else "right")
     for row in figures:
         table.add_row(f"{row.changes:,} {row.shape}", row.contender, f"{row.cpu_us:.2f}", f"{row.times:.3f}")
+    _console().print(table)
+
+
+def snapshot_table(figures: Sequence[SnapshotFigures], rounds: int) -> None:
+    """All rows of a table, beside a plain client."""
+    table = Table(title=f"A MySQL's table, read by one process; medians of {rounds} round(s)")
+    for column in ("contender", "rows", "rows/s", "CPU, µs a row"):
+        table.add_column(column, justify="left" if column == "contender" else "right")
+    for row in figures:
+        table.add_row(row.contender, f"{row.rows:,}", f"{row.rows_per_s:,.0f}", f"{row.cpu_us:.2f}")
     _console().print(table)
 
 
