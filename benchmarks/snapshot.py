@@ -26,10 +26,12 @@ CLIENT, ONCEWARD = "PyMySQL, a streaming cursor", "onceward"
 CONTENDERS = (CLIENT, ONCEWARD)
 
 _COLUMNS = """id bigint NOT NULL PRIMARY KEY, name varchar(40) NOT NULL, amount decimal(12,2) NOT NULL,
- qty int NOT NULL, placed datetime(3) NOT NULL, status varchar(12) NOT NULL, note varchar(300) NOT NULL, flag tinyint NOT NULL"""
+ qty int NOT NULL, placed datetime(3) NOT NULL, status varchar(12) NOT NULL,
+ note varchar(300) NOT NULL, flag tinyint NOT NULL"""
 _DIGITS = "(SELECT 0 d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4)"
 _VALUES = """n, CONCAT('näme-', n), n % 100000 / 100, n % 1000 - 500,
- '2026-01-02 03:04:05.678' + INTERVAL n % 86400 SECOND, ELT(1 + n % 3, 'new', 'paid', 'shipped'), REPEAT('n', n % 60), n % 5 - 2"""
+ '2026-01-02 03:04:05.678' + INTERVAL n % 86400 SECOND, ELT(1 + n % 3, 'new', 'paid', 'shipped'),
+ REPEAT('n', n % 60), n % 5 - 2"""
 _MOST_CALLS = 10_000
 
 
