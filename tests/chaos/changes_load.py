@@ -130,7 +130,8 @@ class Load:
         key, many = chance.randrange(self.rows * 2), chance.choice((1, 1, 1, 40, 200))
         if kind < 0.45:
             values = ", ".join(_values((key + step) % (self.rows * 2), stamp) for step in range(many))
-            return int(cursor.execute(f"INSERT INTO {table} VALUES {values} ON DUPLICATE KEY UPDATE v = {stamp}"))  # noqa: S608
+            cursor.execute(f"INSERT INTO {table} VALUES {values} ON DUPLICATE KEY UPDATE v = {stamp}")  # noqa: S608
+            return many  # MySQL counts an update here as two
         keys = ", ".join(f"'{(key + step) % (self.rows * 2)}'" for step in range(many))
         if kind < 0.8:
             return int(cursor.execute(f"UPDATE {table} SET v = {stamp}, d = d + 0.01 WHERE id IN ({keys})"))  # noqa: S608

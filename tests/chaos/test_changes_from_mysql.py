@@ -39,7 +39,7 @@ class Job:
 
     def __init__(self, folder: Path, server: LocalMySQL, kafka: LocalKafka, topic: str, tables: list[str]) -> None:
         said = {"url": server.url, "tables": tables, "servers": kafka.bootstrap_servers, "topic": topic}
-        said["source"] = {"starting": "initial", "max_bytes_per_batch": 1 << 20}
+        said["source"] = {"starting": "initial", "max_bytes_per_batch": max(1 << 20, CHANGES * 8)}
         self.folder, self._job = folder, TextFileJob(JOB, folder, json.dumps(said))
 
     def killed(self, when: Callable[[], bool], fault: str | None = None) -> None:
@@ -105,7 +105,7 @@ def test_killed_in_every_phase(
 ):
     chance = random.Random(7)
     begin = end_of_binlog(server.url)
-    load = Load(server.url, rows=2_000)
+    load = Load(server.url, rows=2_000, per_second=max(1_000, CHANGES // 300))
     load.make()
     load.start(writers=2)
     output = topic(4)
