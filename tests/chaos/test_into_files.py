@@ -91,6 +91,7 @@ def test_killed_between_two_renames_twice(file_job: FileJob):
     file_job.assert_all_is_there()
 
 
+@pytest.mark.slow  # the contract has each step, without a JVM to kill
 @pytest.mark.fault("files-driver-killed")
 @pytest.mark.parametrize(
     "fault", ["commit:finished:2:kill", "commit:started:2:kill", "publish:finished:2:kill", "open:finished:1:kill"]

@@ -105,6 +105,7 @@ def written(records: tuple[str, str, str]) -> list[bytes | None]:
     return sorted(record.value or b"" for record in read_topic(servers, output))
 
 
+@pytest.mark.slow  # half a minute
 def test_python_outside_its_environment(run: Start, records: tuple[str, str, str]):
     ran = run("conf", "{bin}/python")
     assert ran.returncode == 0, ran.stderr[-3000:]
