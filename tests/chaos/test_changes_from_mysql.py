@@ -136,7 +136,7 @@ def test_killed_in_every_phase(
     assert len(happened) > CHANGES
     assert amiss(happened, came, rows_of(server.url, load.tables))[:5] == []
     assert never_came(happened, came, since=marked(happened))[:5] == []
-    answer = verify_at(kafka.bootstrap_servers, output, "onceward-ledger", "--topics", output)
+    answer = verify_at(kafka.bootstrap_servers, output, "onceward-ledger")
     assert answer["verdict"] == "exactly_once", answer["anomalies"]
 
 
