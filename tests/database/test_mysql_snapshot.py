@@ -15,7 +15,7 @@ from snapshot_play import SnapshotPlay, assert_chained, assert_the_same_again, w
 from onceward.errors import BinlogPurged, ChangeUnreadable, ServerUnfit, ServerUnreachable
 from onceward.sources.mysql import snapshot
 from onceward.sources.mysql.connection import session_of
-from onceward.sources.mysql.snapshot.as_of import View, order
+from onceward.sources.mysql.snapshot.as_of import View
 from onceward.sources.mysql.snapshot.catalogue import described
 from onceward.sources.mysql.snapshot.keys import behind, within
 from onceward.sources.mysql.snapshot.results import rows_of
@@ -438,6 +438,6 @@ def test_a_view_waits_for_what_is_in_the_binlog_and_not_committed(played: Played
     following = f"{source}:{int(number.rpartition('-')[2]) + 1}"
     as_of = replace(start, gtids=f"{start.gtids},{following}")
     with pytest.raises(ServerUnreachable, match="gtid_executed"):
-        View(play.server.ask, as_of, play.server.version, seconds=1)
+        View(play.server, as_of, seconds=1)
     play.sql("CREATE TABLE {s}.t (id int PRIMARY KEY)")
-    assert order(View(play.server.ask, as_of, play.server.version).open()) > order(start.place)
+    assert View(play.server, as_of).open().order > start.place.order

@@ -3,7 +3,7 @@
 What is not obvious:
 
 * An address may lead to another server from one connection to the next (a proxy, a name that was moved). So each
-  session says which server it is at before anything is concluded from it (:meth:`Server.must_be`).
+  session says which server it is at before anything is concluded from it (:func:`asking`).
 * MariaDB has no ``server_uuid``. What stands for it may change while the data stay (a container with another name):
   then the place is found again by its GTID, as after a failover, and is the same.
 * Passwords are in :attr:`Settings.said` alone, which no message and no ``repr`` shows. PyMySQL's errors have none.
@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from onceward.binlog.event import Event
 from onceward.binlog.kinds import Dialect
 from onceward.errors import AccessDenied, AuthenticationFailed, OncewardError, ServerUnfit, ServerUnreachable
 from onceward.ledger.mysql import MySQLSession, connected
 from onceward.libraries import library
 from onceward.sources.mysql.dump import Dump
-from onceward.sources.mysql.position import Place
+from onceward.sources.mysql.position import Place, Position
 from onceward.sources.mysql.settings import Settings
 
 _NAME = "onceward mysql_changes"
@@ -63,7 +64,7 @@ class Server:
         :raises ServerUnfit: the server cannot answer.
         """
         with named(self.where):
-            cursor = self._session.connection.cursor()
+            cursor = self.connection.cursor()
             cursor.execute(statement, parameters)
             return list(cursor.fetchall())
 
@@ -103,6 +104,11 @@ class Server:
         return _plain(self.ask("SELECT @@GLOBAL.gtid_purged")[0][0])
 
     @property
+    def connection(self) -> Any:
+        """PyMySQL's."""
+        return self._session.connection
+
+    @property
     def is_open(self) -> bool:
         return not self._session.closed and not self._session.is_ended
 
@@ -122,14 +128,9 @@ def session_of(settings: Settings) -> MySQLSession:
         return session
 
 
-def connecting(settings: Settings) -> Callable[[], Any]:
-    """Opens a connection of PyMySQL's, like that of :func:`session_of`, each time it is called."""
-    return lambda: session_of(settings).connection
-
-
 @contextmanager
-def reading(settings: Settings, server: str, place: Place) -> Iterator[Dump]:
-    """Inside, the binlog of the server ``server`` from ``place`` on.
+def asking(settings: Settings, server: str) -> Iterator[Server]:
+    """Inside, a session of its own at the server ``server``.
 
     :raises ServerUnreachable: it does not answer, or another server does now.
     """
@@ -142,10 +143,30 @@ def reading(settings: Settings, server: str, place: Place) -> Iterator[Dump]:
                 "a proxy's that spreads connections, let it lead to one server",
                 details={"known": server, "found": asked.identity},
             )
-        with Dump(asked._session.connection, asked.dialect, place.file, place.pos) as dump:
-            yield dump
+        yield asked
     finally:
         asked.close()
+
+
+@contextmanager
+def reading(settings: Settings, server: str, place: Place) -> Iterator[Dump]:
+    """Inside, the binlog of the server ``server`` from ``place`` on.
+
+    :raises ServerUnreachable: it does not answer, or another server does now.
+    """
+    with (
+        asking(settings, server) as asked,
+        Dump(asked.connection, asked.dialect, place.file, place.pos) as dump,
+    ):
+        yield dump
+
+
+def follow(settings: Settings, at: Position, feed: Callable[[list[Event]], bool]) -> None:
+    """Give ``feed`` the events from ``at`` on, until it says that these are enough, or the server has no more."""
+    with reading(settings, at.server, at.place) as dump:
+        for events in dump.blocks():
+            if feed(events):
+                return
 
 
 @contextmanager

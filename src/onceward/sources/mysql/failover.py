@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Callable
 
 from onceward.binlog.event import Event
 from onceward.binlog.gtids import Gtid, Gtids, gtids_before
 from onceward.binlog.kinds import FORMAT_DESCRIPTION, TRANSACTION_STARTS
 from onceward.errors import BinlogPurged, OncewardError, SourceReplaced
-from onceward.sources.mysql.connection import Server, reading
+from onceward.sources.mysql.connection import Server, follow, reading
 from onceward.sources.mysql.position import FIRST_BYTE, Place, Position
 from onceward.sources.mysql.settings import Settings
 from onceward.sources.mysql.transactions import Walk
@@ -123,19 +124,22 @@ def _is_read_before(settings: Settings, server: Server, file: str, logged: Gtids
     return before is None or logged.covers(before)
 
 
+def walked(settings: Settings, at: Position, ends: Callable[[Event, Gtid], bool]) -> Walk:
+    """From ``at`` to before the first transaction of which ``ends`` says so, or to the end of all."""
+    walk = Walk(at, before=ends)
+    follow(settings, at, walk.feed)
+    if walk.stop is not None:
+        raise walk.stop
+    return walk
+
+
 def _first_unread(settings: Settings, at: Position, logged: Gtids | None) -> Position:
     def ends(event: Event, gtid: Gtid) -> bool:
         if gtid.text is None:
             raise _nameless(at, event)
         return True
 
-    walk = Walk(at, before=ends)
-    with reading(settings, at.server, at.place) as dump:
-        for events in dump.blocks():
-            if walk.feed(events):
-                break
-    if walk.stop is not None:
-        raise walk.stop
+    walk = walked(settings, at, ends)
     if logged is not None and not walk.seen.covers(logged):
         raise SourceReplaced(
             f"{settings.where} (the server {at.server}) has transactions in another order than {logged}: of which "

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+from onceward.binlog.framing import file_number
 from onceward.errors import SourceBroken
 
 VERSION = 1
@@ -81,9 +82,9 @@ def number_of(file: str) -> int:
 
     :raises SourceBroken: it has no number.
     """
-    number = file.rpartition(".")[2]
-    if not number.isdecimal():
+    number = file_number(file)
+    if number < 0:
         raise SourceBroken(
             f"{file!r} is no name of a binlog: it does not end in a number", next_step="use what SHOW BINARY LOGS says"
         )
-    return int(number)
+    return number

@@ -25,7 +25,7 @@ from onceward.errors import BinlogDamaged, BinlogPurged, OncewardError, SourceRe
 from onceward.ledger.chain import Ledger
 from onceward.sources.mysql import parts as task_parts
 from onceward.sources.mysql import requirements, snapshot, starts
-from onceward.sources.mysql.connection import Server, reading
+from onceward.sources.mysql.connection import Server, follow
 from onceward.sources.mysql.cuts import IDLE_BYTES, Cutter, Range
 from onceward.sources.mysql.failover import located, must_have
 from onceward.sources.mysql.position import Position
@@ -213,10 +213,7 @@ class MySQLChanges(PartitionedSource):
     def _read(self, cutter: Cutter, begin: Position) -> Range:
         """As far as it goes. What cannot be read is told of when all before it has been."""
         try:
-            with reading(self._settings, begin.server, begin.place) as dump:
-                for events in dump.blocks():
-                    if cutter.feed(events):
-                        break
+            follow(self._settings, begin, cutter.feed)
         except (BinlogDamaged, BinlogPurged, SourceReplaced) as error:
             cutter.stop = error
         return cutter.range()

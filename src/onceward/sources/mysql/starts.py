@@ -12,11 +12,10 @@ from typing import Any
 from onceward.binlog.event import Event
 from onceward.binlog.gtids import Gtid, Gtids
 from onceward.errors import ConfigurationError
-from onceward.sources.mysql.connection import Server, reading
-from onceward.sources.mysql.failover import first_of, located
+from onceward.sources.mysql.connection import Server
+from onceward.sources.mysql.failover import first_of, located, walked
 from onceward.sources.mysql.position import FIRST_BYTE, Place, Position
 from onceward.sources.mysql.settings import Settings
-from onceward.sources.mysql.transactions import Walk
 
 
 def first(settings: Settings, server: Server) -> Position:
@@ -72,16 +71,8 @@ def _at(settings: Settings, server: Server, place: Place) -> Position:
 
 
 def _walked(settings: Settings, server: Server, file: str, ends: Callable[[Event, Gtid], bool]) -> Position:
-    """From the beginning of ``file`` to before the first transaction that ``ends`` says, or to the end of all."""
-    at = _beginning(server, file, None)
-    walk = Walk(at, before=ends)
-    with reading(settings, at.server, at.place) as dump:
-        for events in dump.blocks():
-            if walk.feed(events):
-                break
-    if walk.stop is not None:
-        raise walk.stop
-    return walk.position()
+    """From the beginning of ``file``."""
+    return walked(settings, _beginning(server, file, None), ends).position()
 
 
 def _beginning(server: Server, file: str, gtids: str | None, era: int = 0) -> Position:

@@ -30,8 +30,8 @@ from typing import Any
 import pyarrow as pa
 
 from onceward.binlog.changes import Decoder
-from onceward.errors import ServerUnfit, ServerUnreachable
-from onceward.sources.mysql.connection import Server, reading
+from onceward.errors import ServerUnfit
+from onceward.sources.mysql.connection import Server, asking, reading
 from onceward.sources.mysql.position import Position
 from onceward.sources.mysql.settings import Settings
 from onceward.sources.mysql.snapshot.as_of import chunk_as_of
@@ -90,16 +90,8 @@ def read(settings: Settings, chunk: Chunk, as_of: Position) -> pa.Table:
     :raises ServerUnreachable: it does not answer, or another one does now. :raises BinlogPurged: it has not kept its
         binlog back to ``as_of``. :raises ChangeUnreadable: see :mod:`as_of`.
     """
-    with _asked(settings, as_of) as server:
-        return chunk_as_of(
-            server._session.connection,
-            server.ask,
-            server.version,
-            lambda place: reading(settings, as_of.server, place),
-            chunk,
-            as_of,
-            settings,
-        )
+    with asking(settings, as_of.server) as server:
+        return chunk_as_of(server, lambda place: reading(settings, as_of.server, place), chunk, as_of, settings)
 
 
 @contextmanager
@@ -120,19 +112,3 @@ def passing(settings: Settings, state: State) -> Iterator[Callable[[Decoder], pa
     finally:
         for server in opened:
             server.close()
-
-
-@contextmanager
-def _asked(settings: Settings, as_of: Position) -> Iterator[Server]:
-    server = Server(settings)
-    try:
-        if server.identity != as_of.server:
-            raise ServerUnreachable(
-                f"{settings.where} led to the server {as_of.server}, and leads to {server.identity} now",
-                next_step="start the query again: it finds its place on the new server by GTIDs; where the address is "
-                "a proxy's that spreads connections, let it lead to one server",
-                details={"known": as_of.server, "found": server.identity},
-            )
-        yield server
-    finally:
-        server.close()

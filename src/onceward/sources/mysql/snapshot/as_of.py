@@ -40,8 +40,9 @@ from onceward.binlog.texts import Values
 from onceward.binlog.values.from_text import columns_from_text
 from onceward.errors import OncewardError, ServerUnfit, ServerUnreachable
 from onceward.libraries import library
+from onceward.sources.mysql.connection import Server
 from onceward.sources.mysql.dump import Dump
-from onceward.sources.mysql.position import Place, Position, number_of
+from onceward.sources.mysql.position import Place, Position
 from onceward.sources.mysql.settings import Settings
 from onceward.sources.mysql.snapshot.catalogue import Described, described, quoted_table
 from onceward.sources.mysql.snapshot.keys import Ask
@@ -59,7 +60,6 @@ _OLDER_MARIADB = PINNED.replace("transaction_isolation", "tx_isolation")
 _SECONDS = 60.0
 _FLUSH_BYTES = 8 << 20
 _DEFINITION_CHANGED = 1412  # ER_TABLE_DEF_CHANGED: the table is younger than the view
-_STATUS_RENAMED = (8, 2)  # SHOW MASTER STATUS has another name there, and is gone in 8.4
 
 Reading = Callable[[Place], AbstractContextManager[Dump]]
 
@@ -67,22 +67,21 @@ Reading = Callable[[Place], AbstractContextManager[Dump]]
 class View:
     """Step 1 and 2: the session's transaction, which sees E and is seen by H."""
 
-    def __init__(self, ask: Ask, as_of: Position, version: tuple[int, ...], seconds: float = _SECONDS) -> None:
-        self._ask = ask
+    def __init__(self, server: Server, as_of: Position, seconds: float = _SECONDS) -> None:
+        self._server = server
         self._as_of = as_of
-        self._status = "SHOW BINARY LOG STATUS" if version >= _STATUS_RENAMED else "SHOW MASTER STATUS"
         self._ends = time.monotonic() + seconds
-        ask(PINNED if as_of.dialect == "mysql" or version >= (11, 1) else _OLDER_MARIADB)
+        server.ask(PINNED if as_of.dialect == "mysql" or server.version >= (11, 1) else _OLDER_MARIADB)
         if as_of.dialect == "mysql":
             self._wait()
 
     def open(self) -> Place:
         """A new one. H."""
         while True:
-            self._ask("ROLLBACK")
-            self._ask("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+            self._server.ask("ROLLBACK")
+            self._server.ask("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
             high = self._high()
-            if order(high) >= order(self._as_of.place):
+            if high.order >= self._as_of.place.order:
                 return high
             if time.monotonic() > self._ends:
                 raise self._late(f"its newest view is of {high}")
@@ -90,9 +89,9 @@ class View:
 
     def _high(self) -> Place:
         if self._as_of.dialect == "mysql":
-            file, pos = self._ask(self._status)[0][:2]
-            return Place(str(file), int(pos))
-        status = {str(name).lower(): value for name, value in self._ask("SHOW STATUS LIKE 'binlog_snapshot_%'")}
+            return self._server.end()
+        said = self._server.ask("SHOW STATUS LIKE 'binlog_snapshot_%'")
+        status = {str(name).lower(): value for name, value in said}
         return Place(str(status["binlog_snapshot_file"]), int(status["binlog_snapshot_position"]))
 
     def _wait(self) -> None:
@@ -106,7 +105,7 @@ class View:
             )
         while gtids:
             left = self._ends - time.monotonic()
-            (done,) = self._ask(
+            (done,) = self._server.ask(
                 f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{_checked(gtids)}', {max(1, min(5, round(left)))})"
             )
             if done[0] == 0:
@@ -121,30 +120,22 @@ class View:
         )
 
 
-def chunk_as_of(
-    connection: Any,
-    ask: Ask,
-    version: tuple[int, ...],
-    reading: Reading,
-    chunk: Chunk,
-    as_of: Position,
-    settings: Settings,
-) -> pa.Table:
+def chunk_as_of(server: Server, reading: Reading, chunk: Chunk, as_of: Position, settings: Settings) -> pa.Table:
     """:data:`CHANGES`, of rows with the op ``r``.
 
-    :param connection: of PyMySQL, a session for this alone. :param ask: that asks it.
-    :param reading: a dump, on another session of the same server.
+    :param server: a session for this alone. :param reading: a dump, on another session of the same server.
     :raises ChangeUnreadable: the table's primary key is another one, or its changes cannot be read.
     :raises BinlogPurged: the binlog is gone back to E.
     """
-    view = View(ask, as_of, version)
+    ask = server.ask
+    view = View(server, as_of)
     while True:
         high = view.open()
         table = _seen(ask, as_of, chunk)
         first = _first_changes(ask, reading, chunk, as_of, high, settings)
         try:
             found = (
-                list(_untouched(connection, ask, table, chunk, as_of, settings.values, first))
+                list(_untouched(server.connection, ask, table, chunk, as_of, settings.values, first))
                 if table is not None
                 else []
             )
@@ -159,14 +150,10 @@ def chunk_as_of(
 
 def _before(events: list[Event], high: Place) -> list[Event]:
     """Those of a block that are before ``high``: mostly all."""
-    limit = order(high)
-    if order(Place(events[-1].file, events[-1].position)) < limit:
+    limit = high.order
+    if Place(events[-1].file, events[-1].position).order < limit:
         return events
-    return [event for event in events if order(Place(event.file, event.position)) < limit]
-
-
-def order(place: Place) -> tuple[int, int]:
-    return (number_of(place.file), place.pos)
+    return [event for event in events if Place(event.file, event.position).order < limit]
 
 
 def _numbered(tables: list[pa.Table]) -> pa.Table:
@@ -196,7 +183,7 @@ def _first_changes(
     ask: Ask, reading: Reading, chunk: Chunk, as_of: Position, high: Place, settings: Settings
 ) -> dict[str, str | None]:
     """Step 3: by key, as JSON, the row at E, as JSON; None where there was none."""
-    if order(high) <= order(as_of.place):
+    if high.order <= as_of.place.order:
         return {}
     wanted, values, passed = tuple(chunk["table"]), settings.values, settings.passed_places
     found: dict[str, str | None] = {}
@@ -223,7 +210,7 @@ def _first_changes(
                 flush()
                 held = 0
             # Not `blocks(*high)`: H may be written and not sent yet. What the view sees was sent before it was there.
-            if order(Place(dump.reader.file, dump.reader.position)) >= order(high):
+            if Place(dump.reader.file, dump.reader.position).order >= high.order:
                 break
         flush()
     return found
