@@ -221,7 +221,7 @@ class Decoder:
             if extra < 2:
                 raise damaged(f"a rows event of {name} has {extra} extra bytes")
             fields.take(extra - 2)
-        count = fields.packed_number()
+        count = fields.packed()
         if count != len(table.map.columns):
             raise damaged(f"a rows event of {name} has {count} columns, and its table map {len(table.map.columns)}")
         for _ in range(2 if kinds.ROWS[kind] == "update" else 1):

@@ -1,40 +1,47 @@
-"""Fields of an event's body, one after the other, none beyond its end: :class:`Fields`. Pure; for what comes once in a
-transaction. Rows have ways of their own."""
+"""Bytes that are read from front to back, none beyond their end, whatever a length in them says: :class:`Lengths`, and
+:class:`Fields` of an event's body. Pure; for what comes once in a transaction, or once for a table. Rows have ways of
+their own.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
 from onceward.binlog.event import Event
 from onceward.binlog.stops import damaged
+from onceward.errors import BinlogDamaged
 
 _WIDTHS = {252: 2, 253: 3, 254: 8}
 
 
-class Fields:
-    """Reads from the front.
+Data = TypeVar("Data", bytes, memoryview)
 
-    :param event: it is named in errors. :param data: a part of it; without, its body.
-    """
 
-    def __init__(self, event: Event, data: bytes | memoryview | None = None) -> None:
-        self._event = event
-        self._data = event.body if data is None else memoryview(data)
-        self.at = 0
+class Lengths(ABC, Generic[Data]):
+    """Reads ``data`` from ``at`` on. What it gives are slices of it."""
+
+    def __init__(self, data: Data, at: int = 0) -> None:
+        self._data: Data = data
+        self.at = at
 
     @property
     def left(self) -> int:
+        """How many bytes are behind what was read."""
         return len(self._data) - self.at
 
-    def take(self, count: int) -> memoryview:
-        """
+    def take(self, count: int) -> Data:
+        """The next ``count``.
+
         :raises BinlogDamaged: there are not so many; here and in all others.
         """
         start = self.at
         if not 0 <= count <= len(self._data) - start:
-            raise damaged(self._event, f"an event (kind {self._event.kind}) that ends inside of a field")
+            raise self._short()
         self.at = start + count
         return self._data[start : self.at]
 
-    def rest(self) -> memoryview:
+    def rest(self) -> Data:
         return self.take(self.left)
 
     def number(self, count: int) -> int:
@@ -44,14 +51,38 @@ class Fields:
     def packed(self) -> int:
         """In one, three, four or nine bytes.
 
-        Source: MySQL, *Protocol Basics*, length-encoded integers.
+        Source: MySQL, *Protocol Basics*, length-encoded integers; ``mysys/pack.cc`` (``net_field_length_ll``).
         """
         first = self.take(1)[0]
         if first < 251:
             return first
         if first not in _WIDTHS:
-            raise damaged(self._event, f"a length that begins with {first}")
+            raise self._odd(first)
         return self.number(_WIDTHS[first])
+
+    @abstractmethod
+    def _short(self) -> BinlogDamaged:
+        """There are not as many bytes as a length says."""
+
+    @abstractmethod
+    def _odd(self, first: int) -> BinlogDamaged:
+        """No length begins with ``first``."""
+
+
+class Fields(Lengths[memoryview]):
+    """
+    :param event: it is named in errors. :param data: a part of it; without, its body.
+    """
+
+    def __init__(self, event: Event, data: bytes | memoryview | None = None) -> None:
+        super().__init__(event.body if data is None else memoryview(data))
+        self._event = event
+
+    def _short(self) -> BinlogDamaged:
+        return damaged(self._event, f"an event (kind {self._event.kind}) that ends inside of a field")
+
+    def _odd(self, first: int) -> BinlogDamaged:
+        return damaged(self._event, f"a length that begins with {first}")
 
     def serial(self) -> int:
         """In one to nine bytes, of which the first says how many by the ones at its end.

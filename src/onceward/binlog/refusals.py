@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from onceward.binlog.event import Event
-from onceward.binlog.stops import ON_DAMAGE, place
+from onceward.binlog.stops import ON_DAMAGE, going_on, place
 from onceward.errors import BinlogDamaged, ChangeUnreadable, OncewardError
 
 Refusal = TypeVar("Refusal", bound=OncewardError)
@@ -53,7 +53,7 @@ def located(error: Refusal, event: Event, gtid: str | None) -> Refusal:
     transaction = f" (transaction {gtid})" if gtid else ""
     next_step = error.next_step
     if isinstance(error, ChangeUnreadable):
-        next_step = f'{next_step}; once the tables are known to agree, go on behind it with pass_over=["{at}"]'
+        next_step = going_on(next_step, at)
     return type(error)(
         f"at {at} of the binlog{inner}{transaction}: {error.message}",
         next_step=next_step,

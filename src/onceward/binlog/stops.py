@@ -18,6 +18,11 @@ def place(event: Event) -> str:
     return f"{event.file}:{event.position}"
 
 
+def going_on(next_step: str, at: str) -> str:
+    """``next_step``, and how a query is told to go on behind the event at ``at``."""
+    return f'{next_step}; once the tables are known to agree, go on behind it with pass_over=["{at}"]'
+
+
 def damaged(event: Event, what: str) -> BinlogDamaged:
     """Its checksum may be right, and yet it is none that a server writes."""
     at = place(event)
@@ -37,6 +42,6 @@ def unreadable(event: Event, reason: str, what: str, next_step: str, *, gtid: st
     in_transaction = f" (transaction {gtid})" if gtid else ""
     return ChangeUnreadable(
         f"at {at} of the binlog{in_transaction} there is {what}",
-        next_step=f'{next_step}; once the tables are known to agree, go on behind it with pass_over=["{at}"]',
+        next_step=going_on(next_step, at),
         details=details,
     )

@@ -65,9 +65,9 @@ class TableMap:
         """
         data = PackedBytes(body, "a table map", ID_BYTES + 2)
         db, table = _named(data)
-        count = data.packed_number()
+        count = data.packed()
         types = data.take(count)
-        metadata = data.take(data.packed_number())
+        metadata = data.take(data.packed())
         nullable = data.take((count + 7) // 8)
         optional = _Optional(dict(_fields(data)), f"{db}.{table}", types, dialect)
         stored = stored_types(types, metadata, optional.names, f"{db}.{table}")
@@ -88,7 +88,7 @@ def _named(data: PackedBytes) -> tuple[str, str]:
 def _fields(data: PackedBytes) -> Iterator[tuple[int, bytes]]:
     while data.left:
         kind = data.byte()
-        yield kind, data.take(data.packed_number())
+        yield kind, data.take(data.packed())
 
 
 class _Optional:
@@ -104,7 +104,7 @@ class _Optional:
                 "row_metadata", f"the changes of {table} do not say what its columns are called", FULL_METADATA
             )
         data = self._reader(_NAMES)
-        self.names = [decoded_name(data.take(data.packed_number())) for _ in types]
+        self.names = [decoded_name(data.take(data.packed())) for _ in types]
 
     def _reader(self, field: int) -> PackedBytes:
         return PackedBytes(self._fields.get(field, b""), f"the table map of {self._table}")
@@ -128,13 +128,13 @@ class _Optional:
         """Either one collation for all and exceptions by number, or one for each."""
         if each in self._fields:
             data = self._reader(each)
-            return {place: charset_of(data.packed_number()) for place in places}
+            return {place: charset_of(data.packed()) for place in places}
         if default not in self._fields:
             return {}  # MySQL 8.0.12 says nothing of those of enums
         data = self._reader(default)
-        found = dict.fromkeys(places, charset_of(data.packed_number()))
+        found = dict.fromkeys(places, charset_of(data.packed()))
         while data.left:
-            number, collation = data.packed_number(), data.packed_number()
+            number, collation = data.packed(), data.packed()
             if number >= len(places):
                 raise damaged(f"the table map of {self._table} has a charset for a column that is not there")
             found[places[number]] = charset_of(collation)
@@ -144,12 +144,12 @@ class _Optional:
         """Of the enums, or of the sets, one after the other."""
         data = self._reader(field)
         while data.left:
-            yield [data.take(data.packed_number()) for _ in range(data.at_most(data.packed_number()))]
+            yield [data.take(data.packed()) for _ in range(data.at_most(data.packed()))]
 
     def geometries(self) -> Iterator[int]:
         data = self._reader(_GEOMETRIES)
         while data.left:
-            yield data.packed_number()
+            yield data.packed()
 
     def visible(self, place: int) -> bool:
         bits = self._fields.get(_VISIBILITY)
@@ -159,9 +159,9 @@ class _Optional:
         field = _KEY if _KEY in self._fields else _PREFIXED_KEY
         data, places = self._reader(field), []
         while data.left:
-            places.append(data.packed_number())
+            places.append(data.packed())
             if field == _PREFIXED_KEY:
-                data.packed_number()  # how much of it is in the index; rows have all of it
+                data.packed()  # how much of it is in the index; rows have all of it
         if any(place >= self._count for place in places):
             raise damaged(f"the table map of {self._table} has a key of columns that are not there")
         return tuple(places)

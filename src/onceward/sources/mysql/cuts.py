@@ -20,10 +20,12 @@ from onceward.binlog.event import HEADER_BYTES, Event
 from onceward.binlog.gtids import Gtids
 from onceward.binlog.kinds import WHY, must_not_pass
 from onceward.binlog.packed import unpacked
+from onceward.binlog.refusals import located
 from onceward.binlog.statements import Stop, Truncated, classify
-from onceward.binlog.stops import damaged, unreadable
 from onceward.binlog.stops import place as place_of
-from onceward.errors import ChangeUnreadable, OncewardError
+from onceward.binlog.stops import unreadable
+from onceward.binlog.table_map import TableMap
+from onceward.errors import BinlogDamaged, ChangeUnreadable, OncewardError
 from onceward.sources.mysql.position import FIRST_BYTE, Place, Position
 from onceward.sources.mysql.settings import Settings
 from onceward.sources.mysql.transactions import OUTSIDE, Walk, begins_with
@@ -275,10 +277,8 @@ class Cutter(Walk):
 
 
 def _table_of(event: Event, body: bytes) -> tuple[str, str]:
-    """Database and table of a table map. Source: MySQL, ``Table_map_event``."""
+    """Database and table of a table map."""
     try:
-        length = body[8]
-        table = 9 + length + 1
-        return body[9 : 9 + length].decode(), body[table + 1 : table + 1 + body[table]].decode()
-    except (IndexError, UnicodeDecodeError):
-        raise damaged(event, "a table map without names") from None
+        return TableMap.named(body)
+    except BinlogDamaged as error:
+        raise located(error, event, None) from None
