@@ -7,7 +7,6 @@ be dropped by any windowed query, rightly, and the count would no longer tell an
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from onceward.demo.checkpoint import query_progress
 from onceward.demo.encodings import Encoding
-from onceward.demo.feed import Feed
+from onceward.demo.feed import WrittenByAThread
 from onceward.demo.pace import Pace
 from onceward.demo.people import Person, expected_numbers
 from onceward.demo.settings import INPUT_TOPIC, WATERMARK_DELAY_SECONDS
@@ -27,7 +26,7 @@ _FLUSH_SECONDS = 60
 _IN_FLIGHT_RECORDS = 50_000  # librdkafka holds 100,000 by default
 
 
-class InputStream(Feed):
+class InputStream(WrittenByAThread):
     """The people, then one closing tombstone whose event time is late enough to end every window.
 
     :param encoding: of their values.
@@ -46,6 +45,7 @@ class InputStream(Feed):
         pace: Pace,
         closing_delay_ms: int,
     ) -> None:
+        super().__init__()
         self._bootstrap_servers = bootstrap_servers
         self._producer: Producer  # lives and dies with the thread
         self._everybody = everybody
@@ -55,30 +55,7 @@ class InputStream(Feed):
         self._poison: list[bytes] = []
         self._pace = pace
         self._closing_delay_ms = closing_delay_ms
-        self._stop = threading.Event()
-        self._hold = True
-        self._sent = 0
         self._closing_ms: int | None = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="people-producer", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def release(self) -> None:
-        self._hold = False
-
-    def stop(self) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=_FLUSH_SECONDS)
-
-    @property
-    def sent(self) -> int:
-        """Records written and acknowledged so far, the closing tombstone included."""
-        if self._error is not None:
-            raise self._error
-        return self._sent
 
     def is_through(self, checkpoint: Path) -> bool:
         """A batch is finished that ran with the watermark at which every window is closed: the closing tombstone's
@@ -102,32 +79,30 @@ class InputStream(Feed):
         """Key and value of each spoilt record written so far, with a colon between them."""
         return self._poison
 
-    def _run(self) -> None:
+    def _write_all(self) -> None:
         self._producer = _producer(self._bootstrap_servers)
         try:
-            self._write_all()
-        except BaseException as error:  # noqa: BLE001  raised again in the supervisor's thread by `sent`
-            self._error = error
+            self._write_everybody()
         finally:
             del self._producer  # closes its connections: the brokers may go away now without a word from it
 
-    def _write_all(self) -> None:
+    def _write_everybody(self) -> None:
         waiting = iter(self._everybody)
         began = time.monotonic()
         timestamp_ms = 0
         people = len(self._everybody)
-        while self._sent < people and not self._stop.wait(_PORTION_SECONDS):
+        while self._written < people and not self._stop.wait(_PORTION_SECONDS):
             due = self._pace.due(time.monotonic() - began, hold=self._hold)
-            count = max(0, due - self._sent)
+            count = max(0, due - self._written)
             timestamp_ms = self._write(_take(waiting, count), timestamp_ms)
-            self._sent += count
-        if self._sent == people:
+            self._written += count
+        if self._written == people:
             self._close(timestamp_ms + self._closing_delay_ms)
 
     def _close(self, closing_ms: int) -> None:
         self._send(Person(key=b"closing", document=None, number=None), closing_ms)
         self._flush()
-        self._sent += 1
+        self._written += 1
         self._closing_ms = closing_ms
 
     def _write(self, portion: Iterable[Person], previous_ms: int) -> int:

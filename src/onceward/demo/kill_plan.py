@@ -95,6 +95,13 @@ _INTO_A_DATABASE = (
     ),
 )
 
+_AFTER_THE_COMMIT = Kill(
+    "between EndTxn and Spark's commit log",
+    "fault_point",
+    fault="commit:finished:1:kill",
+    meaning="the batch is visible, and Spark does not know it",
+)
+
 # The first batch with rows is the snapshot's.
 _IN_THE_SNAPSHOT = Kill(
     "in the snapshot, while its rows are written",
@@ -103,12 +110,7 @@ _IN_THE_SNAPSHOT = Kill(
     meaning="read again, the rows must be what they were, while people change them",
 )
 _CHANGES_INTO_KAFKA = (
-    Kill(
-        "between EndTxn and Spark's commit log",
-        "fault_point",
-        fault="commit:finished:1:kill",
-        meaning="the batch is visible, and Spark does not know it",
-    ),
+    _AFTER_THE_COMMIT,
     Kill(
         "inside the send phase",
         "fault_point",
@@ -133,12 +135,7 @@ _AT_STEPS: dict[SinkName, tuple[Kill, ...]] = {
             meaning="the transaction is open: some of the batch is on the broker, some is not",
         ),
         # That batch is run again first, so the first commit of this life is of a batch with output.
-        Kill(
-            "between EndTxn and Spark's commit log",
-            "fault_point",
-            fault="commit:finished:1:kill",
-            meaning="the batch is visible, and Spark does not know it",
-        ),
+        _AFTER_THE_COMMIT,
         Kill(
             "after the ledger record, before EndTxn",
             "fault_point",

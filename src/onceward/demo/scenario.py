@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
+from onceward.demo.audit import OutputFacts
 from onceward.demo.feed import Feed
 from onceward.demo.job_lives import Killed
-from onceward.demo.kill_plan import Kill
-from onceward.demo.outputs.output import Tail
-from onceward.demo.report import DemoResult
-from onceward.demo.settings import JobSettings
+from onceward.demo.kill_plan import Kill, kill_plan
+from onceward.demo.outputs.output import Output, Tail
+from onceward.demo.report import DemoResult, judge
+from onceward.demo.screen import Screen
+from onceward.demo.settings import DemoSettings, JobSettings
+from onceward.testing.local_kafka import LocalKafka
 
 
 class Scenario(AbstractContextManager["Scenario"], ABC):
@@ -25,18 +28,39 @@ class Scenario(AbstractContextManager["Scenario"], ABC):
 
     feed: Feed
     tail: Tail
+    _output: Output
+
+    def __init__(self, settings: DemoSettings, screen: Screen, kafka: LocalKafka) -> None:
+        """:param kafka: its caller's."""
+        self._settings = settings
+        self._screen = screen
+        self._kafka = kafka
+        self._open = ExitStack()
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
 
     @abstractmethod
     def job(self, folder: Path) -> JobSettings:
         """What the job is told. ``folder`` is for whatever it writes, its checkpoint included."""
 
     @abstractmethod
+    def _read(self) -> OutputFacts:
+        """The output, by a client that shares no code with the sink, beside what went in."""
+
     def plan(self) -> tuple[Kill, ...]:
         """When it is killed."""
+        return kill_plan(self._settings)
 
-    @abstractmethod
     def judge(self, killed: Sequence[Killed], batches: int) -> DemoResult:
         """Read everything back with independent clients, and say what it is worth.
 
         :param batches: in Spark's commit log.
         """
+        self._screen.say(f"reading everything back with {self._output.reader} of an independent client")
+        read = self._read()
+        checked = None
+        if self._settings.exactly_once:
+            self._screen.say("asking `onceward verify` about every batch")
+            checked = self._output.ask_the_checker()
+        return judge(self._settings, read, checked, killed, batches, self._screen.seconds, self.feed.sent)

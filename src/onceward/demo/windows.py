@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
+from onceward.demo.audit import OutputFacts
 from onceward.demo.encodings import AsAvro, AsJson, Encoding, poisoned
 from onceward.demo.input_stream import InputStream
-from onceward.demo.job_lives import Killed
-from onceward.demo.kill_plan import Kill, kill_plan
 from onceward.demo.outputs.kafka import KafkaOutput, create_topic
 from onceward.demo.outputs.output import OutputOfNumbers
 from onceward.demo.pace import Pace
 from onceward.demo.people import people
-from onceward.demo.report import DemoResult, judge
 from onceward.demo.scenario import Scenario
 from onceward.demo.screen import Screen
 from onceward.demo.settings import INPUT_TOPIC, WATERMARK_DELAY_SECONDS, DemoSettings, JobSettings
@@ -28,14 +25,8 @@ class PeopleThroughWindows(Scenario):
     """See the module. The cluster is its caller's."""
 
     feed: InputStream
-
-    def __init__(self, settings: DemoSettings, screen: Screen, kafka: LocalKafka) -> None:
-        self._settings = settings
-        self._screen = screen
-        self._kafka = kafka
-        self._open = ExitStack()
-        self._output: OutputOfNumbers
-        self._registry = ""
+    _output: OutputOfNumbers
+    _registry = ""
 
     def __enter__(self) -> PeopleThroughWindows:
         with ExitStack() as opened:
@@ -50,9 +41,6 @@ class PeopleThroughWindows(Scenario):
             self._open = opened.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
     def job(self, folder: Path) -> JobSettings:
         return JobSettings(
             bootstrap_servers=self._kafka.bootstrap_servers,
@@ -66,17 +54,8 @@ class PeopleThroughWindows(Scenario):
             registry=self._registry,
         )
 
-    def plan(self) -> tuple[Kill, ...]:
-        return kill_plan(self._settings)
-
-    def judge(self, killed: Sequence[Killed], batches: int) -> DemoResult:
-        self._screen.say(f"reading everything back with {self._output.reader} of an independent client")
-        read = self._output.read(self.feed.expected, self.feed.poison)
-        checked = None
-        if self._settings.exactly_once:
-            self._screen.say("asking `onceward verify` about every batch")
-            checked = self._output.ask_the_checker()
-        return judge(self._settings, read, checked, killed, batches, self._screen.seconds, self.feed.sent)
+    def _read(self) -> OutputFacts:
+        return self._output.read(self.feed.expected, self.feed.poison)
 
 
 def _registry(settings: DemoSettings, screen: Screen) -> AbstractContextManager[LocalRegistry | None]:

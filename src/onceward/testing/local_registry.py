@@ -20,18 +20,15 @@ pass it in ``settings`` if yours is set so.
 
 from __future__ import annotations
 
-import os
-import shutil
 import tarfile
-import tempfile
 from pathlib import Path
 
 from onceward.spark.archives import archive
-from onceward.spark.jars import cache_folder
 from onceward.spark.java import java_executable
 from onceward.testing.guarded_server import GuardedServer
 from onceward.testing.http_status import status_of
 from onceward.testing.local_server import LocalServer
+from onceward.testing.unpacked import unpacked_once
 
 VERSION = "3.0.9"
 
@@ -71,7 +68,7 @@ class LocalRegistry(LocalServer):
         return f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
 
     def _make(self) -> None:
-        self._home = _unpacked()
+        self._home = unpacked_once(f"apicurio-registry-{VERSION}", _unpack)
 
     def _started(self, log: Path) -> GuardedServer:
         # By itself H2 writes up to half a second later than it answers.
@@ -96,22 +93,6 @@ class LocalRegistry(LocalServer):
         return status_of(f"{self.url}/subjects") == 200
 
 
-def _unpacked() -> Path:
-    """The server's folder, in the cache: unpacked once, and whole as soon as it has its name."""
-    home = cache_folder() / "servers" / f"apicurio-registry-{VERSION}"
-    if home.is_dir():
-        return home
-    packed = archive(_ARCHIVE)
-    home.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=home.parent))
-    try:
-        with tarfile.open(packed, mode="r:gz") as files:
-            files.extractall(part, filter="data")
-        try:
-            os.rename(part, home)
-        except OSError:
-            if not home.is_dir():
-                raise  # else another process was quicker
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return home
+def _unpack(to: Path) -> None:
+    with tarfile.open(archive(_ARCHIVE), mode="r:gz") as files:
+        files.extractall(to, filter="data")

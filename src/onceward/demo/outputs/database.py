@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onceward.demo.audit import CheckerFacts, OutputFacts, ask
-from onceward.demo.outputs.output import CountingTail, OutputOfNumbers
+from onceward.demo.outputs.output import CountingTail, Output, OutputOfNumbers
 from onceward.demo.settings import OUTPUT_TABLE, PIPELINE_ID
 from onceward.testing.local_mysql import LocalMySQL
 from onceward.testing.local_postgres import LocalPostgres
@@ -16,28 +16,37 @@ from onceward.testing.verdict import exactly_once
 _STAGING = "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'onceward\\_staging%'"
 
 
-class DatabaseOutput(OutputOfNumbers):
-    """See the module.
+class OnAServer(Output):
+    """In a database that lives as long as the ``with`` block.
 
-    :param servers: of the input.
+    :param servers: of the demo's cluster, which the checker wants to know.
     """
 
     reader = "a SELECT"
-
-    instant: str
-    """The server's type for a moment, to the microsecond."""
 
     def __init__(self, servers: str, server: LocalPostgres | LocalMySQL) -> None:
         self._servers = servers
         self._server = server
 
-    def __enter__(self) -> DatabaseOutput:
+    def __enter__(self) -> OnAServer:
         self._server.__enter__()
         self.address = self._server.url
         return self
 
     def __exit__(self, *_: object) -> None:
         self._server.__exit__(None, None, None)
+
+    @abstractmethod
+    def _connected(self) -> Any:
+        """A new connection, by the server's own client, in which each statement is a transaction. It is closed at the
+        end of its ``with`` block."""
+
+
+class DatabaseOutput(OnAServer, OutputOfNumbers):
+    """See the module."""
+
+    instant: str
+    """The server's type for a moment, to the microsecond."""
 
     def make(self) -> None:
         """Nothing in the table is unique: a row that comes twice is to be seen, not refused."""
@@ -47,25 +56,25 @@ class DatabaseOutput(OutputOfNumbers):
 
     def tail(self) -> CountingTail:
         connection = self._connected()
-        return CountingTail(lambda: int(_asked(connection, f"SELECT count(*) FROM {OUTPUT_TABLE}")[0]))  # noqa: S608
+        return CountingTail(lambda: int(asked(connection, f"SELECT count(*) FROM {OUTPUT_TABLE}")[0]))  # noqa: S608
 
     def read(self, expected: set[str], poison: Sequence[bytes]) -> OutputFacts:
         with self._connected() as connection:
-            numbers = map(str, _asked(connection, f"SELECT number FROM {OUTPUT_TABLE}"))  # noqa: S608
-            left = [f"staging table {name}" for name in _asked(connection, _STAGING)]
+            numbers = map(str, asked(connection, f"SELECT number FROM {OUTPUT_TABLE}"))  # noqa: S608
+            left = left_over(connection)
         return OutputFacts(exactly_once(expected, numbers), left_over=left)
 
     def ask_the_checker(self) -> CheckerFacts:
         where = ["--database-url", self.address, "--bootstrap-servers", self._servers]
         return ask("--pipeline-id", PIPELINE_ID, *where, "--expect-caught-up")
 
-    @abstractmethod
-    def _connected(self) -> Any:
-        """A new connection, by the server's own client, in which each statement is a transaction. It is closed at the
-        end of its ``with`` block."""
+
+def left_over(connection: Any) -> list[str]:
+    """Of attempts that were killed."""
+    return [f"staging table {name}" for name in asked(connection, _STAGING)]
 
 
-def _asked(connection: Any, statement: str) -> list[Any]:
+def asked(connection: Any, statement: str) -> list[Any]:
     """The only column of what is found."""
     cursor = connection.cursor()
     cursor.execute(statement)
