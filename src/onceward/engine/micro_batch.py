@@ -25,10 +25,9 @@ What if the process dies …
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 
-from onceward import events
+from onceward import events, surroundings
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Prepared, Target, Write, ids_of
 from onceward.errors import (
@@ -320,7 +319,7 @@ class MicroBatches:
                     running.batch,
                     error,
                 )
-            time.sleep(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
+            surroundings.sleep(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
             attempt += 1
 
     def _attempt(
@@ -328,7 +327,7 @@ class MicroBatches:
     ) -> LedgerRecord:
         """One attempt: decided when it returns, aborted or fenced when it raises."""
         ids = self._ids(running)
-        began = time.monotonic()
+        began = surroundings.monotonic()
         self._target.witness.before(running)
         attempt = self._target.begin(self._newest, running)
         try:
@@ -340,7 +339,7 @@ class MicroBatches:
         except BaseException as error:
             self._undo(attempt, error, running)
             raise
-        staged = time.monotonic()
+        staged = surroundings.monotonic()
         try:
             with events.step(events.COMMIT, **ids, **attempt.ids):
                 attempt.commit()  # 8
@@ -354,8 +353,8 @@ class MicroBatches:
             record.batch.batch_id,
             record.records,
             prepared.said,
-            (time.monotonic() - began) * 1000,
-            (time.monotonic() - staged) * 1000,
+            (surroundings.monotonic() - began) * 1000,
+            (surroundings.monotonic() - staged) * 1000,
         )
         return record
 
@@ -383,7 +382,7 @@ class MicroBatches:
             sources=sources,
             attempt=attempt.id,
             outputs=prepared.outputs,
-            committed_at_ms=time.time_ns() // 1_000_000,
+            committed_at_ms=surroundings.wall_clock_ns() // 1_000_000,
             state=prepared.state,
             run_id=running.run_id,
             frames=(*before, *frames),

@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from onceward import surroundings
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.target import Target
 from onceward.errors import ROWS_REFUSED, Fenced, OncewardError, Recovery, UnsupportedQuery
@@ -75,7 +76,7 @@ class Memory:
         self.failed = self.tried = None
 
 
-_lock = threading.RLock()
+_lock = surroundings.RLock()
 _open: dict[Place, Run] = {}
 _memories: OrderedDict[Place, Memory] = OrderedDict()
 _homes: OrderedDict[tuple[str, str], Hashable] = OrderedDict()
@@ -128,7 +129,7 @@ def enter(place: Place, run: Run) -> None:
     with _lock:
         _open[place] = run
         if _janitor is None or not _janitor.is_alive():  # a thread can die at its very start, of an exception
-            _janitor = threading.Thread(target=_look_after, name="onceward-runs", daemon=True)
+            _janitor = surroundings.Thread(target=_look_after, name="onceward-runs", daemon=True)
             _janitor.start()
 
 
@@ -176,7 +177,7 @@ def _kept(known: OrderedDict[K, V], key: K, new: V) -> V:
 
 def _look_after() -> None:
     global _janitor
-    pause = threading.Event()
+    pause = surroundings.Event()
     while True:
         pause.wait(_LOOK_SECONDS)
         with _lock:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
+from onceward import surroundings
 from onceward.engine.policy import SinkPolicy
 from onceward.errors import BatchTimedOut
 
@@ -13,11 +12,11 @@ class TimeLimit:
 
     def __init__(self, policy: SinkPolicy) -> None:
         self._seconds = policy.batch_timeout_s
-        self._began = time.monotonic()
+        self._began = surroundings.monotonic()
 
     def passed(self) -> BatchTimedOut | None:
         """The error, once the time is over."""
-        if self._seconds is None or time.monotonic() - self._began <= self._seconds:
+        if self._seconds is None or surroundings.monotonic() - self._began <= self._seconds:
             return None
         return BatchTimedOut(
             f"the batch ran longer than batch_timeout_s={self._seconds}",

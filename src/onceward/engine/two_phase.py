@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from onceward import events
+from onceward import events, surroundings
 from onceward.engine import task_job
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Prepared, Target, Witness, Write, ids_of, of_another_sink
@@ -393,14 +392,14 @@ class Patience:
     """Growing pauses, until the time is over."""
 
     def __init__(self, seconds: float) -> None:
-        self._ends = time.monotonic() + seconds
+        self._ends = surroundings.monotonic() + seconds
         self._pause = _FIRST_PAUSE_SECONDS
 
     def wait(self) -> bool:
         """Wait a little; False when the time is over."""
-        left = self._ends - time.monotonic()
+        left = self._ends - surroundings.monotonic()
         if left <= 0:
             return False
-        time.sleep(min(self._pause, left))
+        surroundings.sleep(min(self._pause, left))
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
         return True

@@ -11,11 +11,10 @@ own thread. One object is one owner, or would like to be. What all stores owe:
 
 from __future__ import annotations
 
-import secrets
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 
+from onceward import surroundings
 from onceward.errors import Fenced, LedgerBehind
 from onceward.ids import AttemptId, PipelineId
 from onceward.ledger.record import LedgerRecord
@@ -97,7 +96,7 @@ class Ledger(ABC):
 def new_owner() -> int:
     """A name for who takes a chain now: larger than those before, and by lot nobody else's, so that those of a chain
     that was deleted, or restored from an older copy, do not come back."""
-    return time.time_ns() // 1_000_000 << 16 | secrets.randbits(16)
+    return surroundings.wall_clock_ns() // 1_000_000 << 16 | surroundings.random_bits(16)
 
 
 def overtaken(pipeline: PipelineId, where: str) -> Fenced:

@@ -26,7 +26,6 @@ import json
 import logging
 import os
 import socket
-import time
 import uuid
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,6 +33,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from onceward import surroundings
 from onceward.durable import make, sync
 from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerUnreachable
 from onceward.ids import AttemptId, PipelineId
@@ -107,7 +107,12 @@ class FolderChain(Chain):
 
     def _take_next(self) -> bool:
         """Win the next slot with a takeover; False if it is taken."""
-        entry = {"takeover": self._next, "host": socket.gethostname(), "pid": os.getpid(), "at_ms": _now_ms()}
+        entry = {
+            "takeover": self._next,
+            "host": socket.gethostname(),
+            "pid": surroundings.process_id(),
+            "at_ms": _now_ms(),
+        }
         if not self._won(json.dumps(entry).encode()):
             return False
         self._owner, self._attempts = new_owner(), 0
@@ -301,4 +306,4 @@ def file_system_of(folder: Path) -> str | None:
 
 
 def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return surroundings.wall_clock_ns() // 1_000_000

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from onceward import surroundings
 from onceward.errors import AccessDenied, ConfigurationError, LedgerUnreadable, TopicMissing
 from onceward.ids import PipelineId, ProducerIdentity, TopicPartition
 from onceward.ledger.record import LedgerRecord, State, decode, encode
@@ -231,7 +231,10 @@ class LedgerTopic:
         value = json.dumps({"attempt": list(identity), "trial": True}).encode()
         columns = RecordColumns.of(_one(value), key=_one(self.pipeline.encode()))
         (fragment,) = encode_fragments(
-            columns, codec=Codec.NONE, batch_bytes=_LARGEST_RECORD_BYTES, now_ms=time.time_ns() // 1_000_000
+            columns,
+            codec=Codec.NONE,
+            batch_bytes=_LARGEST_RECORD_BYTES,
+            now_ms=surroundings.wall_clock_ns() // 1_000_000,
         )
         return fragment
 

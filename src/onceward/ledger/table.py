@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 import uuid
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from onceward import surroundings
 from onceward.errors import (
     CommitInDoubt,
     ConfigurationError,
@@ -377,9 +377,9 @@ class TableChain(Chain):
     def _connected(self) -> Session:
         if self._connection is None or not self._database.is_usable(self._connection):
             self._forget_connection()
-            began = time.monotonic()
+            began = surroundings.monotonic()
             self._connection = self._database.connect(f"onceward-{self._pipeline}", _IDLE_MS, _STATEMENT_MS)
-            log.debug("connected to %s in %.0f ms", self._place, 1000 * (time.monotonic() - began))
+            log.debug("connected to %s in %.0f ms", self._place, 1000 * (surroundings.monotonic() - began))
         return self._connection
 
     def _forget_connection(self) -> None:

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 
+from onceward import surroundings
 from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError, TopicMissing
 from onceward.ids import TopicPartition
 from onceward.wire import admin
@@ -51,7 +52,7 @@ class KafkaClient:
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
-        self._pid = os.getpid()
+        self._pid = surroundings.process_id()
         self._connections = Connections(settings)
         self._lock = threading.Lock()
         self._leaders: dict[str, dict[int, int]] = {}
@@ -62,7 +63,7 @@ class KafkaClient:
     @classmethod
     def shared(cls, settings: ClientSettings) -> KafkaClient:
         """The client of this process for ``settings``; made when first asked for, and again after a fork."""
-        key = (os.getpid(), _sharing_key(settings))
+        key = (surroundings.process_id(), _sharing_key(settings))
         with _shared_lock:
             client = _shared.get(key)
             if client is None:
@@ -286,7 +287,7 @@ class KafkaClient:
         with _shared_lock:
             for key in [key for key, client in _shared.items() if client is self]:
                 del _shared[key]
-        if os.getpid() == self._pid:
+        if surroundings.process_id() == self._pid:
             self._connections.close()
 
     # --- inside ------------------------------------------------------------------------------------------------
@@ -329,7 +330,7 @@ class KafkaClient:
         raise_as_error(outcome)
 
     def _refuse_after_fork(self) -> None:
-        if os.getpid() != self._pid:
+        if surroundings.process_id() != self._pid:
             raise OncewardError(
                 "a Kafka client was used in a forked process", next_step="use KafkaClient.shared(settings) there"
             )

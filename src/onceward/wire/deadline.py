@@ -5,10 +5,10 @@ Used by every conversation of this package. Runs wherever the conversation runs.
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from onceward import surroundings
 
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.5
@@ -22,16 +22,16 @@ class Deadline:
 
     def __init__(self, timeout_ms: float) -> None:
         self.timeout_ms = timeout_ms
-        self._at = time.monotonic() + timeout_ms / 1000
+        self._at = surroundings.monotonic() + timeout_ms / 1000
 
     @property
     def remaining_ms(self) -> float:
         """What is left, never below zero."""
-        return max(0.0, (self._at - time.monotonic()) * 1000)
+        return max(0.0, (self._at - surroundings.monotonic()) * 1000)
 
     @property
     def passed(self) -> bool:
-        return time.monotonic() >= self._at
+        return surroundings.monotonic() >= self._at
 
 
 class Backoff:
@@ -43,7 +43,7 @@ class Backoff:
 
     def next_pause_s(self) -> float:
         """The length of the next pause in seconds; each is longer than the one before, up to half a second."""
-        pause = self._next_s * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, not a secret
+        pause = self._next_s * surroundings.jitter(0.8, 1.2)
         self._next_s = min(_LONGEST_PAUSE_S, self._next_s * 2)
         return pause
 
@@ -51,7 +51,7 @@ class Backoff:
         """Sleep for the next pause, but not beyond ``deadline``; asks ``should_stop`` before and after."""
         if self._should_stop:
             self._should_stop()
-        time.sleep(min(self.next_pause_s(), deadline.remaining_ms / 1000))
+        surroundings.sleep(min(self.next_pause_s(), deadline.remaining_ms / 1000))
         if self._should_stop:
             self._should_stop()
 
@@ -65,8 +65,8 @@ class Instant:
 
     @staticmethod
     def now() -> Instant:
-        return Instant(time.monotonic(), time.time())
+        return Instant(surroundings.monotonic(), surroundings.wall_clock())
 
     def age_ms(self) -> float:
         """Milliseconds since then, by the clock that says more: brokers go by the wall clock, asleep or not."""
-        return max(time.monotonic() - self.monotonic_s, time.time() - self.wall_s) * 1000
+        return max(surroundings.monotonic() - self.monotonic_s, surroundings.wall_clock() - self.wall_s) * 1000

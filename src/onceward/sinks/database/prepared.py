@@ -11,13 +11,13 @@ Markers are removed when the ledger says that their batch is finished, and nobod
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
 from pyspark.sql.types import StructType
 
+from onceward import surroundings
 from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import Beginner, CommitResult, Task
 from onceward.errors import LedgerUnreadable, TargetUnreachable
@@ -63,7 +63,7 @@ class PreparedTransactions:
                     return CommitResult.DONE
                 if name not in self._words.listed(session, name):
                     return CommitResult.ALREADY_DONE if self._is_marked(session, name) else CommitResult.LOST
-            time.sleep(_PAUSE_SECONDS)
+            surroundings.sleep(_PAUSE_SECONDS)
         return CommitResult.RETRY_LATER
 
     def abort(self, name: str) -> None:
@@ -72,7 +72,7 @@ class PreparedTransactions:
             with self.talking(f"rolling back {name}") as session:
                 if self._words.roll_back(session, name) or name not in self._words.listed(session, name):
                     return
-            time.sleep(_PAUSE_SECONDS)
+            surroundings.sleep(_PAUSE_SECONDS)
         raise TargetUnreachable(
             f"{name} is prepared, and the session that prepared it has not ended",
             next_step="nothing; the next start of the query rolls it back",

@@ -9,7 +9,6 @@ mebibytes at a time, however large an Arrow batch is and however many rows are h
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from onceward import surroundings
 from onceward.errors import BadColumn, PartitionMissing, RecordTooLarge
 from onceward.ids import TopicPartition, topic_name
 from onceward.records.batch import Fragment, encode_runs
@@ -112,7 +112,7 @@ class HeldRows:
                 codec=codec_of(producer.compression),
                 batch_bytes=producer.batch_bytes,
                 record_bytes=producer.max_request_bytes,
-                now_ms=time.time_ns() // 1_000_000,
+                now_ms=surroundings.wall_clock_ns() // 1_000_000,
                 compression_level=producer.compression_level,
             )
         except RecordTooLarge as error:  # the encoder does not know what the bytes are for

@@ -20,13 +20,12 @@ chunk that it has in its hands, once, at any later time; the newer copy begins w
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onceward import events
+from onceward import events, surroundings
 from onceward.durable import make
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Prepared, Witness
@@ -110,7 +109,7 @@ class WriteAheadTarget(TwoPhaseTarget):
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
         # The decision, or the start, has just come before; in a fan-out others may have published since.
-        self._owned_at = 0.0 if self.branch else time.monotonic()
+        self._owned_at = 0.0 if self.branch else surroundings.monotonic()
         names = self._committables(record)
         delivery = Delivery(record, record.outputs[KIND].data, names, self.branch)
         self._must_become_the_same(delivery, record)
@@ -164,7 +163,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         patience = Patience(self.commit_timeout_s)
         ids = {"pipeline": record.pipeline, "batch_id": record.batch.batch_id, "chunk": chunk.number}
         while True:
-            if time.monotonic() - self._owned_at > OWNED_SECONDS:
+            if surroundings.monotonic() - self._owned_at > OWNED_SECONDS:
                 record = self._progress(record)  # says nothing new, and is refused if the chain is not ours any more
             try:
                 with events.step(events.DELIVER, **ids):
@@ -213,7 +212,7 @@ class WriteAheadTarget(TwoPhaseTarget):
             newest = self.chain.settle()
             known = newest is not None and (newest.sequence, newest.outputs) == (wanted.sequence, wanted.outputs)
             written = newest if newest is not None and known else self.chain.progress(wanted)
-        self._owned_at = time.monotonic()
+        self._owned_at = surroundings.monotonic()
         return written
 
 

@@ -7,7 +7,6 @@ under the identity that it was given, or says why it cannot.
 from __future__ import annotations
 
 import queue
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
@@ -16,6 +15,7 @@ from typing import Any, Literal
 
 from kafka.protocol.producer import InitProducerIdRequest
 
+from onceward import surroundings
 from onceward.errors import (
     BrokerUnreachable,
     Fenced,
@@ -137,7 +137,7 @@ class _Send:
         self._deadline = Deadline(self._settings.delivery_timeout_ms)
         self._results: list[Appended | None] = [None] * len(appends)
         self._lanes = _lanes(appends)
-        self._landed: queue.SimpleQueue[_Flight] = queue.SimpleQueue()
+        self._landed: queue.SimpleQueue[_Flight] = surroundings.SimpleQueue()
         self._in_flight: Counter[int] = Counter()
         self._stale_topics: set[str] = set()
 
@@ -158,7 +158,7 @@ class _Send:
 
     def _launch(self, lanes: Iterable[_Lane]) -> None:
         """Fill requests, one batch a partition, as long as brokers have room for another request."""
-        now = time.monotonic()
+        now = surroundings.monotonic()
         waiting: dict[int, list[_Lane]] = {}
         for lane in lanes:
             if lane.not_before <= now and lane.queue.next_to_send() is not None:
@@ -228,7 +228,7 @@ class _Send:
     def _idle_s(self) -> float:
         """Nothing is on its way: until the first lane may try again."""
         due = min((lane.not_before for lane in self._lanes.values() if not lane.queue.done), default=0.0)
-        return min(_POLL_S, max(0.001, due - time.monotonic()))
+        return min(_POLL_S, max(0.001, due - surroundings.monotonic()))
 
     def _settle(self, flight: _Flight) -> None:
         self._in_flight[flight.node] -= 1
@@ -278,7 +278,7 @@ class _Send:
         lane.queue.failed(position)
         lane.last_reason = reason
         if not lane.queue.outstanding:
-            lane.not_before = time.monotonic() + lane.backoff.next_pause_s()
+            lane.not_before = surroundings.monotonic() + lane.backoff.next_pause_s()
         if refresh:
             self._stale_topics.add(lane.partition.topic)
 
@@ -299,7 +299,7 @@ class _Send:
         node = leaders.get(lane.partition.partition, NO_LEADER)
         if node == NO_LEADER:
             lane.last_reason = "no leader"
-            lane.not_before = time.monotonic() + lane.backoff.next_pause_s()
+            lane.not_before = surroundings.monotonic() + lane.backoff.next_pause_s()
             self._stale_topics.add(lane.partition.topic)
         return node
 

@@ -6,9 +6,9 @@ request that could disturb somebody newer. What an answer means is in ``wire.tra
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
+from onceward import surroundings
 from onceward.errors import BrokerUnreachable, ResourceError
 from onceward.ids import ProducerIdentity
 from onceward.wire.conversation import Refused, Unanswered
@@ -115,7 +115,7 @@ class Holder:
                 return why
             if found.state == _COMPLETE_ABORT and not aborted:
                 deadline, aborted = Deadline(_TAKEOVER_MS), True
-            time.sleep(_TAKEOVER_POLL_SECONDS)
+            surroundings.sleep(_TAKEOVER_POLL_SECONDS)
         return Fencing.ABORTED_FOR_US if aborted else Fencing.TAKEN_OVER
 
     def _describe(self) -> TransactionDescription:

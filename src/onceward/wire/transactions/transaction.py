@@ -14,12 +14,11 @@ Three rules, each against a way to lose or repeat a batch:
 from __future__ import annotations
 
 import logging
-import secrets
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, NoReturn
 
+from onceward import surroundings
 from onceward.errors import (
     BatchFailed,
     BrokerUnreachable,
@@ -92,7 +91,7 @@ class Transaction:
         self._outdated = outdated
         self._coordinator = TransactionCoordinator(client, transactional_id)
         self._holder = Holder(self._coordinator, lambda: self.patience_ms, client.settings.request_timeout_ms)
-        self._lock = threading.RLock()
+        self._lock = surroundings.RLock()
         self._epoch_used = False
         self._given_at = Instant.now()
         self._added: set[TopicPartition] = set()
@@ -356,7 +355,7 @@ class Transaction:
 
     def _claim_next_epoch(self, ours: ProducerIdentity) -> None:
         # A timeout that no other request has, by which its answer can be told from a takeover, should it get lost.
-        timeout_ms = shortest_timeout(self.timeout_ms) + secrets.randbelow(max(1, self.timeout_ms // 100))
+        timeout_ms = shortest_timeout(self.timeout_ms) + surroundings.random_below(max(1, self.timeout_ms // 100))
         try:
             self._go_on_as(self._coordinator.init_producer_id(ours, timeout_ms, self._deadline()))
         except Refused as refused:

@@ -21,11 +21,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from onceward import events
+from onceward import events, surroundings
 from onceward.errors import EpochPoisoned, OncewardError
 from onceward.ids import TaskAttempt, TopicPartition
 from onceward.sinks.kafka.sequencer import frames
@@ -95,9 +94,9 @@ class Epoch:
         for connection in live:
             connection.stop(book.refusal())
             connection.hang_up()
-        deadline = time.monotonic() + _CLOSE_LIMIT_SECONDS
+        deadline = surroundings.monotonic() + _CLOSE_LIMIT_SECONDS
         for thread in live.values():
-            thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(max(0.0, deadline - surroundings.monotonic()))
         if any(thread.is_alive() for thread in live.values()):
             self.poison(f"a lease was still being prepared {_CLOSE_LIMIT_SECONDS:g} s after the epoch was closed")
         return book
@@ -107,7 +106,7 @@ class Epoch:
     def admit(self, sock: socket.socket, task: TaskAttempt) -> None:
         """Serve a connection that has shown the token, in a thread of its own."""
         connection = Connection(sock, task)
-        thread = threading.Thread(
+        thread = surroundings.Thread(
             target=self._serve, args=(connection,), name=f"onceward-sequencer-task-{task.partition_id}", daemon=True
         )
         with self._lock:
@@ -187,7 +186,7 @@ class Epoch:
     def _lease(self, connection: Connection, wanted: Sequence[TopicPartition], limit: int) -> None:
         connection.unanswered = True
         with self._booking() as book:
-            granted = book.lease(connection.task, wanted, time.monotonic(), limit)
+            granted = book.lease(connection.task, wanted, surroundings.monotonic(), limit)
             waits = book.is_waiting(connection.task)
         if not waits:
             self._answer(connection, granted)
@@ -231,7 +230,7 @@ class Epoch:
     def _serve_waiting(self) -> None:
         with self._booking() as book:
             grants = [
-                (self._of_task[waiter], granted) for waiter, granted in book.grant_waiting(time.monotonic())
+                (self._of_task[waiter], granted) for waiter, granted in book.grant_waiting(surroundings.monotonic())
             ]  # whoever waits is connected: _lose takes the connection and the wait away in one step
         for connection, granted in grants:
             # The connection may break at this moment. Then the answer is lost, and its own thread finds it gone
@@ -291,7 +290,7 @@ class Epoch:
         error: OncewardError | None = None,
     ) -> None:
         ids = {**self._ids(partition, lease.task, lease.base_sequence), "next_sequence": next_sequence}
-        events.publish(events.Event(events.LEASE, phase, ids, time.monotonic() - lease.since, error))
+        events.publish(events.Event(events.LEASE, phase, ids, surroundings.monotonic() - lease.since, error))
 
     def _ids(self, partition: TopicPartition, task: TaskAttempt, base_sequence: int) -> dict[str, Any]:
         return {"partition": partition, "task": task, "producer": self.ticket.identity, "base_sequence": base_sequence}

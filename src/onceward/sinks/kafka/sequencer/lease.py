@@ -6,21 +6,19 @@ Runs in executor tasks, called by the task that encodes and sends. One connectio
 from __future__ import annotations
 
 import contextlib
-import select
-import socket
-import time
 from collections.abc import Collection, Mapping
 from itertools import islice
 from types import TracebackType
 
+from onceward import surroundings
 from onceward.errors import EpochPoisoned, OncewardError, SequencerUnreachable
 from onceward.ids import TaskAttempt, TopicPartition
 from onceward.sinks.kafka.sequencer import frames
 from onceward.sinks.kafka.sequencer.book import NO_LIMIT
 from onceward.sinks.kafka.sequencer.frames import FrameBuffer, Op
+from onceward.sinks.kafka.sequencer.line import Line
 from onceward.sinks.kafka.sequencer.ticket import EpochTicket
 
-_RECEIVE_BYTES = 65_536
 _RUN_AGAIN = "the batch runs again under a new epoch"
 
 
@@ -44,12 +42,10 @@ class SequencerConnection:
         self._timeout_s = timeout_s
         self._buffer = FrameBuffer()
         self._over: OncewardError | None = None
-        self._sock = _connect(ticket, timeout_s)
-        self._poll = select.poll()
-        self._poll.register(self._sock, select.POLLIN)
+        self._line = _connected(ticket, timeout_s)
         try:
             self._send(frames.hello_frame(ticket.token, task))
-            if not self._poll.poll(1000 * timeout_s):
+            if not self._line.wait_to_receive(timeout_s):
                 raise _unreachable(ticket, f"no answer within {timeout_s:g} s")
             self._expect(Op.WELCOME)
         except frames.BadFrame as error:
@@ -108,7 +104,7 @@ class SequencerConnection:
 
     def close(self) -> None:
         """Close the connection; without :meth:`finish` the driver takes that for a failure if anything was leased."""
-        self._sock.close()
+        self._line.close()
         self._over = self._over or EpochPoisoned("this connection to the sequencer is closed", next_step=_RUN_AGAIN)
 
     def __enter__(self) -> SequencerConnection:
@@ -134,21 +130,21 @@ class SequencerConnection:
             raise self._lost(f"said {op.name} out of turn")
 
     def _next_frame(self) -> tuple[Op, bytes]:
-        deadline = time.monotonic() + self._timeout_s
+        deadline = surroundings.monotonic() + self._timeout_s
         while (received := self._buffer.next_frame()) is None:
             if not self._receive_now():
-                self._wait(select.POLLIN, deadline)
+                self._must_come(self._line.wait_to_receive(deadline - surroundings.monotonic()))
         return received
 
     def _receive_now(self) -> bool:
         if self._over is not None:
             raise self._over
         try:
-            received = self._sock.recv(_RECEIVE_BYTES)
-        except BlockingIOError:
-            return False
+            received = self._line.receive()
         except OSError as error:
             raise self._lost(f"is gone ({error})") from error
+        if received is None:
+            return False
         if not received:
             raise self._lost("closed the connection: the epoch of this task is over")
         self._buffer.feed(received)
@@ -160,24 +156,21 @@ class SequencerConnection:
         self._write(data)
 
     def _write(self, data: bytes) -> None:
-        deadline = time.monotonic() + self._timeout_s
+        deadline = surroundings.monotonic() + self._timeout_s
         rest = memoryview(data)
         while rest:
             rest = rest[self._write_some(rest) :]
             if rest:
-                self._wait(select.POLLOUT, deadline)
+                self._must_come(self._line.wait_to_send(deadline - surroundings.monotonic()))
 
     def _write_some(self, data: memoryview) -> int:
         try:
-            return self._sock.send(data)
-        except BlockingIOError:
-            return 0
+            return self._line.send(data)
         except OSError as error:
             raise self._lost(f"is gone ({error})") from error
 
-    def _wait(self, direction: int, deadline: float) -> None:
-        self._poll.modify(self._sock, direction)
-        if not self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+    def _must_come(self, came: bool) -> None:
+        if not came:
             raise self._lost(f"has been silent for {self._timeout_s:g} s")
 
     def _lost(self, what: str) -> EpochPoisoned:
@@ -185,15 +178,11 @@ class SequencerConnection:
         return self._over
 
 
-def _connect(ticket: EpochTicket, timeout_s: float) -> socket.socket:
+def _connected(ticket: EpochTicket, timeout_s: float) -> Line:
     try:
-        sock = socket.create_connection((ticket.host, ticket.port), timeout_s)
+        return Line(ticket.host, ticket.port, timeout_s)
     except OSError as error:
         raise _unreachable(ticket, str(error)) from error
-    sock.setblocking(False)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return sock
 
 
 def _unreachable(ticket: EpochTicket, why: str) -> SequencerUnreachable:

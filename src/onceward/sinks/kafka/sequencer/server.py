@@ -11,13 +11,13 @@ is refused by the broker.
 from __future__ import annotations
 
 import hmac
-import secrets
 import socket
 import threading
 import weakref
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from onceward import surroundings
 from onceward.errors import OncewardError
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 from onceward.sinks.kafka.sequencer.book import EpochBook
@@ -71,7 +71,7 @@ class Sequencer:
         """
         self.close_epoch()
         host, port = self.address
-        ticket = EpochTicket(host, port, secrets.token_bytes(TOKEN_BYTES), identity)
+        ticket = EpochTicket(host, port, surroundings.random_bytes(TOKEN_BYTES), identity)
         epoch = Epoch(ticket, lease_limit_seconds, on_first_lease, first_sequences)
         with self._lock:
             self._epoch = self._last = epoch
