@@ -210,7 +210,7 @@ class _Job:
     def _lose_output(self, partition: int) -> None:
         """Nobody knows until somebody asks for it."""
         if partition in self._computed.maps:
-            executor, nonce = self._computed.maps[partition]
+            _, nonce = self._computed.maps[partition]
             self._computed.maps[partition] = (None, nonce)
             self._say(f"⚡ the shuffle output of map task {partition} is lost")
 
@@ -363,10 +363,7 @@ class _Job:
         if task.process.paused:
             self._sim.after(1.0, self._kill_task, task)
             return
-        task.waits += 1
-        self._sim.current = task
-        task.throw(Killed)
-        self._sim.current = None
+        self._sim.kill_task(task)
 
     def _say(self, what: str) -> None:
         if self._sim.tell is not None:
