@@ -43,7 +43,14 @@ class Pipeline:
                 return topics
             return topics if offset % 7 == 0 else [topics[(partition + offset) % several]]
 
-        return Plan(branches, shuffle=setting.shuffle, by_chance=setting.by_chance, tasks=setting.tasks)
+        stateful = setting.stateful
+        return Plan(
+            branches,
+            shuffle=setting.shuffle or stateful,
+            by_chance=setting.by_chance and not stateful,
+            tasks=setting.tasks,
+            stateful=stateful,
+        )
 
     def set_up(self, world: Any) -> None:
         setting, cluster = world.setting, world.cluster

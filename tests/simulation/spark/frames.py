@@ -49,6 +49,14 @@ class Rows(list[Row]):
         return [self] if self else []
 
 
+KEYS = 5
+
+
+def key_of(partition: int, offset: int) -> int:
+    """Of a record. Each key is of one source partition."""
+    return partition * KEYS + offset % KEYS
+
+
 def lot(partition: int, offset: int, nonce: int) -> int:
     """What a row draws in one computation of its plan."""
     mixed = (partition * 7_919 + offset * 104_729 + nonce * 1_299_709) & 0xFFFFFFFF
@@ -79,6 +87,22 @@ class Computed:
 
     def tasks(self) -> int:
         return self.plan.tasks if self.plan.shuffle else len(self.start)
+
+    def counts_of(self, task: int, nonces: list[int], known: dict[int, int]) -> tuple[Rows, dict[int, int]]:
+        """Of a query that counts by key: the rows of one task, ``(branch, -1 - key, count)`` for each key that the batch
+        has records of, and the state behind it."""
+        records = Rows()
+        for partition in range(len(self.start)):
+            records.extend(("", partition, offset) for offset in range(self.start[partition], self.end[partition]))
+        counts = dict(known)
+        touched: dict[int, str] = {}
+        for _, partition, offset in records:
+            key = key_of(partition, offset)
+            if key % self.plan.tasks == task:
+                counts[key] = counts.get(key, 0) + 1
+                touched[key] = self.plan.branches(partition, offset, 0)[0]
+        rows = [(branch, -1 - key, counts[key]) for key, branch in sorted(touched.items())]
+        return Rows(rows, self.batch_id, nonces[0]), counts
 
     def rows_of(self, task: int, nonces: list[int], only: tuple[str, ...] | None) -> Rows:
         """The rows of one task of the last stage. ``nonces``: of each source partition the computation that is read."""

@@ -290,6 +290,9 @@ class _Job:
     def _attempted(self, attempt: _Attempt) -> None:
         self._befall(attempt)
         rows = self._input(attempt)
+        self._attempted_with(attempt, rows)
+
+    def _attempted_with(self, attempt: _Attempt, rows: Rows) -> None:
         if self._bring_rows:
             self._tell("done", attempt, rows)
             return
@@ -322,7 +325,22 @@ class _Job:
             if kept is None or kept[0] is None or not kept[0].alive:
                 raise _FetchFailed
             nonces.append(kept[1])
+        if computed.plan.stateful:
+            return self._with_state(attempt.partition, nonces)
         return computed.rows_of(attempt.partition, nonces, self._frame.only)
+
+    def _with_state(self, task: int, nonces: list[int]) -> Rows:
+        """``StateStore``: a version for each batch, read as of the batch before; written again by whoever runs again."""
+        computed, state = self._computed, self._computed.query.checkpoint.state
+        before = state.get((computed.batch_id - 1, task))
+        if before is None and computed.batch_id > 0:
+            raise RuntimeError(
+                f"[CANNOT_LOAD_STATE_STORE] state of batch {computed.batch_id - 1}, task {task}, is missing"
+            )
+        rows, after = computed.counts_of(task, nonces, before or {})
+        state[computed.batch_id, task] = after
+        state.pop((computed.batch_id - 10, task), None)
+        return rows
 
     def _in_pieces(self, attempt: _Attempt, rows: Rows) -> Any:
         """The user's own function is at work between them."""

@@ -45,6 +45,8 @@ class Checkpoint:
         self.query_id = f"{world.next_number():08x}-query"
         self.offsets: dict[int, list[int]] = {}
         self.commits: set[int] = set()
+        self.state: dict[tuple[int, int], dict[int, int]] = {}
+        """By batch and task, of a query that counts."""
 
     def copy(self) -> tuple[dict[int, list[int]], set[int]]:
         return dict(self.offsets), set(self.commits)

@@ -20,12 +20,11 @@ from onceward.records.checksum import ContentChecksum
 from onceward.records.compression import Codec
 from onceward.spark.query import RunningBatch
 from simulation.kernel import current
-from simulation.spark.frames import Frame, Rows
+from simulation.spark.frames import Frame, Rows, key_of
 from simulation.world import lines, network
 
 _NO_CHECKSUM = ContentChecksum.EMPTY
 _PER_FRAGMENT = 3
-_KEYS = 5
 
 
 class HeldRows:
@@ -54,7 +53,7 @@ class HeldRows:
                 count = counts.get(topic)
                 if count is None:
                     count = counts[topic] = self._count_of(topic)
-                key = row[1] * _KEYS + row[2] % _KEYS
+                key = key_of(row[1], row[2]) if row[1] >= 0 else -1 - row[1]
                 where = TopicPartition(topic, key % count)
                 held.setdefault(where, []).append(row)
         self._rows, self.held_bytes = [], 0

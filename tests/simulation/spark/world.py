@@ -54,6 +54,8 @@ class Setting(NamedTuple):
     shuffle: bool = False
     by_chance: bool = False
     tasks: int = 2
+    stateful: bool = False
+    """The query counts by key; then it has a shuffle, and nothing by chance."""
     executors: int = 2
     slots: int = 4
     piece: int = 4
