@@ -153,7 +153,7 @@ class _Job:
         self._numbers: dict[int, int] = {}
         self._done: dict[int, Any] = {}
         self._queue: deque[int] = deque()
-        self._slots = world.setting_slots
+        self._slots = world.setting.slots
 
     def run(self) -> list[Any]:
         self._executors.watch(self._executor_lost)
@@ -345,7 +345,7 @@ class _Job:
     def _in_pieces(self, attempt: _Attempt, rows: Rows) -> Any:
         """The user's own function is at work between them."""
         sim = self._sim
-        size = self._world.setting_piece
+        size = self._world.setting.piece
         for begun in range(0, len(rows), size):
             if begun:
                 sim.park(_START * sim.lots.time.random())
