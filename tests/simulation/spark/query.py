@@ -1,9 +1,9 @@
 """A streaming query: its checkpoint, its batches, and what happens to them when a driver dies.
 
 Sources: ``MicroBatchExecution.populateStartOffsets`` (the newest entry of the offset log is run again unless the commit
-log has it), ``constructNextBatch`` / ``markMicroBatchStart`` (the offset log is written before the batch),
-``markMicroBatchEnd`` (the commit log after it; somebody else's entry there ends the query: ``concurrentStreamLogUpdate``),
-``HDFSMetadataLog.add`` and ``purge`` (``spark.sql.streaming.minBatchesToRetain``).
+log has it), ``constructNextBatch`` and ``markMicroBatchStart`` (the offset log is written before the batch),
+``markMicroBatchEnd`` (the commit log after it; somebody else's entry there ends the query:
+``concurrentStreamLogUpdate``), ``HDFSMetadataLog.add`` and ``purge`` (``spark.sql.streaming.minBatchesToRetain``).
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ OPTIONS: dict[str, Sequence[Any]] = {
 
 
 class Start:
-    """One start of the query, in one process. ``error`` is what ended it; None while it runs, when it was killed, and when
-    it has read all there is (``caught_up``)."""
+    """One start of the query, in one process. ``error`` is what ended it; None while it runs, when it was killed, and
+    when it has read all there is (``caught_up``)."""
 
     __slots__ = ("caught_up", "error", "identities", "number", "over", "over_at", "process", "query", "when")
 
@@ -142,7 +142,8 @@ class World:
     # ── the story ──
 
     def live(self) -> None:
-        """The story, in a task of the outside's: from the first start until the pipeline has caught up, or has stopped for good."""
+        """The story, in a task of the outside's: from the first start until the pipeline has caught up or
+        stopped for good."""
         sim, setting = self.sim, self.setting
         sim.spawn(sim.outside, self.source.feed)
         self._begin_copy()
