@@ -23,16 +23,29 @@ from onceward.events import STEPS
 Options = Mapping[str, Sequence[Any]]
 
 OPTIONS: Options = {
+    "partitions": (1, 2, 3),
+    "most_offsets": (1, 4, 8, 16),
+    "output_partitions": (1, 2, 4),
+    "topics": (1, 2, 3),
     "brokers": (1, 3),
     "transaction_version": (2, 1),
-    "source_partitions": (1, 2, 3),
-    "output_partitions": (1, 2, 3, 4),
-    "topics": (1, 2, 3),
-    "tasks": (1, 2, 3, 4),
+    "plan": ("narrow", "shuffle", "shuffle by chance"),
+    "tasks": (1, 2, 4),
     "executors": (1, 2, 3),
-    "rows": (1, 2, 4, 8),
+    "slots": (1, 2, 4),
+    "piece": (1_000, 4, 2),
+    "row_bytes": (100, 400_000),
+    "driver_records": (0, 4, 1_000),
+    "transaction_timeout_ms": (60_000, 15_000),
+    "request_timeout_ms": (5_000, 2_000),
+    "delivery_timeout_ms": (20_000, 8_000),
+    "batch_attempts": (3, 1, 6),
+    "retained": (100, 2),
+    "source_at_home": (True, False),
+    "in_process": (True, False),
+    "trouble_seconds": (20.0, 60.0, 200.0),
 }
-"""Of every world. ``rows``: how many records a source partition gets for a batch, on average."""
+"""Of every world: see ``simulation.spark.world.Setting``. What a pipeline's users do is in ``USERS`` of its module."""
 
 MOST_BATCHES, FEWEST_BATCHES = 40, 5
 
@@ -43,7 +56,9 @@ GAPS: Mapping[str, tuple[float, float]] = {
     "answer": (1, 200),
     "crash": (1, 60),
     "pause": (1, 60),
-    "user": (1, 40),
+    "user": (2, 200),
+    "broker": (2, 200),
+    "clock": (2, 200),
 }
 """Of kinds that begin with this, the mean number of opportunities between two faults is drawn between these."""
 
@@ -157,27 +172,33 @@ def faults() -> dict[str, str]:
 
 @functools.cache
 def pipelines() -> dict[str, Any]:
-    """The pipelines by their kinds: classes that ``PIPELINE`` of a module in ``pipelines`` names."""
+    """The pipelines by their kinds: the classes that are called ``Pipeline`` in the modules of ``pipelines``, or those that
+    ``PIPELINES`` names there."""
     try:
         package = importlib.import_module("simulation.pipelines")
     except ModuleNotFoundError:
         return {}
-    names = sorted(name for _, name, _ in pkgutil.iter_modules(package.__path__, f"{package.__name__}."))
-    kinds = [one for name in names for one in getattr(importlib.import_module(name), "PIPELINES", ())]
-    return {kind.kind: kind for kind in kinds}
+    found = {}
+    for name in sorted(name for _, name, _ in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")):
+        module = importlib.import_module(name)
+        own = getattr(module, "Pipeline", None)
+        for kind in getattr(module, "PIPELINES", (own,) if own else ()):
+            found[kind.kind] = kind
+    return found
 
 
 @functools.cache
 def part_of(pipeline: str) -> Part:
-    """What that pipeline's settings are drawn from."""
+    """What that pipeline's settings are drawn from. A class may say what of it is ``fixed``, by name."""
     kind = pipelines()[pipeline]
-    options = dict(OPTIONS)
+    home = importlib.import_module(kind.__module__)
+    options: dict[str, Sequence[Any]] = {**OPTIONS, "user": tuple(getattr(home, "USERS", ("sink",)))}
     for module in modules():
-        of_a_pipeline = module.__name__.startswith("simulation.pipelines.")
-        if not of_a_pipeline or module.__name__ == kind.__module__:
+        if module is home or not module.__name__.startswith("simulation.pipelines."):
             options.update(getattr(module, "OPTIONS", {}))
     fixed = getattr(kind, "fixed", {})
-    return Part(kind, faults(), {name: (fixed[name],) if name in fixed else options[name] for name in sorted(options)})
+    options.update({name: (value,) for name, value in fixed.items()})
+    return Part(kind, faults(), {name: options[name] for name in sorted(options)})
 
 
 def draw(seed: int, pipeline: str | None = None, aim: tuple[str, str] | None = None) -> Setting:
