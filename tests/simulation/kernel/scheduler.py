@@ -234,14 +234,27 @@ class Sim:
             raise Killed
 
     def _bury(self, process: Process) -> None:
-        for task in list(process.tasks):
-            self.current = task
-            task.throw(Killed)
-            self.current = None
-        process.tasks.clear()
+        self._unwind(process)
         for action in process.on_death:
             action()
         process.on_death.clear()
+
+    def _unwind(self, process: Process) -> None:
+        for task in list(process.tasks):
+            self.kill_task(task)
+        process.tasks.clear()
+
+    def kill_task(self, task: Task) -> None:
+        """By the loop: the thread's stack is unwound. One that has not begun never will."""
+        if task.done:
+            return
+        if task:  # it has begun
+            task.waits += 1
+            self.current = task
+            task.throw(Killed)
+            self.current = None
+        task.done = True
+        task.process.tasks.pop(task, None)
 
     def pause(self, process: Process, seconds: float) -> None:
         """``SIGSTOP``, and ``SIGCONT`` so much later: its clocks go on, and what is sent to it waits."""
@@ -271,9 +284,5 @@ class Sim:
         self.tell = None
         for process in self._processes:
             process.alive = False
-            for task in list(process.tasks):
-                self.current = task
-                task.throw(Killed)
-                self.current = None
-            process.tasks.clear()
+            self._unwind(process)
         self._heap.clear()
