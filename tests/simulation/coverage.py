@@ -39,11 +39,18 @@ class _Rows(dict[int, Rule]):
         return self[code]
 
 
+_plain = error_table._SPECIFIC
+
+
 def install() -> None:
-    """From now on this process counts. Once is enough."""
-    if not isinstance(error_table._SPECIFIC[Api.PRODUCE], _Rows):
-        tables = {api: _Rows(api, {**error_table._ANY, **error_table._SPECIFIC.get(api, {})}) for api in Api}
-        error_table._SPECIFIC = tables
+    """From now on this OS process counts."""
+    tables = {api: _Rows(api, {**error_table._ANY, **_plain.get(api, {})}) for api in Api}
+    error_table._SPECIFIC = tables  # type: ignore[assignment]
+
+
+def uninstall() -> None:
+    """It counts no more."""
+    error_table._SPECIFIC = _plain
 
 
 def begin() -> set[Row]:

@@ -20,10 +20,10 @@ Tell = Callable[[float, str, str], None]
 
 
 class World(Protocol):
-    """What a story needs of the world; ``simulation.spark.world`` is the one there is."""
+    """What a story needs of the world; ``simulation.assembled`` is the product's."""
 
-    step: str
-    """The engine's innermost step in the newest driver that is alive, or ""."""
+    def step(self) -> str:
+        """The engine's innermost step in the newest driver that is alive, or ""."""
 
     def live(self) -> None:
         """The whole story, in a task of nobody's: set up, ``setting.batches`` batches with faults, ``lots.calm``, healing,
@@ -40,6 +40,9 @@ class World(Protocol):
 
     def met(self) -> Iterable[tuple[str, ...]]:
         """What else is counted for the coverage: tuples of which the first says what it is."""
+
+    def end(self) -> None:
+        """The story is over, and judged: nothing of it shall be left in this OS process."""
 
 
 Build = Callable[[Sim, Setting], World]
@@ -125,10 +128,10 @@ def simulate_setting(
     enter(sim)
     install(sim)
     rows = coverage.begin()
+    world: World | None = None
     try:
         world = (build or _the_world)(sim, setting)
-        sim.world = world
-        lots.step = lambda: world.step
+        lots.step = world.step
         sim.spawn(sim.outside, _live, sim, world, name="story")
         try:
             sim.run()
@@ -141,6 +144,8 @@ def simulate_setting(
         outcome.violations.append(f"simulation broken: {error!r}")
     finally:
         sim.bury_all()
+        if world is not None:
+            world.end()
         uninstall()
         leave()
     outcome.steps, outcome.seconds = sim.steps, sim.now
@@ -154,6 +159,6 @@ def _live(sim: Sim, world: World) -> None:
 
 
 def _the_world(sim: Sim, setting: Setting) -> World:
-    from simulation.spark.world import World as Product  # not at the top: a test of the tools needs none
+    from simulation.assembled import Product  # not at the top: a test of the tools needs none
 
     return Product(sim, setting)

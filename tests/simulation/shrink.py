@@ -164,5 +164,3 @@ def _without_one_part(faults: list[Fired], parts: int) -> Iterator[list[Fired]]:
     for part in range(parts):
         low, high = len(faults) * part // parts, len(faults) * (part + 1) // parts
         yield faults[:low] + faults[high:]
-
-

@@ -99,7 +99,9 @@ def _repeats_folded(stretch: Sequence[Told], width: int) -> list[str]:
         else:
             lines.append(_line(events[0], width))
             last = events[-1]
-            lines.append(f"{'':10}    {'':<{width}}  … {len(events) - 2} more of these, and at {last[0]:.3f} s: {last[2]}")
+            lines.append(
+                f"{'':10}    {'':<{width}}  … {len(events) - 2} more of these, and at {last[0]:.3f} s: {last[2]}"
+            )
     return lines
 
 

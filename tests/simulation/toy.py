@@ -43,7 +43,7 @@ class Counters:
         self.sim = sim
         self.setting = setting
         self.planted = planted
-        self.step = ""
+        self._step = ""
         self.count = 0
         self._had: set[tuple[Any, ...]] = set()
         self._asked = 0
@@ -66,7 +66,7 @@ class Counters:
     def _client(self, client: Process) -> None:
         lots = self.sim.lots
         while self._batch < self.setting.batches:
-            self.step = "send"
+            self._step = "send"
             for number in range(self.setting.increments):
                 self._ask(client, number)
                 if lots.fires("toy:client dies"):
@@ -74,11 +74,11 @@ class Counters:
                     self._asked += number + 1
                     self._batch += 1
                     self.sim.kill(client)
-            self.step = "commit"
+            self._step = "commit"
             self._asked += self.setting.increments
             self._batch += 1
             self._tell(client.name, f"batch {self._batch} is done, {self._asked} asked for")
-        self.step = ""
+        self._step = ""
 
     def _ask(self, client: Process, number: int) -> None:
         lots = self.sim.lots
@@ -106,6 +106,9 @@ class Counters:
         if self.sim.tell is not None:
             self.sim.tell(self.sim.now, who, what)
 
+    def step(self) -> str:
+        return self._step
+
     def committed(self) -> int:
         return self._batch
 
@@ -120,3 +123,6 @@ class Counters:
 
     def met(self) -> Iterable[tuple[str, ...]]:
         return ()
+
+    def end(self) -> None:
+        """Nothing is left."""
