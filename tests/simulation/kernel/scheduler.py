@@ -166,7 +166,7 @@ class Sim:
             function(*args)
         except Killed:
             pass
-        except BaseException as error:  # as a thread of Python's: it ends
+        except BaseException as error:  # noqa: BLE001 — as a thread of Python's: it ends
             if task.process is self.outside:
                 self.failed(error)
             elif self.tell is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onceward as ow
@@ -19,8 +19,13 @@ USERS = {
     "twice": "calls the sink twice for a batch, for two topics",
     "two sinks": "calls two sink objects under one pipeline id",
     "built in the function": "builds the sink anew in each batch",
+    "persists": "persists the frame, and shares its rows out by a lot that each draws",
     "tries again": "calls the sink once more when it has failed",
 }
+
+
+OPTIONS: dict[str, Sequence[Any]] = {"user": tuple(USERS), "driver_records": (0, 10_000)}
+"""``driver_records``: of a batch that small the driver takes the rows itself."""
 
 
 class Pipeline:
@@ -34,34 +39,36 @@ class Pipeline:
     def plan(self, setting: Any) -> Plan:
         topics = self.topics(setting)
         several = len(topics)
-        skips = setting.user == "skips"
+        skips, by_lot = setting.user == "skips", setting.user == "persists"
 
         def branches(partition: int, offset: int, drawn: int) -> list[str]:
             if skips and (offset // 5) % 3 == 1:
                 return []
             if several == 1:
                 return topics
+            if by_lot:
+                return [topics[drawn % several]]
             return topics if offset % 7 == 0 else [topics[(partition + offset) % several]]
 
         stateful = setting.stateful
         return Plan(
             branches,
             shuffle=setting.shuffle or stateful,
-            by_chance=setting.by_chance and not stateful,
+            by_chance=(setting.by_chance or by_lot) and not stateful,
             tasks=setting.tasks,
             stateful=stateful,
         )
 
     def set_up(self, world: Any) -> None:
         setting, cluster = world.setting, world.cluster
-        cluster.create_topic(SOURCE, setting.partitions)
+        cluster.create_topic(SOURCE, setting.source_partitions)
         for topic in self.topics(setting):
             cluster.create_topic(topic, setting.output_partitions)
 
     def sink(self, world: Any) -> Any:
         """As many rows as there are may go to any topic: the rows say."""
         setting = world.setting
-        one = setting.user in ("twice", "two sinks", "frames")
+        one = setting.user in ("twice", "two sinks", "frames", "persists")
         return ow.KafkaSink(
             ",".join(f"broker-{node}:9092" for node in world.cluster.node_ids),
             pipeline_id=PIPELINE_ID,
@@ -85,6 +92,10 @@ class Pipeline:
             with sink.batch(frame, batch_id) as batch:
                 for topic in topics:
                     batch.write(frame.where(topic), topic=topic)
+
+        def persists(frame: Frame, batch_id: int) -> None:
+            frame.persist()
+            frames(frame, batch_id)
 
         def skips(frame: Frame, batch_id: int) -> None:
             if not frame.isEmpty():
@@ -123,6 +134,7 @@ class Pipeline:
 
         found: Callable[[Frame, int], None] = {
             "frames": frames,
+            "persists": persists,
             "skips": skips,
             "swallows": swallows,
             "twice": twice,
@@ -131,3 +143,10 @@ class Pipeline:
             "tries again": again,
         }[user]
         return found
+
+    def judge(self, world: Any) -> list[str]:
+        """All that is to be said of topics, the judge says of every pipeline."""
+        return []
+
+
+PIPELINES = (Pipeline,)

@@ -89,8 +89,8 @@ class Computed:
         return self.plan.tasks if self.plan.shuffle else len(self.start)
 
     def counts_of(self, task: int, nonces: list[int], known: dict[int, int]) -> tuple[Rows, dict[int, int]]:
-        """Of a query that counts by key: the rows of one task, ``(branch, -1 - key, count)`` for each key that the batch
-        has records of, and the state behind it."""
+        """Of a query that counts by key: the rows of one task, ``(branch, -1 - key, count)`` for each key that the
+        batch has records of, and the state behind it."""
         records = Rows()
         for partition in range(len(self.start)):
             records.extend(("", partition, offset) for offset in range(self.start[partition], self.end[partition]))

@@ -1,9 +1,9 @@
 """Spark's jobs: stages, tasks and their attempts, executors that die, output that is lost.
 
 Sources: ``DAGScheduler.handleTaskCompletion`` (FetchFailed: the outputs of that executor are taken back, the map stage
-runs for what is missing, then a new attempt of the stage for partitions that have not finished; tasks of the old attempt
-that still run may finish, and count), ``TaskSetManager`` (attempt numbers begin anew in each attempt of a stage;
-``spark.task.maxFailures`` = 4), ``HeartbeatReceiver`` (an executor that is silent is given up, and may come back to
+runs for what is missing, then a new attempt of the stage for partitions that have not finished; tasks of the old
+attempt that still run may finish, and count), ``TaskSetManager`` (attempt numbers begin anew in each attempt of a
+stage; ``spark.task.maxFailures`` = 4), ``HeartbeatReceiver`` (an executor that is silent is given up, and may come back to
 life), ``ShuffleStatus.mapStatusesDeleted``. Speculative copies are refused by the product, and there are none.
 """
 
@@ -153,7 +153,7 @@ class _Job:
         self._numbers: dict[int, int] = {}
         self._done: dict[int, Any] = {}
         self._queue: deque[int] = deque()
-        self._slots = world.setting_slots
+        self._slots = world.setting.slots
 
     def run(self) -> list[Any]:
         self._executors.watch(self._executor_lost)
@@ -330,7 +330,7 @@ class _Job:
         return computed.rows_of(attempt.partition, nonces, self._frame.only)
 
     def _with_state(self, task: int, nonces: list[int]) -> Rows:
-        """``StateStore``: a version for each batch, read as of the batch before; written again by whoever runs again."""
+        """``StateStore``: a version for each batch, read as of the one before; written again by whoever runs again."""
         computed, state = self._computed, self._computed.query.checkpoint.state
         before = state.get((computed.batch_id - 1, task))
         if before is None and computed.batch_id > 0:
@@ -345,7 +345,7 @@ class _Job:
     def _in_pieces(self, attempt: _Attempt, rows: Rows) -> Any:
         """The user's own function is at work between them."""
         sim = self._sim
-        size = self._world.setting_piece
+        size = self._world.setting.piece
         for begun in range(0, len(rows), size):
             if begun:
                 sim.park(_START * sim.lots.time.random())

@@ -1,9 +1,9 @@
 """A streaming query: its checkpoint, its batches, and what happens to them when a driver dies.
 
 Sources: ``MicroBatchExecution.populateStartOffsets`` (the newest entry of the offset log is run again unless the commit
-log has it), ``constructNextBatch`` / ``markMicroBatchStart`` (the offset log is written before the batch),
-``markMicroBatchEnd`` (the commit log after it; somebody else's entry there ends the query: ``concurrentStreamLogUpdate``),
-``HDFSMetadataLog.add`` and ``purge`` (``spark.sql.streaming.minBatchesToRetain``).
+log has it), ``constructNextBatch`` and ``markMicroBatchStart`` (the offset log is written before the batch),
+``markMicroBatchEnd`` (the commit log after it; somebody else's entry there ends the query:
+``concurrentStreamLogUpdate``), ``HDFSMetadataLog.add`` and ``purge`` (``spark.sql.streaming.minBatchesToRetain``).
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Query:
             run_id=self.run_id,
             name="",
             sources=(source,),
-            kafka_sources=(KafkaSource(0, SERVERS),) if self.world.setting_source_at_home else (),
+            kafka_sources=(KafkaSource(0, SERVERS),) if self.world.setting.at_home else (),
             stateful=self.plan.stateful,
             input_records=sum(computed.end) - sum(computed.start),
             history=History(self, pipeline),
@@ -213,7 +213,7 @@ class Query:
     def _next_end(self, begin: list[int]) -> list[int] | None:
         """``maxOffsetsPerTrigger`` of all there is; None: nothing new."""
         ends = self.world.source.ends()
-        left = self.world.setting_most_offsets
+        left = self.world.most_offsets
         found = []
         for one, other in zip(begin, ends, strict=True):
             taken = min(other - one, left)
@@ -222,7 +222,7 @@ class Query:
         return found if found != begin else None
 
     def _purge(self, batch: int) -> None:
-        kept = self.world.setting_retained
+        kept = self.world.setting.retained
         for old in [number for number in self.checkpoint.offsets if number < batch - kept]:
             del self.checkpoint.offsets[old]
             self.checkpoint.commits.discard(old)
@@ -257,7 +257,7 @@ class Source:
         sim, chance = self._world.sim, self._world.lots.time
         left = self.total
         while left > 0:
-            some = min(left, 1 + int(chance.random() * self._world.setting_most_offsets))
+            some = min(left, 1 + int(chance.random() * self._world.most_offsets))
             left -= some
             for _ in range(some):
                 self._ends[int(chance.random() * self.partitions)] += 1

@@ -40,7 +40,7 @@ class HeldRows:
 
     def add(self, rows: Rows) -> None:
         self._rows.append(rows)
-        self.held_bytes += current().world.setting_row_bytes * len(rows)
+        self.held_bytes += current().world.setting.row_bytes * len(rows)
 
     def encode(self) -> dict[TopicPartition, list[Fragment]]:
         held: dict[TopicPartition, list[Any]] = {}

@@ -1,20 +1,26 @@
 """One seed's world: brokers, a source, a checkpoint, copies of a driver, and whoever starts and stops them.
 
-Built by ``run.simulate`` from a setting; what happens is told in ``World.operate``.
+Built by ``run.simulate`` from a setting; what happens is told in :meth:`World.live`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from onceward import events
 from onceward.engine import runs
 from onceward.errors import OncewardError, Recovery
+from simulation import swarm
+from simulation.judge import judge
 from simulation.kernel.scheduler import Killed, Process, Sim
+from simulation.spark import stand_ins
+from simulation.spark.around import Around
 from simulation.spark.frames import Plan
 from simulation.spark.jobs import Executors, Jobs
 from simulation.spark.query import Checkpoint, Query, Source
+from simulation.world.files import Files
+from simulation.world.kafka import Cluster
 
 FAULTS = {
     "user:second copy": "a second copy of the query is started while the first one runs",
@@ -35,56 +41,31 @@ _AFTERWARDS = 130.0
 _MOST_STARTS = 60
 
 
-class Setting(NamedTuple):
-    """What a seed has drawn, as far as the world goes by it."""
-
-    seed: int = 0
-    pipeline: str = "kafka"
-    user: str = "sink"
-    """What the user's function does; see the pipeline's module."""
-    partitions: int = 2
-    """Of the source."""
-    records: int = 60
-    most_offsets: int = 8
-    """Of one batch."""
-    output_partitions: int = 2
-    topics: int = 1
-    brokers: int = 3
-    transaction_version: int = 2
-    shuffle: bool = False
-    by_chance: bool = False
-    tasks: int = 2
-    stateful: bool = False
-    """The query counts by key; then it has a shuffle, and nothing by chance."""
-    executors: int = 2
-    slots: int = 4
-    piece: int = 4
-    """Rows between which a task may be interrupted."""
-    row_bytes: int = 100
-    driver_records: int = 0
-    transaction_timeout_ms: int = 60_000
-    request_timeout_ms: int = 5_000
-    delivery_timeout_ms: int = 20_000
-    batch_attempts: int = 3
-    retained: int = 100
-    """``spark.sql.streaming.minBatchesToRetain``."""
-    source_at_home: bool = True
-    in_process: bool = True
-    """A failed query is started again in the same process."""
-    trouble_seconds: float = 60.0
-    odds: tuple[tuple[str, float], ...] = ()
-    """Kinds of faults that are on, and the mean number of opportunities between two of each."""
-    most_faults: int = 12
-    more: tuple[tuple[str, Any], ...] = ()
-    """What only the pipeline's own module knows."""
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return dict(self.more).get(name, default)
+OPTIONS: dict[str, Sequence[Any]] = {
+    "shuffle": (False, True),
+    "by_chance": (False, True),
+    "stateful": (False, False, False, True),
+    "slots": (4, 2, 1),
+    "piece": (4, 1, 100),
+    "row_bytes": (100, 100_000_000),
+    "transaction_timeout_ms": (60_000, 10_000, 3_000),
+    "request_timeout_ms": (5_000, 1_000, 30_000),
+    "delivery_timeout_ms": (30_000, 120_000, 8_000),
+    "batch_attempts": (3, 1),
+    "retained": (100, 2),
+    "at_home": (True, False),
+    "in_process": (True, False),
+    "trouble_seconds": (40.0, 120.0, 400.0),
+}
+"""``stateful``: the query counts by key; then it has a shuffle, and nothing by chance. ``slots``: tasks at a time.
+``piece``: rows between which a task may be interrupted. ``row_bytes``: many, so that a task sends piece by piece.
+``retained``: ``spark.sql.streaming.minBatchesToRetain``. ``at_home``: the source lies on the sink's cluster.
+``in_process``: a query that failed is started again in its process. ``trouble_seconds``: until the world heals."""
 
 
 class Start:
-    """One start of the query, in one process. ``error`` is what ended it; None while it runs, when it was killed, and when
-    it has read all there is (``caught_up``)."""
+    """One start of the query, in one process. ``error`` is what ended it; None while it runs, when it was killed, and
+    when it has read all there is (``caught_up``)."""
 
     __slots__ = ("caught_up", "error", "identities", "number", "over", "over_at", "process", "query", "when")
 
@@ -104,14 +85,15 @@ class Start:
 class World:
     """See the module."""
 
-    def __init__(self, sim: Sim, setting: Setting, cluster: Any, files: Any, pipeline: Any) -> None:
+    def __init__(self, sim: Sim, setting: Any) -> None:
         self.sim = sim
         sim.world = self
         self.lots = sim.lots
         self.setting = setting
-        self.cluster = cluster
-        self.files = files
-        self.pipeline = pipeline
+        stand_ins.put()
+        self.files = Files(sim)
+        self.cluster = Cluster(Around(sim), brokers=setting.brokers, transaction_version=setting.transaction_version)
+        self.pipeline = swarm.pipelines()[setting.pipeline]()
         self.doors: dict[tuple[str, int], Any] = {}
         self.last_port = 40_000
         self.jobs = Jobs(sim, self)
@@ -120,23 +102,18 @@ class World:
         self.stopped_by: BaseException | None = None
         """The named error at which the story ended, if the pipeline did not catch up."""
         self.events: dict[str, int] = {}
-        self.met: set[tuple[str, str]] = set()
-        """(step, fault) pairs."""
         self.step = ""
-        self.setting_slots = setting.slots
-        self.setting_piece = setting.piece
-        self.setting_row_bytes = setting.row_bytes
-        self.setting_most_offsets = setting.most_offsets
-        self.setting_retained = setting.retained
-        self.setting_source_at_home = setting.source_at_home
+        """The engine's step that began or ended last, in whatever process."""
+        self.most_offsets = setting.rows * setting.source_partitions
         self._numbers = 0
         self._executors: dict[Process, Executors] = {}
         self._drivers: dict[Process, None] = {}
         self._copies_kept: list[Any] = []
-        self._fired = 0
-        self.source = Source(self, setting.partitions, setting.records)
+        self._stop_listening = events.probe(self.probe)
+        self.source = Source(self, setting.source_partitions, setting.batches * self.most_offsets)
         self.checkpoint = Checkpoint(self, "checkpoint")
-        self.plan: Plan = pipeline.plan(setting)
+        self.plan: Plan = self.pipeline.plan(setting)
+        self.pipeline.set_up(self)
 
     # ── what others ask ──
 
@@ -157,13 +134,16 @@ class World:
         self.cluster.receive(node, client, request, reply)
 
     def expected(self, partition: int, offset: int) -> list[str]:
-        """Where the effect of a record must be, once in each."""
+        """Where the effect of a record must be, once in each; ``["*"]``: once, in any one of them."""
+        if self.setting.options.get("user") == "persists" and self.setting.topics > 1 and not self.plan.stateful:
+            return ["*"]
         return self.plan.branches(partition, offset, 0)
 
     # ── the story ──
 
-    def operate(self) -> None:
-        """The outside's own task: from the first start until the pipeline has caught up, or has stopped for good."""
+    def live(self) -> None:
+        """The story, in a task of the outside's: from the first start until the pipeline has caught up or
+        stopped for good."""
         sim, setting = self.sim, self.setting
         sim.spawn(sim.outside, self.source.feed)
         self._begin_copy()
@@ -202,7 +182,23 @@ class World:
         for process in list(self._drivers):
             sim.kill(process, "the story is over")
         sim.sleep(_AFTERWARDS)  # what was held back arrives, and must not do anything any more
-        sim.stop()
+        self._stop_listening()
+
+    # ── what came of it ──
+
+    def committed(self) -> int:
+        """How many batches the engine has handed back to Spark."""
+        return self.events.get("batches", 0)
+
+    def judge(self) -> Iterable[str]:
+        """See :mod:`simulation.judge`, and the pipeline's own."""
+        return [str(violation) for violation in judge(self)] + self.pipeline.judge(self)
+
+    def stops(self) -> Iterable[str]:
+        return [type(start.error).__name__ for start in self.starts if start.error is not None]
+
+    def met(self) -> Iterable[tuple[str, ...]]:
+        return [("event", name) for name in self.events]
 
     def _heal(self) -> None:
         if self.lots.calm:
@@ -318,19 +314,16 @@ class World:
         """Called inside every step of whatever process is at work."""
         sim, lots = self.sim, self.lots
         step, phase = event.step, event.phase
-        self.step = f"{step}.{phase}"
+        self.step = step
         if step == events.COMMIT and phase == "started" and "epoch" in event.ids:
             self._identity(event)
         if phase == "finished" and step == events.FINISH:
             self.events["batches"] = self.events.get("batches", 0) + 1
         if sim.tell is not None and step != events.LEASE:
             sim.tell(sim.now, sim.here.name, f"{step} {phase}" + (f": {event.error}" if event.error else ""))
-        before = len(lots.fired)
         if lots.fires(f"crash:{step}.{phase}"):
-            self._covered(before)
             sim.kill(sim.here, f"killed: {step} {phase}")
         if lots.fires(f"pause:{step}.{phase}"):
-            self._covered(before)
             process = sim.here
             sim.pause(process, lots.below(f"pause:{step}.{phase}", 1000) / 1000 * 90)
             sim.park(0.0)  # from here on nothing of it runs
@@ -341,10 +334,6 @@ class World:
             if start.process is here:
                 start.identities.append((event.ids.get("producer_id", -1), event.ids["epoch"]))
                 return
-
-    def _covered(self, before: int) -> None:
-        for kind, _ in self.lots.fired[before:]:
-            self.met.add((self.step, kind))
 
     def _say(self, what: str) -> None:
         if self.sim.tell is not None:
