@@ -121,7 +121,8 @@ def _many(options: argparse.Namespace) -> int:
 def _progress(campaign: Campaign) -> None:
     tally = campaign.tally
     _say(
-        f"\rseed {campaign.next_seed - 1:,}: {tally.batches:,} batches, {tally.batches / campaign.seconds:,.0f} a second, "
+        f"\rseed {campaign.next_seed - 1:,}: {tally.batches:,} batches, "
+        f"{tally.batches / campaign.seconds:,.0f} a second, "
         f"{sum(tally.fired.values()):,} faults, {len(tally.violations)} violation(s)   ",
         end="",
     )
@@ -151,7 +152,7 @@ def _value(text: str) -> Any:
     for kind in (int, float):
         try:
             return kind(text)
-        except ValueError:
+        except ValueError:  # noqa: PERF203 - twice
             continue
     return text
 

@@ -13,7 +13,7 @@ from simulation.run import simulate
 
 BLOCK = 100
 _GARBAGE = 50
-"""Seeds between two collections: what a story leaves behind goes in circles, and looking for it in mid-story takes time."""
+"""Seeds between two collections: what a story leaves behind goes in circles; to look for it in mid-story takes time."""
 
 
 class Block:

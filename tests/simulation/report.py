@@ -24,7 +24,7 @@ def markdown(campaign: Campaign, title: str = "Simulation: the protocol, one see
         ("date", datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")),
         ("commit", commit()),
         ("seeds", f"{campaign.first} to {campaign.next_seed - 1}, {tally.seeds:,} in all"),
-        ("pipeline", campaign.pipeline or ", ".join(f"{kind} {n:,} batches" for kind, n in sorted(tally.by_pipeline.items()))),
+        ("batches of", ", ".join(f"{kind} {n:,}" for kind, n in sorted(tally.by_pipeline.items()))),
         ("batches committed", f"{tally.batches:,}"),
         ("batches a second", f"{tally.batches / max(campaign.seconds, 1e-9):,.0f} in {campaign.jobs} process(es)"),
         ("CPU for a batch", f"{campaign.cpu_seconds / max(tally.batches, 1) * 1e6:,.0f} µs"),

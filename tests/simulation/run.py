@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
+from onceward import events
 from simulation import coverage, swarm
 from simulation.kernel import enter, leave
 from simulation.kernel.lots import Fired, Lots
 from simulation.kernel.scheduler import Sim, Stuck
 from simulation.kernel.threads import install, uninstall
+from simulation.steps import Steps
+from simulation.story import hear
 from simulation.swarm import Setting
 
 Tell = Callable[[float, str, str], None]
@@ -22,12 +25,9 @@ Tell = Callable[[float, str, str], None]
 class World(Protocol):
     """What a story needs of the world; ``simulation.assembled`` is the product's."""
 
-    def step(self) -> str:
-        """The engine's innermost step in the newest driver that is alive, or ""."""
-
     def live(self) -> None:
-        """The whole story, in a task of nobody's: set up, ``setting.batches`` batches with faults, ``lots.calm``, healing,
-        until the pipeline has caught up or stopped for good, and what is under way has ended."""
+        """The whole story, in a task of nobody's: set up, ``setting.batches`` batches with faults, ``lots.calm``,
+        healing, until the pipeline has caught up or stopped for good, and what is under way has ended."""
 
     def committed(self) -> int:
         """How many batches were decided."""
@@ -40,9 +40,6 @@ class World(Protocol):
 
     def met(self) -> Iterable[tuple[str, ...]]:
         """What else is counted for the coverage: tuples of which the first says what it is."""
-
-    def end(self) -> None:
-        """The story is over, and judged: nothing of it shall be left in this OS process."""
 
 
 Build = Callable[[Sim, Setting], World]
@@ -127,11 +124,15 @@ def simulate_setting(
     sim = Sim(lots, tell)
     enter(sim)
     install(sim)
-    rows = coverage.begin()
-    world: World | None = None
+    listeners, rows = events._listeners, coverage.begin()
+    if setting.odds or only:  # else nobody asks
+        steps = Steps(sim)
+        lots.step = steps.innermost
+        events.probe(steps)
+    if tell is not None:
+        hear(sim)
     try:
         world = (build or _the_world)(sim, setting)
-        lots.step = world.step
         sim.spawn(sim.outside, _live, sim, world, name="story")
         try:
             sim.run()
@@ -144,13 +145,18 @@ def simulate_setting(
         outcome.violations.append(f"simulation broken: {error!r}")
     finally:
         sim.bury_all()
-        if world is not None:
-            world.end()
+        events._listeners = listeners
+        if tell is not None:
+            hear(None)
         uninstall()
         leave()
     outcome.steps, outcome.seconds = sim.steps, sim.now
-    outcome.fired, outcome.pairs, outcome.rows = lots.fired, lots.met, rows
+    outcome.fired, outcome.pairs, outcome.rows = lots.fired, _pairs(lots.met), rows
     return outcome
+
+
+def _pairs(met: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(swarm.own_step(kind) or step, kind) for step, kind in met]
 
 
 def _live(sim: Sim, world: World) -> None:
@@ -159,6 +165,6 @@ def _live(sim: Sim, world: World) -> None:
 
 
 def _the_world(sim: Sim, setting: Setting) -> World:
-    from simulation.assembled import Product  # not at the top: a test of the tools needs none
+    from simulation.assembled import build  # not at the top: a test of the tools needs none
 
-    return Product(sim, setting)
+    return build(sim, setting)

@@ -1,9 +1,9 @@
 """From a seed that fails to the shortest story that fails in the same way.
 
 Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", TSE 2002) over the faults
-that happened, and one setting after the other made simpler: fewer batches, partitions, tasks, … Faults are also moved to
-earlier opportunities of their kind, so that they fit into fewer batches. A candidate counts if it violates an invariant
-that the seed has violated; each round begins anew after something has gone, until nothing more can.
+that happened, and one setting after the other made simpler: fewer batches, partitions, tasks, … Faults are moved to
+earlier opportunities of their kind, too, to fit into fewer batches. A candidate counts if it violates an invariant that
+the seed has violated; each round begins anew after something has gone, until nothing more can.
 """
 
 from __future__ import annotations

@@ -10,10 +10,13 @@ into one line that counts it.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+
+from simulation.kernel.scheduler import Sim
 
 Told = tuple[float, str, str]
 
@@ -76,7 +79,7 @@ def _near(told: Sequence[Told]) -> list[bool]:
 
 
 def is_notable(what: str) -> bool:
-    return what.startswith(NOTABLE)
+    return what.startswith(NOTABLE) or " failed" in what[:16]
 
 
 def _line(event: Told, width: int) -> str:
@@ -123,3 +126,31 @@ def _verdict(violations: Iterable[str]) -> list[str]:
     if not found:
         return ["", "The judge found nothing wrong."]
     return ["", "The judge found:", *(f"  ✗ {violation}" for violation in found)]
+
+
+class _Heard(logging.Handler):
+    """The product's own words: what it logs, by whichever process."""
+
+    sim: Sim | None = None
+    level_before = logging.NOTSET
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sim = self.sim
+        if sim is not None and sim.tell is not None:
+            sim.tell(sim.now, sim.here.name, f"“{record.getMessage()}”")
+
+
+_heard = _Heard()
+
+
+def hear(sim: Sim | None) -> None:
+    """What the product logs is told in the story of ``sim`` from now on; None: no longer."""
+    log = logging.getLogger("onceward")
+    if _heard.sim is None and sim is not None:
+        _heard.level_before = log.level
+        log.addHandler(_heard)
+        log.setLevel(logging.INFO)
+    elif sim is None:
+        log.removeHandler(_heard)
+        log.setLevel(_heard.level_before)
+    _heard.sim = sim

@@ -1,12 +1,12 @@
-"""What a seed stands for: which pipeline, how large a world, which faults. Plain data, drawn; each of it can be changed.
+"""What a seed stands for: which pipeline, how large a world, which faults. Plain data; each of it can be changed.
 
 Swarm testing (Groce et al., ISSTA 2012): most kinds of faults are off in any one story, so that those that are on meet
-each other undisturbed. Of ten seeds one is calm, two have a single kind, two are *aimed* at one (step, fault) pair, which
-the seeds take in turn, and the others have two to six kinds. How often a kind happens is drawn over magnitudes.
+each other undisturbed. Of ten seeds one is calm, two have a single kind, two are *aimed* at one (step, fault) pair,
+which the seeds take in turn, and the others have two to six kinds. How often one happens is drawn over magnitudes.
 
-What there is to draw from, the parts of the world say themselves, in two dicts at module level: ``FAULTS``, of each kind
-of fault a sentence, and ``OPTIONS``, of each setting its values, the simplest one first, which is where shrinking goes.
-Parts are all modules of ``world``, ``spark`` and ``pipelines``; options of a pipeline's module are that pipeline's.
+What there is to draw from, the parts of the world say themselves, in two dicts at module level: ``FAULTS``, of each
+kind of fault a sentence, and ``OPTIONS``, of each setting its values, the simplest one first, which is where shrinking
+goes. Parts are all modules of ``world``, ``spark`` and ``pipelines``; options of a pipeline's module are its own.
 """
 
 from __future__ import annotations
@@ -23,29 +23,16 @@ from onceward.events import STEPS
 Options = Mapping[str, Sequence[Any]]
 
 OPTIONS: Options = {
-    "partitions": (1, 2, 3),
-    "most_offsets": (1, 4, 8, 16),
-    "output_partitions": (1, 2, 4),
-    "topics": (1, 2, 3),
     "brokers": (1, 3),
     "transaction_version": (2, 1),
-    "plan": ("narrow", "shuffle", "shuffle by chance"),
+    "source_partitions": (1, 2, 3),
+    "output_partitions": (1, 2, 4),
+    "topics": (1, 2, 3),
     "tasks": (1, 2, 4),
     "executors": (1, 2, 3),
-    "slots": (1, 2, 4),
-    "piece": (1_000, 4, 2),
-    "row_bytes": (100, 400_000),
-    "driver_records": (0, 4, 1_000),
-    "transaction_timeout_ms": (60_000, 15_000),
-    "request_timeout_ms": (5_000, 2_000),
-    "delivery_timeout_ms": (20_000, 8_000),
-    "batch_attempts": (3, 1, 6),
-    "retained": (100, 2),
-    "source_at_home": (True, False),
-    "in_process": (True, False),
-    "trouble_seconds": (20.0, 60.0, 200.0),
+    "rows": (1, 2, 4, 8),
 }
-"""Of every world: see ``simulation.spark.world.Setting``. What a pipeline's users do is in ``USERS`` of its module."""
+"""Of every world. ``rows``: how many records of each source partition a batch takes at most."""
 
 MOST_BATCHES, FEWEST_BATCHES = 40, 5
 
@@ -138,13 +125,19 @@ class Part:
         self.aims = [(kind, step) for kind in kinds for step in steps_of(kind, getattr(pipeline, "steps", STEPS))]
 
 
-def steps_of(kind: str, steps: Sequence[str]) -> Sequence[str]:
-    """At which steps that kind is aimed: a refusal of a broker's by its kind alone, the end of a step at this one."""
+def own_step(kind: str) -> str | None:
+    """The one step that a kind belongs to by its name: ``crash:commit.started``."""
     group, _, rest = kind.partition(":")
-    if group == "answer":
+    step = rest.partition(".")[0]
+    return step if group in ("crash", "pause") and step in STEPS else None
+
+
+def steps_of(kind: str, steps: Sequence[str]) -> Sequence[str]:
+    """In which of ``steps`` that kind may be aimed at; a broker's refusal by its kind alone, in any."""
+    if kind.startswith("answer:"):
         return ("",)
-    own = rest.partition(".")[0]
-    if group in ("crash", "pause") and own in STEPS:
+    own = own_step(kind)
+    if own is not None:
         return (own,) if own in steps else ()
     return steps
 
@@ -172,8 +165,8 @@ def faults() -> dict[str, str]:
 
 @functools.cache
 def pipelines() -> dict[str, Any]:
-    """The pipelines by their kinds: the classes that are called ``Pipeline`` in the modules of ``pipelines``, or those that
-    ``PIPELINES`` names there."""
+    """The pipelines by their kinds: the classes that are called ``Pipeline`` in the modules of ``pipelines``, or those
+    that ``PIPELINES`` names there."""
     try:
         package = importlib.import_module("simulation.pipelines")
     except ModuleNotFoundError:
@@ -192,7 +185,7 @@ def part_of(pipeline: str) -> Part:
     """What that pipeline's settings are drawn from. A class may say what of it is ``fixed``, by name."""
     kind = pipelines()[pipeline]
     home = importlib.import_module(kind.__module__)
-    options: dict[str, Sequence[Any]] = {**OPTIONS, "user": tuple(getattr(home, "USERS", ("sink",)))}
+    options: dict[str, Sequence[Any]] = dict(OPTIONS)
     for module in modules():
         if module is home or not module.__name__.startswith("simulation.pipelines."):
             options.update(getattr(module, "OPTIONS", {}))
@@ -214,6 +207,8 @@ def draw(seed: int, pipeline: str | None = None, aim: tuple[str, str] | None = N
         odds, aim = _odds(chance, part, seed // len(kinds))
     else:
         odds = _aimed(chance, aim)
+    if aim is not None and own_step(aim[0]) is not None:
+        aim = None  # it happens in that step or nowhere
     return Setting(seed, name, batches, odds, aim if aim and aim[1] else None, options)
 
 

@@ -1,7 +1,7 @@
 """A small world for tests of the tools: a client counts at a server, over a network that loses answers.
 
-Each of the client's processes asks, in turn, for so many increments; who gets no answer asks again, and the server knows
-by a number whether it has had that request. ``planted`` takes away one of the precautions:
+Each of the client's processes asks, in turn, for so many increments; who gets no answer asks again, and the server
+knows by a number whether it has had that request. ``planted`` takes away one of the precautions:
 
 * ``"forgets"``: a server that restarts forgets which requests it has had. One request is counted twice when its answer
   is lost and the server restarts before it is asked again.
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from onceward import events
 from simulation.kernel.scheduler import Process, Sim
 from simulation.swarm import Setting
 
@@ -43,7 +44,6 @@ class Counters:
         self.sim = sim
         self.setting = setting
         self.planted = planted
-        self._step = ""
         self.count = 0
         self._had: set[tuple[Any, ...]] = set()
         self._asked = 0
@@ -66,19 +66,18 @@ class Counters:
     def _client(self, client: Process) -> None:
         lots = self.sim.lots
         while self._batch < self.setting.batches:
-            self._step = "send"
-            for number in range(self.setting.increments):
-                self._ask(client, number)
-                if lots.fires("toy:client dies"):
-                    # What it has asked for is counted, and the next one goes on behind it.
-                    self._asked += number + 1
-                    self._batch += 1
-                    self.sim.kill(client)
-            self._step = "commit"
-            self._asked += self.setting.increments
-            self._batch += 1
+            with events.step("send"):
+                for number in range(self.setting.increments):
+                    self._ask(client, number)
+                    if lots.fires("toy:client dies"):
+                        # What it has asked for is counted, and the next one goes on behind it.
+                        self._asked += number + 1
+                        self._batch += 1
+                        self.sim.kill(client)
+            with events.step("commit"):
+                self._asked += self.setting.increments
+                self._batch += 1
             self._tell(client.name, f"batch {self._batch} is done, {self._asked} asked for")
-        self._step = ""
 
     def _ask(self, client: Process, number: int) -> None:
         lots = self.sim.lots
@@ -106,9 +105,6 @@ class Counters:
         if self.sim.tell is not None:
             self.sim.tell(self.sim.now, who, what)
 
-    def step(self) -> str:
-        return self._step
-
     def committed(self) -> int:
         return self._batch
 
@@ -123,6 +119,3 @@ class Counters:
 
     def met(self) -> Iterable[tuple[str, ...]]:
         return ()
-
-    def end(self) -> None:
-        """Nothing is left."""

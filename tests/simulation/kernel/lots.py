@@ -5,7 +5,7 @@ testing (Groce et al., ISSTA 2012): a seed switches most kinds off, so that thos
 kind that is on the number of opportunities until it happens next is drawn ahead, by a stream of the kind's own, so that
 an opportunity costs next to nothing.
 
-A fault that has happened is named by its kind and its place among the opportunities of that kind: ``("net:held", 137)``,
+A fault that has happened is named by its kind and its place among that kind's opportunities: ``("net:held", 137)``,
 written ``net:held@137``. By these names single faults can be taken out of a story (``without``) while the others stay
 where they are, and a story can be told once more with exactly the faults that are named (``exactly``). What else is
 drawn for a fault, by :meth:`Lots.below`, hangs on its name alone.

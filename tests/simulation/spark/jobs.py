@@ -1,9 +1,9 @@
 """Spark's jobs: stages, tasks and their attempts, executors that die, output that is lost.
 
 Sources: ``DAGScheduler.handleTaskCompletion`` (FetchFailed: the outputs of that executor are taken back, the map stage
-runs for what is missing, then a new attempt of the stage for partitions that have not finished; tasks of the old
-attempt that still run may finish, and count), ``TaskSetManager`` (attempt numbers begin anew in each attempt of a
-stage; ``spark.task.maxFailures`` = 4), ``HeartbeatReceiver`` (an executor that is silent is given up, and may come back to
+runs for what is missing, then a new attempt of the stage for partitions that have not finished; tasks of the old one
+that still run may finish, and count), ``TaskSetManager`` (attempt numbers begin anew in each attempt of a stage;
+``spark.task.maxFailures`` = 4), ``HeartbeatReceiver`` (an executor that is silent is given up, and may come back to
 life), ``ShuffleStatus.mapStatusesDeleted``. Speculative copies are refused by the product, and there are none.
 """
 

@@ -53,18 +53,13 @@ class Checkpoint:
 
 
 class Session:
-    """As much of a Spark session as the product asks in the driver. ``query`` is what runs in its thread."""
+    """As much of a Spark session as the product asks in the driver: of the files beside the checkpoint, see
+    :mod:`simulation.world.files`."""
 
     def __init__(self, query: Query) -> None:
-        self._query = query
-        self._jsparkSession = self
-        self.sparkContext = _Context(query)
-
-    def sessionState(self) -> Session:  # noqa: N802 — Spark's name
-        return self
-
-    def newHadoopConf(self) -> None:  # noqa: N802 — Spark's name
-        return None
+        files = query.world.files.session_for()
+        self._jsparkSession = files
+        self.sparkContext = _Context(query, files)
 
 
 class _Context:
@@ -72,9 +67,9 @@ class _Context:
 
     master = "local[2]"
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, files: Any) -> None:
         self.query = query
-        self._jvm = query.world.files.jvm
+        self._jvm, self._gateway = files._jvm, files._gateway
         self._jsc = self
 
     def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 — Spark's name

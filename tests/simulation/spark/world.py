@@ -204,7 +204,7 @@ class World:
         if self.lots.calm:
             return
         self.lots.calm = True
-        self._say("the world heals: no faults from here on")
+        self._say("★ the world heals: no faults from here on")
         for node in self.cluster.node_ids:
             self.cluster.heal(node)
             if not self.cluster.is_up(node):
@@ -235,7 +235,7 @@ class World:
 
     def _restart_broker(self, node: int) -> None:
         if not self.cluster.is_up(node):
-            self._say(f"broker {node} is started again")
+            self._say(f"★ broker {node} is started again")
             self.cluster.restart(node)
 
     def _between_copies(self) -> None:
@@ -262,7 +262,7 @@ class World:
     def _started(self, process: Process, query: Query) -> Start:
         start = Start(len(self.starts), process, query, self.sim.now)
         self.starts.append(start)
-        self._say(f"start {start.number} in {process}, {query.run_id}")
+        self._say(f"★ start {start.number} in {process}, {query.run_id}")
         return start
 
     def _process_ended(self, process: Process) -> None:
@@ -289,7 +289,7 @@ class World:
             except BaseException as error:  # noqa: BLE001 — whatever ended the query is judged
                 start.error = error
                 if sim.tell is not None:
-                    sim.tell(sim.now, process.name, f"the query ends: {type(error).__name__}: {error}")
+                    sim.tell(sim.now, process.name, f"✗ the query ends: {type(error).__name__}: {error}")
             start.over_at = sim.now
             again = (
                 self.setting.in_process

@@ -1,5 +1,6 @@
-"""The lines between tasks and the sequencer, in the place of sockets: ``sequencer.line.Line``, ``door.Door``, and
-what ``sequencer.connection`` does with a socket. Bytes are first in, first out; a line may break, or stand still for a while.
+"""The lines between tasks and the sequencer, in the place of sockets: ``sequencer.line.Line``, ``door.Door``, and what
+``sequencer.connection`` does with a socket. Bytes are first in, first out; a line may break, or stand still for a
+while.
 """
 
 from __future__ import annotations
