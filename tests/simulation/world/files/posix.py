@@ -1,5 +1,5 @@
-"""The local disk as the product's modules reach it: in the place of ``os``, ``pathlib.Path``, ``shutil`` and of pools of
-threads that sync. As much of them as is used, over the simulated world's disk.
+"""The local disk as the product's modules reach it: in the place of ``os``, ``pathlib.Path``, ``shutil`` and of pools
+of threads that sync. As much of them as is used, over the simulated world's disk.
 """
 
 from __future__ import annotations

@@ -37,8 +37,14 @@ class LockOfProcess:
         return lock
 
 
-_ON_THE_DISK = ("onceward.durable", "onceward.ledger.folder", "onceward.sinks.write_ahead.row_files",
-                "onceward.sinks.write_ahead.sink", "onceward.sinks.write_ahead.store", "onceward.spark.file_system")  # fmt: skip
+_ON_THE_DISK = (
+    "onceward.durable",
+    "onceward.ledger.folder",
+    "onceward.sinks.write_ahead.row_files",
+    "onceward.sinks.write_ahead.sink",
+    "onceward.sinks.write_ahead.store",
+    "onceward.spark.file_system",
+)
 
 STAND_INS: list[tuple[str, str, Any]] = [
     ("onceward.spark.handed_over", "_lock", LockOfProcess("notes")),
