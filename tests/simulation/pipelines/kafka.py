@@ -32,6 +32,8 @@ class Pipeline:
     """See the module."""
 
     kind = "kafka"
+    pipeline_id = PIPELINE_ID
+    ledger_topic = LEDGER
 
     def topics(self, setting: Any) -> list[str]:
         return [f"out-{number}" for number in range(setting.topics)]
