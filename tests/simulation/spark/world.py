@@ -141,7 +141,7 @@ class World:
         return found
 
     def reachable(self, node: int) -> bool:
-        return bool(self.cluster.is_up(node))
+        return bool(self.cluster.brokers[node].up)
 
     def cluster_receives(self, node: int, client: str, request: Any, reply: Callable[[Any], None]) -> None:
         self.cluster.receive(node, client, request, reply)
@@ -220,14 +220,14 @@ class World:
         self._say("★ the world heals: no faults from here on")
         for node in self.cluster.node_ids:
             self.cluster.heal(node)
-            if not self.cluster.is_up(node):
+            if not self.cluster.brokers[node].up:
                 self.cluster.restart(node)
 
     def _trouble(self) -> None:
         sim, lots = self.sim, self.lots
         if lots.fires("broker:crash"):
             node = self.cluster.node_ids[lots.below("broker:crash", len(self.cluster.node_ids))]
-            if self.cluster.is_up(node):
+            if self.cluster.brokers[node].up:
                 self._say(f"⚡ broker {node} is killed")
                 self.cluster.crash(node)
                 sim.after(lots.below("broker:crash", 100) / 100 * 20, self._restart_broker, node)
@@ -247,7 +247,7 @@ class World:
             self._copies_kept.append(self.checkpoint.copy())
 
     def _restart_broker(self, node: int) -> None:
-        if not self.cluster.is_up(node):
+        if not self.cluster.brokers[node].up:
             self._say(f"★ broker {node} is started again")
             self.cluster.restart(node)
 
@@ -292,9 +292,10 @@ class World:
     def _drive(self, process: Process, start: Start) -> None:
         """The driver's main thread: the sink is built, the query runs; a supervisor in the process starts it again."""
         sim = self.sim
-        sink = self.pipeline.sink(self)
+        sink: Any = None
         while True:
             try:
+                sink = sink or self.pipeline.sink(self)
                 start.query.run(self.pipeline.function(self, sink))
                 start.caught_up = True
             except Killed:
