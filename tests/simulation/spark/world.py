@@ -16,11 +16,11 @@ from simulation.judge import judge
 from simulation.kernel.scheduler import Killed, Process, Sim
 from simulation.spark import stand_ins
 from simulation.spark.around import Around
-from simulation.spark.frames import Plan
+from simulation.spark.frames import Plan, key_of
 from simulation.spark.jobs import Executors, Jobs
 from simulation.spark.query import Checkpoint, Query, Source
 from simulation.world.files import Files
-from simulation.world.kafka import Cluster
+from simulation.world.kafka.cluster import Cluster
 
 FAULTS = {
     "user:second copy": "a second copy of the query is started while the first one runs",
@@ -152,12 +152,21 @@ class World:
             return ["*"]
         return self.plan.branches(partition, offset, 0)
 
+    def key_of(self, partition: int, offset: int) -> int:
+        """By which key a record counts."""
+        return key_of(partition, offset)
+
+    def plan_branches(self, partition: int, offset: int) -> list[str]:
+        """What the plan says of a record, whoever draws what."""
+        return self.plan.branches(partition, offset, 0)
+
     # ── the story ──
 
     def live(self) -> None:
         """The story, in a task of the outside's: from the first start until the pipeline has caught up or
         stopped for good."""
         sim, setting = self.sim, self.setting
+        sim.sleep(1.0)  # brokers hear of the topics
         sim.spawn(sim.outside, self.source.feed)
         self._begin_copy()
         calm_at = sim.now + setting.trouble_seconds
