@@ -1,0 +1,370 @@
+"""The way in: a cluster that answers Onceward's own requests, and the truth about it for judges. See the package.
+
+``receive`` takes the very objects that the product's code has built. Nothing waits here: what takes time is asked of
+the :class:`~simulation.world.kafka.around.Surroundings`, which call back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+import kafka.errors as kafka_errors
+from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest, DescribeTransactionsRequest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest
+from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+
+from onceward.wire.appends.produce_frame import ProduceFrame
+from simulation.world.kafka import admin, produce, reads, transaction_requests
+from simulation.world.kafka.around import Surroundings
+from simulation.world.kafka.coordinator import Coordinator
+from simulation.world.kafka.faulty import FaultyAnswers
+from simulation.world.kafka.groups import GroupCoordinator
+from simulation.world.kafka.nodes import Nodes
+from simulation.world.kafka.partition import NOBODY, Broker, Led, Partition
+from simulation.world.kafka.producers import ProducerState, marker_refused
+from simulation.world.kafka.settings import OFFSETS_TOPIC, OLD, STATE_TOPIC, ClusterSettings, newest_versions
+from simulation.world.kafka.transactions import Where
+from simulation.world.kafka.truth import Truth
+
+Reply = Callable[[Any], None]
+Handler = Callable[[Any, Broker, int, Any, Reply], None]
+
+HANDLERS: Mapping[type, tuple[str, Handler]] = {
+    ProduceFrame: ("Produce", produce.produce),
+    FetchRequest: ("Fetch", reads.fetch),
+    ListOffsetsRequest: ("ListOffsets", reads.list_offsets),
+    MetadataRequest: ("Metadata", admin.metadata),
+    OffsetFetchRequest: ("OffsetFetch", transaction_requests.offset_fetch),
+    FindCoordinatorRequest: ("FindCoordinator", admin.find_coordinator),
+    ApiVersionsRequest: ("ApiVersions", admin.api_versions),
+    CreateTopicsRequest: ("CreateTopics", admin.create_topics),
+    InitProducerIdRequest: ("InitProducerId", transaction_requests.init_producer_id),
+    AddPartitionsToTxnRequest: ("AddPartitionsToTxn", transaction_requests.add_partitions),
+    AddOffsetsToTxnRequest: ("AddOffsetsToTxn", transaction_requests.add_offsets),
+    EndTxnRequest: ("EndTxn", transaction_requests.end_txn),
+    TxnOffsetCommitRequest: ("TxnOffsetCommit", transaction_requests.txn_offset_commit),
+    DescribeConfigsRequest: ("DescribeConfigs", admin.describe_configs),
+    DescribeTransactionsRequest: ("DescribeTransactions", transaction_requests.describe),
+}
+_PRODUCER_BLOCK = 1_000  # ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``
+_TOPIC_DEFAULTS = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1",
+                   "compression.type": "producer", "segment.bytes": "1073741824", "message.timestamp.type": "CreateTime",
+                   "delete.retention.ms": "86400000", "unclean.leader.election.enable": "false"}  # fmt: skip
+
+
+class Topic:
+    """A topic and what it was configured to."""
+
+    __slots__ = ("id", "internal", "name", "partitions", "settings")
+
+    def __init__(self, name: str, identity: UUID, settings: dict[str, str], internal: bool) -> None:
+        self.name = name
+        self.id = identity
+        self.settings = settings
+        self.internal = internal
+        self.partitions: list[Partition] = []
+
+
+class Cluster(Nodes, Truth):
+    """See the module.
+
+    :param transaction_version: the finalised level of ``transaction.version``; 3.9.1 has none but speaks version 1.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        *,
+        brokers: int = 3,
+        transaction_version: int = 2,
+        settings: ClusterSettings | None = None,
+    ) -> None:
+        self.around = around
+        self.settings = settings or ClusterSettings()
+        self.old = self.settings.version == OLD
+        self.transaction_version = 1 if self.old else transaction_version
+        self.versions = newest_versions(self.settings.version)
+        self.brokers = {node: Broker(node) for node in range(1, brokers + 1)}
+        self.node_ids = list(self.brokers)
+        self.cluster_id = "simulated-cluster"
+        self.no_id = UUID(int=0)
+        self.topics: dict[str, Topic] = {}
+        self.partitions: dict[Where, Partition] = {}
+        self.unheard: dict[str, dict[int, int]] = {}
+        """Topic → node → until when (ms) it has not heard of it."""
+        self.late: dict[Where, dict[int, tuple[int, int]]] = {}
+        """Partition → node → until when (ms) it has not heard of the new leader, and whom it believes in."""
+        self.coordinators: dict[Led, Coordinator] = {}
+        self.group_coordinators: dict[Led, GroupCoordinator] = {}
+        self._next_block = 0
+        self._topics_made = 0
+        min_isr = self.settings.internal_min_isr or (2 if brokers >= 3 else 1)
+        for name, count in (
+            (STATE_TOPIC, self.settings.transaction_state_partitions),
+            (OFFSETS_TOPIC, self.settings.offsets_partitions),
+        ):
+            topic = self._make_topic(
+                name, count, min(3, brokers), min_isr, {"cleanup.policy": "compact"}, internal=True
+            )
+            for partition in topic.partitions:
+                partition.on_leader = self._coordinators_move
+                self._coordinators_move(partition)
+        faults = FaultyAnswers(around)
+        self._faults = faults if faults.any else None
+
+    # ── topics ──
+
+    @property
+    def topic_defaults(self) -> dict[str, str]:
+        """Settings of a topic that nobody has configured."""
+        return {
+            **_TOPIC_DEFAULTS,
+            "min.insync.replicas": "2" if len(self.brokers) >= 3 else "1",
+            "max.message.bytes": str(self.settings.message_max_bytes),
+        }
+
+    def broker_settings(self) -> dict[str, str]:
+        return {
+            "transaction.max.timeout.ms": str(self.settings.transaction_max_timeout_ms),
+            "transactional.id.expiration.ms": str(self.settings.transactional_id_expiration_ms),
+            "message.max.bytes": str(self.settings.message_max_bytes),
+            "default.replication.factor": str(min(3, len(self.brokers))),
+            "min.insync.replicas": self.topic_defaults["min.insync.replicas"],
+        }
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        *,
+        replicas: int | None = None,
+        min_isr: int | None = None,
+        compact: bool = False,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Brokers hear of it one after the other (``lag("metadata")``)."""
+        chosen = dict(settings or {})
+        if compact:
+            chosen["cleanup.policy"] = "compact"
+        if min_isr is not None:
+            chosen["min.insync.replicas"] = str(min_isr)
+        known = {**self.topic_defaults, **chosen}
+        count = replicas or min(3, len(self.brokers))
+        topic = self._make_topic(name, partitions, count, min(count, int(known["min.insync.replicas"])), chosen)
+        for partition in topic.partitions:
+            partition.max_bytes = int(known["max.message.bytes"])
+            partition.compact = "compact" in known["cleanup.policy"]
+        self._spread(name)
+
+    def _make_topic(
+        self, name: str, count: int, replicas: int, min_isr: int, settings: dict[str, str], *, internal: bool = False
+    ) -> Topic:
+        self._topics_made += 1
+        topic = Topic(name, UUID(int=self._topics_made << 64 | 0x4), settings, internal)
+        self.topics[name] = topic
+        self._add_partitions(topic, count, replicas, min_isr)
+        return topic
+
+    def _add_partitions(self, topic: Topic, count: int, replicas: int, min_isr: int) -> None:
+        nodes = self.node_ids
+        first = self._topics_made if not topic.internal else 0
+        for index in range(len(topic.partitions), count):
+            assigned = [nodes[(first + index + step) % len(nodes)] for step in range(replicas)]
+            partition = Partition(self.around, self.brokers, topic.name, index, assigned, min_isr)
+            topic.partitions.append(partition)
+            self.partitions[topic.name, index] = partition
+
+    def add_partitions(self, name: str, count: int) -> None:
+        """``CreatePartitions``: from now on it has ``count`` of them."""
+        topic = self.topics[name]
+        first = topic.partitions[0]
+        self._add_partitions(topic, count, len(first.replicas), first.min_isr)
+        for partition in topic.partitions:
+            partition.max_bytes, partition.compact = first.max_bytes, first.compact
+
+    def delete_topic(self, name: str) -> None:
+        """Whoever has something open with a leader is told that he leads no more."""
+        for partition in self.topics.pop(name).partitions:
+            del self.partitions[name, partition.index]
+            self.late.pop((name, partition.index), None)
+            for led in (partition.led, *partition.stale.values()):
+                if led is not None:
+                    waiting, led.waiting = led.waiting, []
+                    for _, _, done in waiting:
+                        done(3)
+            partition.led = None
+        self.unheard.pop(name, None)
+
+    def _spread(self, name: str) -> None:
+        """The news of a topic."""
+        now = self.around.now_ms()
+        late = {node: now + int(lag) for node in self.node_ids if (lag := self.around.lag("metadata")) > 0}
+        if late:
+            self.unheard[name] = late
+
+    def unheard_of(self, name: str, node: int) -> bool:
+        """Has ``node`` not heard of a topic that there is?"""
+        late = self.unheard.get(name)
+        if late is None or node not in late:
+            return False
+        if not self.brokers[node].isolated and self.around.now_ms() >= late[node]:
+            del late[node]
+            if not late:
+                del self.unheard[name]
+            return False
+        return True
+
+    # ── requests ──
+
+    def negotiate(self, request: Any) -> int:
+        """The version that both sides speak (kafka-python's ``BrokerVersionData.api_version``).
+
+        :raises kafka.errors.IncompatibleBrokerVersion: there is none.
+        """
+        if type(request) is ProduceFrame:
+            lowest, highest, api = request._min_version, request._max_version, "Produce"
+        else:
+            lowest, highest = request._min_version or 0, request._max_version
+            api = HANDLERS[type(request)][0]
+        newest = self.versions[api]
+        version = newest if highest is None or highest > newest else highest
+        if version < lowest:
+            raise kafka_errors.IncompatibleBrokerVersion(f"{api}: {lowest} is needed, and {newest} is the newest here")
+        return int(version)
+
+    def receive(self, node: int | str, client: str, request: Any, reply: Reply) -> None:
+        """A request arrives at a node. ``reply`` is called once, with the answer or None: the connection broke.
+
+        :raises kafka.errors.IncompatibleBrokerVersion: before anything else, as kafka-python does at the client's side.
+        """
+        api, handler = HANDLERS[type(request)]
+        version = self.negotiate(request)
+        broker = self.brokers.get(node)  # type: ignore[arg-type]
+        if broker is None:
+            broker = self.brokers[self.node_ids[0] if isinstance(node, str) and not node[-1:].isdigit() else int(str(node).rpartition("-")[2])]  # fmt: skip
+        if not broker.up:
+            reply(None)
+            return
+        if self._faults is not None:
+            reply_or_done = self._faults.befall(self, api, broker, version, request, reply)
+            if reply_or_done is None:
+                return
+            reply = reply_or_done
+        handler(self, broker, version, request, reply)
+
+    def silent(self, broker: Broker, reply: Reply) -> None:
+        """Nobody answers, until the connection breaks."""
+        from simulation.world.kafka.partition import Held
+
+        Held(broker, reply)
+
+    # ── who coordinates what ──
+
+    def home_of(self, name: str) -> Partition:
+        """``TransactionStateManager.partitionFor``."""
+        return self.partitions[STATE_TOPIC, java_hash(name) % self.settings.transaction_state_partitions]
+
+    def group_home_of(self, group: str) -> Partition:
+        """``GroupCoordinatorService.partitionFor``."""
+        return self.partitions[OFFSETS_TOPIC, java_hash(group) % self.settings.offsets_partitions]
+
+    def coordinator_at(self, name: str, broker: Broker) -> Coordinator | None:
+        """The coordinator of an id, if it is ``broker`` as far as that knows."""
+        led = self.home_of(name).led_by(broker.node)
+        return None if led is None else self.coordinators[led]
+
+    def group_coordinator_at(self, group: str, broker: Broker) -> GroupCoordinator | None:
+        led = self.group_home_of(group).led_by(broker.node)
+        return None if led is None else self.group_coordinators[led]
+
+    def coordinator_for(self, name: str, asking: Broker) -> Coordinator | int:
+        """The coordinator of an id as another broker finds it, or the error with which it comes back."""
+        home = self.home_of(name)
+        leader = self.leader_seen_by(asking, home)
+        if leader == NOBODY or self.brokers[leader].fenced:
+            return 15
+        other = self.brokers[leader]
+        if not other.up or (leader != asking.node and (asking.isolated or other.isolated)):
+            return 13
+        led = home.led_by(leader)
+        return 16 if led is None else self.coordinators[led]
+
+    def _coordinators_move(self, partition: Partition) -> None:
+        """``onElection`` and ``onResignation``. Whoever does not know that he is deposed goes on."""
+        transactions = partition.topic == STATE_TOPIC
+        known: dict[Led, Any] = self.coordinators if transactions else self.group_coordinators  # type: ignore[assignment]
+        current = [partition.led, *partition.stale.values()]
+        for led in [led for led, each in known.items() if each.partition is partition and led not in current]:
+            known.pop(led).resign()
+        led = partition.led
+        if led is not None and led not in known:
+            made = Coordinator(self, partition, led) if transactions else GroupCoordinator(self, partition, led)
+            known[led] = made
+            made.load()
+
+    # ── for coordinators and leaders ──
+
+    def new_producer(self, node: int) -> int:
+        """``ProducerIdManager``: each broker has a block of ids."""
+        broker = self.brokers[node]
+        if broker.next_producer == broker.producers_end:
+            broker.next_producer = self._next_block
+            self._next_block += _PRODUCER_BLOCK
+            broker.producers_end = self._next_block
+        broker.next_producer += 1
+        return broker.next_producer - 1
+
+    def forgets(self, state: ProducerState) -> bool:
+        """Has a producer been silent for so long that partitions forget it (``isProducerExpired``)?"""
+        return self.around.now_ms() - state.last_ms >= self.settings.producer_id_expiration_ms
+
+    def write_marker(
+        self, where: Where, producer: int, epoch: int, commit: bool, coordinator_epoch: int, version: int, written: Any
+    ) -> None:
+        """``WriteTxnMarkers`` to the leader of one partition: ``written`` is told how it went."""
+        partition = self.partitions.get(where)
+        if partition is None:
+            written(0)  # deleted meanwhile: there is nothing to mark (``addTxnMarkersToBrokerQueue``)
+            return
+        led = partition.led
+        if led is None or not self.brokers[led.node].well:
+            written(6)
+            return
+        if not partition.enough():
+            written(19)
+            return
+        refused = marker_refused(led.log.producers.get(producer), epoch, coordinator_epoch, version, self.old)
+        if refused:
+            written(refused)
+            return
+        log = led.log
+        entry = log.end_transaction(producer, epoch, commit, coordinator_epoch, led.epoch, self.around.now_ms())
+        if where[0] is OFFSETS_TOPIC:
+            self.group_coordinators[led].replay(entry)
+        partition.appended(led)
+        if log.high == log.end:
+            written(0)
+        else:
+            partition.wait(led, log.end, self.settings.request_timeout_ms, written)
+
+    def known_groups(self) -> Iterable[str]:
+        """Groups that have committed anything."""
+        return sorted({group for each in self.group_coordinators.values() for group in each.offsets})
+
+
+def java_hash(text: str) -> int:
+    """``Utils.abs(String.hashCode())``."""
+    value = 0
+    for unit in text:
+        value = (value * 31 + ord(unit)) & 0xFFFFFFFF
+    value = value - (1 << 32) if value & 0x80000000 else value
+    return 0 if value == -(1 << 31) else abs(value)

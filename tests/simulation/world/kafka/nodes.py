@@ -1,0 +1,157 @@
+"""What befalls nodes: they die and come back, are cut off from the others, or give a leadership away.
+
+Sources: KIP-631 (``broker.session.timeout.ms``: the controller fences whoever is silent), ``ClusterControlManager``,
+``ReplicationControlManager.handleBrokerFenced`` and ``maybeTriggerUncleanLeaderElection…``, ``KafkaRaftManager``; a broker
+that is cut off goes on to lead as far as it knows (``ReplicaManager`` asks nobody).
+"""
+
+from __future__ import annotations
+
+from simulation.world.kafka.around import Surroundings
+from simulation.world.kafka.partition import NOBODY, Broker, Partition
+from simulation.world.kafka.transactions import Where
+
+
+class Nodes:
+    """The part of the cluster that has to do with nodes."""
+
+    around: Surroundings
+    brokers: dict[int, Broker]
+    partitions: dict[Where, Partition]
+    late: dict[Where, dict[int, tuple[int, int]]]
+
+    def crash(self, node: int) -> None:
+        """``kill -9``: connections break at once; the controller notices when the session has ended."""
+        broker = self.brokers[node]
+        if not broker.up:
+            return
+        broker.up = False
+        self._changed(broker)
+        held, broker.held = broker.held, {}
+        for each in held:
+            each.broker = None
+            each.reply(None)
+        for partition in self.partitions.values():
+            led = partition.led_by(node)
+            if led is not None:
+                led.waiting = []
+                led.log.verifying.clear()
+            stale = partition.stale.pop(node, None)
+            if stale is not None and partition.on_leader is not None:
+                partition.on_leader(partition)
+
+    def restart(self, node: int) -> None:
+        """It is up again, with what its disk had, and catches up."""
+        broker = self.brokers[node]
+        if broker.up:
+            return
+        if not broker.fenced:
+            self._fence(node)  # its old session has to end before it may register again
+        broker.up, broker.isolated = True, False
+        self._changed(broker)
+        self._returns(broker)
+
+    def isolate(self, node: int) -> None:
+        """Cut off from the controller and the other brokers, and not from clients."""
+        broker = self.brokers[node]
+        if not broker.well:
+            return
+        for where, partition in self.partitions.items():
+            self.late.setdefault(where, {})[node] = (1 << 62, partition.leader)
+        broker.isolated = True
+        self._changed(broker)
+
+    def heal(self, node: int) -> None:
+        """It hears the others again, and what became of its leaderships."""
+        broker = self.brokers[node]
+        if not broker.isolated:
+            return
+        broker.isolated = False
+        for views in self.late.values():
+            views.pop(node, None)
+        broker.life += 1
+        self._returns(broker)
+
+    def move_leader(self, topic: str, index: int, to: int | None = None) -> None:
+        """As the preferred election, a reassignment or a controlled shutdown does: without waiting for anything."""
+        partition = self.partitions[topic, index]
+        led = partition.led
+        if led is None or not self.brokers[led.node].well:
+            return
+        able = [node for node in partition.isr if node != led.node and self.brokers[node].well]
+        if to is not None:
+            able = [node for node in able if node == to]
+        if able:
+            before = partition.leader
+            partition.elect(preferred=able[0])
+            self._announce(partition, before)
+
+    def _changed(self, broker: Broker) -> None:
+        broker.life += 1
+        life = broker.life
+        self.around.later(self.around.lag("session"), lambda: self._session_over(broker, life), "session")
+
+    def _session_over(self, broker: Broker, life: int) -> None:
+        if broker.life == life and not broker.well:
+            self._fence(broker.node)
+
+    def _fence(self, node: int) -> None:
+        broker = self.brokers[node]
+        if broker.fenced:
+            return
+        broker.fenced = True
+        for partition in self.partitions.values():
+            if node in partition.followers:
+                before = partition.leader
+                partition.gone(node)
+                if partition.leader != before:
+                    self._announce(partition, before)
+
+    def _returns(self, broker: Broker) -> None:
+        broker.fenced = False
+        life = broker.life
+        for partition in self.partitions.values():
+            if broker.node in partition.followers:
+                before = partition.leader
+                partition.back(broker.node)
+                if partition.leader != before:
+                    self._announce(partition, before)
+                if partition.on_leader is not None:
+                    partition.on_leader(partition)
+        self.around.later(self.around.lag("catch up"), lambda: self._caught_up(broker, life), "catch up")
+
+    def _caught_up(self, broker: Broker, life: int) -> None:
+        if broker.life != life or not broker.well:
+            return
+        waits = False
+        for partition in self.partitions.values():
+            if broker.node in partition.followers and not partition.in_sync(broker.node):
+                waits = True
+        if waits:
+            self.around.later(100.0 + self.around.lag("catch up"), lambda: self._caught_up(broker, life), "catch up")
+
+    # ── who believes whom to lead ──
+
+    def _announce(self, partition: Partition, before: int) -> None:
+        """The news of a leader; those who have not heard it name the one before."""
+        now = self.around.now_ms()
+        views = self.late.setdefault((partition.topic, partition.index), {})
+        for node, broker in self.brokers.items():
+            if broker.isolated or node == partition.leader:
+                continue
+            lag = self.around.lag("metadata")
+            if lag > 0:
+                views[node] = (now + int(lag), before)
+            else:
+                views.pop(node, None)
+
+    def leader_seen_by(self, broker: Broker, partition: Partition) -> int:
+        """The node that ``broker`` names as the leader of ``partition``."""
+        views = self.late.get((partition.topic, partition.index))
+        if views:
+            seen = views.get(broker.node)
+            if seen is not None:
+                if self.around.now_ms() < seen[0]:
+                    return seen[1]
+                del views[broker.node]
+        return partition.leader if partition.led is not None else NOBODY

@@ -1,0 +1,329 @@
+"""A partition and its replicas: who leads, who is in sync, when an append is acknowledged, what an election loses.
+
+Sources: ``Partition`` (``appendRecordsToLeader``, ``checkEnoughReplicasReachOffset``, ``maybeIncrementLeaderHW``,
+``makeLeader``), ``DelayedProduce``, ``ReplicaFetcherThread``, ``ReplicationControlManager`` (elections, fencing).
+
+All replicas share one log as long as they agree; a follower is how much of it he has. A leader that was cut off and
+does not know that it was deposed keeps the log (:class:`Led` in ``stale``), and its successor goes on with a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from simulation.world.kafka.around import Surroundings
+from simulation.world.kafka.log import Log
+
+NOT_LEADER, TIMED_OUT, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_AFTER_APPEND = 6, 7, 19, 20
+NOBODY = -1
+
+Done = Callable[[int], None]
+
+
+class Broker:
+    """One node."""
+
+    __slots__ = ("fenced", "held", "isolated", "life", "next_producer", "node", "producers_end", "up")
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.up = True
+        self.isolated = False
+        self.fenced = False
+        self.life = 0
+        """How often it has come or gone."""
+        self.held: dict[Held, None] = {}
+        self.next_producer = self.producers_end = 0
+
+    @property
+    def well(self) -> bool:
+        return self.up and not self.isolated
+
+
+class Held:
+    """A request whose answer takes a while. Its connection breaks when the broker dies."""
+
+    __slots__ = ("broker", "reply")
+
+    def __init__(self, broker: Broker, reply: Callable[[Any], None]) -> None:
+        self.broker: Broker | None = broker
+        self.reply = reply
+        broker.held[self] = None
+
+    def __call__(self, answer: Any) -> None:
+        broker = self.broker
+        if broker is not None:
+            self.broker = None
+            del broker.held[self]
+            self.reply(answer)
+
+
+class Led:
+    """A node that leads, or believes so: its log, since when, and who waits for acknowledgements."""
+
+    __slots__ = ("epoch", "epoch_start", "log", "node", "timer_at", "waiting")
+
+    def __init__(self, node: int, log: Log, epoch: int) -> None:
+        self.node = node
+        self.log = log
+        self.epoch = epoch
+        self.epoch_start = log.end
+        self.waiting: list[tuple[int, int, Done]] = []
+        """End of what was appended, until when (ms), and what to do."""
+        self.timer_at = -1
+
+
+class Follower:
+    """Up to where a replica has the log, and what it was told of the high watermark."""
+
+    __slots__ = ("end", "high")
+
+    def __init__(self, end: int = 0, high: int = 0) -> None:
+        self.end = end
+        self.high = high
+
+
+class Partition:
+    """See the module."""
+
+    __slots__ = (
+        "around", "brokers", "compact", "epoch", "followers", "index", "isr", "led", "log", "max_bytes", "min_isr",
+        "on_leader", "replicas", "replicating", "stale", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        around: Surroundings,
+        brokers: dict[int, Broker],
+        topic: str,
+        index: int,
+        replicas: list[int],
+        min_isr: int,
+    ) -> None:
+        self.around = around
+        self.brokers = brokers
+        self.topic = topic
+        self.index = index
+        self.replicas = replicas
+        self.min_isr = min_isr
+        self.max_bytes = 1_048_588
+        self.compact = False
+        self.isr = [node for node in replicas if brokers[node].well] or [replicas[0]]
+        self.log = Log()
+        """What is true: the log of whoever leads, or led last."""
+        self.followers = {node: Follower() for node in replicas}
+        self.led: Led | None = Led(self.isr[0], self.log, 0) if brokers[self.isr[0]].well else None
+        self.epoch = 0
+        self.stale: dict[int, Led] = {}
+        self.replicating = False
+        self.on_leader: Callable[[Partition], None] | None = None
+        """Told of each change of the leader: coordinators come and go with it."""
+
+    @property
+    def leader(self) -> int:
+        return NOBODY if self.led is None else self.led.node
+
+    def led_by(self, node: int) -> Led | None:
+        """The leadership of ``node``, as the node itself sees it."""
+        led = self.led
+        if led is not None and led.node == node:
+            return led
+        return self.stale.get(node) if self.stale else None
+
+    # ── acknowledgements ──
+
+    def enough(self) -> bool:
+        """May a batch be appended with acks=all?"""
+        return len(self.isr) >= self.min_isr
+
+    def appended(self, led: Led) -> None:
+        """Something was appended by ``led``: let it be replicated."""
+        if led is not self.led:
+            return  # nobody fetches from a leader that is none
+        if len(self.isr) == 1:
+            self._raise_high(led)
+        elif not self.replicating:
+            lag = self.around.lag("replicate")
+            if lag <= 0:
+                self._replicate()
+            else:
+                self.replicating = True
+                self.around.later(lag, self._replicate, "replicate")
+
+    def wait(self, led: Led, end: int, timeout_ms: int, done: Done) -> None:
+        """Call ``done`` with 0 when all in-sync replicas have everything below ``end``, or with an error code."""
+        if led.log.high >= end:
+            done(0 if len(self.isr) >= self.min_isr else NOT_ENOUGH_AFTER_APPEND)
+            return
+        until = self.around.now_ms() + timeout_ms
+        led.waiting.append((end, until, done))
+        if led.timer_at < 0 or until < led.timer_at:
+            led.timer_at = until
+            self.around.later(timeout_ms, lambda: self._overdue(led), "acknowledgements")
+
+    def _overdue(self, led: Led) -> None:
+        now = self.around.now_ms()
+        if led.timer_at < 0 or now < led.timer_at:
+            return
+        late = [each for each in led.waiting if each[1] <= now]
+        led.waiting = [each for each in led.waiting if each[1] > now]
+        led.timer_at = -1
+        if led.waiting:
+            led.timer_at = min(each[1] for each in led.waiting)
+            self.around.later(led.timer_at - now, lambda: self._overdue(led), "acknowledgements")
+        for _, _, done in late:
+            done(TIMED_OUT)
+
+    def _replicate(self) -> None:
+        """Every follower that can fetches all there is; and the leader hears of it with the next request."""
+        self.replicating = False
+        led = self.led
+        if led is None:
+            return
+        brokers = self.brokers
+        if brokers[led.node].isolated:
+            return
+        end, high = led.log.end, led.log.high
+        for node, follower in self.followers.items():
+            broker = brokers[node]
+            if node != led.node and broker.up and not broker.isolated:
+                if self.around.fires("kafka:follower lags"):
+                    continue
+                follower.end = end
+                follower.high = high
+        self._raise_high(led)
+        if led.log.high < led.log.end and self._all_reachable(led):
+            lag = self.around.lag("replicate")
+            self.replicating = True
+            self.around.later(max(lag, 1.0), self._replicate, "replicate")
+
+    def _all_reachable(self, led: Led) -> bool:
+        brokers = self.brokers
+        return self.enough() and all(brokers[node].well for node in self.isr)
+
+    def _raise_high(self, led: Led) -> None:
+        if len(self.isr) < self.min_isr:
+            return  # KIP-966: below min ISR the high watermark stands still (``isUnderMinIsr``)
+        high = led.log.end
+        for node in self.isr:
+            if node != led.node:
+                end = self.followers[node].end
+                if end < high:
+                    high = end
+        led.log.raise_high(high)
+        waiting = led.waiting
+        if waiting:
+            high = led.log.high
+            reached = 0
+            for end, _, _ in waiting:
+                if end > high:
+                    break
+                reached += 1
+            if reached:
+                ready = waiting[:reached]
+                del waiting[:reached]
+                code = 0 if len(self.isr) >= self.min_isr else NOT_ENOUGH_AFTER_APPEND
+                for _, _, done in ready:
+                    done(code)
+
+    # ── elections ──
+
+    def gone(self, node: int) -> None:
+        """The controller has fenced ``node``: it is not in sync any more, and does not lead."""
+        if node in self.isr and len(self.isr) > 1:
+            self.isr.remove(node)
+        if self.leader == node or self.led is None:
+            self.elect()
+        elif self.led is not None:
+            self._catch_up_soon()
+            self._raise_high(self.led)
+
+    def elect(self, preferred: int | None = None) -> None:
+        """A replica in sync takes over, ``preferred`` if it is one; nobody if there is none (unclean elections are
+        off)."""
+        old = self.led
+        able = [node for node in self.replicas if node in self.isr and self.brokers[node].well]
+        if preferred in able:
+            able = [preferred]  # type: ignore[list-item]
+        if old is not None and able and able[0] == old.node:
+            return
+        self.led = None
+        self.epoch += 1
+        if old is not None:
+            self._depose(old)
+        if able:
+            self._lead(able[0], old)
+        if self.on_leader is not None:
+            self.on_leader(self)
+
+    def _depose(self, old: Led) -> None:
+        """Whoever cannot be told goes on as if he led; his log is his own from here on."""
+        broker = self.brokers[old.node]
+        follower = self.followers[old.node]
+        follower.end, follower.high = old.log.end, old.log.high
+        if broker.up and broker.isolated:
+            self.stale[old.node] = old
+            self.log = old.log.copy()
+        elif broker.up:
+            waiting, old.waiting = old.waiting, []
+            for _, _, done in waiting:
+                done(NOT_LEADER)
+        else:
+            old.waiting = []
+
+    def _lead(self, node: int, old: Led | None) -> None:
+        mine = self.followers[node]
+        log = self.log
+        log.truncate(mine.end)
+        log.verifying.clear()
+        if old is None or old.node != node:
+            log.high = min(log.high, mine.high)
+            log.rebuild()
+        self.led = Led(node, log, self.epoch)
+        for other, follower in self.followers.items():
+            if other != node:
+                follower.end = min(follower.end, log.end)
+                follower.high = min(follower.high, log.high)
+        self._catch_up_soon()
+
+    def _catch_up_soon(self) -> None:
+        led = self.led
+        if led is None:
+            return
+        if len(self.isr) == 1:
+            self._raise_high(led)
+        elif not self.replicating:
+            self.replicating = True
+            self.around.later(max(1.0, self.around.lag("replicate")), self._replicate, "replicate")
+
+    # ── nodes that come back ──
+
+    def back(self, node: int) -> None:
+        """``node`` hears the controller again. What it has that its leader has not it cuts off."""
+        old = self.stale.pop(node, None)
+        if old is not None:
+            waiting, old.waiting = old.waiting, []
+            for _, _, done in waiting:
+                done(NOT_LEADER)
+        if self.led is None and node in self.isr:
+            self.elect()
+            return
+        follower = self.followers[node]
+        follower.end = min(follower.end, self.log.end)
+        if self.led is not None and self.led.node == node:
+            self._catch_up_soon()
+
+    def in_sync(self, node: int) -> bool:
+        """``node`` has caught up, and is a replica like the others; False: there is nobody to catch up with."""
+        led = self.led
+        if led is None or not self.brokers[led.node].well:
+            return node in self.isr
+        if node not in self.isr:
+            self.isr.append(node)
+            self.isr.sort(key=self.replicas.index)
+        follower = self.followers[node]
+        if node != led.node:
+            follower.end, follower.high = led.log.end, led.log.high
+        self._raise_high(led)
+        return True
