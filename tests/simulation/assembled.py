@@ -10,7 +10,7 @@ from typing import Any
 from onceward.engine import runs
 from onceward.sources import kafka_clusters
 from onceward.wire import client
-from simulation import coverage
+from simulation import coverage, words
 from simulation import world as parts
 from simulation.kernel.scheduler import Sim
 from simulation.spark import stand_ins
@@ -29,7 +29,10 @@ def build(sim: Sim, setting: Setting) -> World:
     install()
     for kept in _KEPT:
         kept.clear()
-    return World(sim, setting)
+    world = World(sim, setting)
+    if sim.tell is not None:
+        words.listen(world)
+    return world
 
 
 def install() -> None:

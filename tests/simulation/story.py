@@ -79,7 +79,7 @@ def _near(told: Sequence[Told]) -> list[bool]:
 
 
 def is_notable(what: str) -> bool:
-    return what.startswith(NOTABLE)
+    return what.startswith(NOTABLE) or " failed" in what[:16]
 
 
 def _line(event: Told, width: int) -> str:

@@ -24,14 +24,19 @@ USERS = {
 }
 
 
-OPTIONS: dict[str, Sequence[Any]] = {"user": tuple(USERS), "driver_records": (0, 10_000)}
-"""``driver_records``: of a batch that small the driver takes the rows itself."""
+OPTIONS: dict[str, Sequence[Any]] = {"user": tuple(USERS), "driver_records": (0, 10_000),
+    "ledger_partitions": (4, 16, 1, 0),
+}
+"""``driver_records``: of a batch that small the driver takes the rows itself. ``ledger_partitions``: 0, it is made by
+whoever comes first."""
 
 
 class Pipeline:
     """See the module."""
 
     kind = "kafka"
+    pipeline_id = PIPELINE_ID
+    ledger_topic = LEDGER
 
     def topics(self, setting: Any) -> list[str]:
         return [f"out-{number}" for number in range(setting.topics)]
@@ -62,6 +67,8 @@ class Pipeline:
     def set_up(self, world: Any) -> None:
         setting, cluster = world.setting, world.cluster
         cluster.create_topic(SOURCE, setting.source_partitions)
+        if setting.ledger_partitions:
+            cluster.create_topic(LEDGER, setting.ledger_partitions, compact=True)
         for topic in self.topics(setting):
             cluster.create_topic(topic, setting.output_partitions)
 
@@ -70,7 +77,7 @@ class Pipeline:
         setting = world.setting
         one = setting.user in ("twice", "two sinks", "frames", "persists")
         return ow.KafkaSink(
-            ",".join(f"broker-{node}:9092" for node in world.cluster.node_ids),
+            bootstrap_servers=",".join(f"broker-{node}:9092" for node in world.cluster.node_ids),
             pipeline_id=PIPELINE_ID,
             topic=self.topics(setting)[0] if setting.topics == 1 or one else None,
             batch_attempts=setting.batch_attempts,
@@ -78,7 +85,7 @@ class Pipeline:
             options={
                 "transaction.timeout.ms": setting.transaction_timeout_ms,
                 "request.timeout.ms": setting.request_timeout_ms,
-                "delivery.timeout.ms": setting.delivery_timeout_ms,
+                "delivery.timeout.ms": max(setting.delivery_timeout_ms, setting.request_timeout_ms),
                 "compression.type": "none",
             },
         )

@@ -29,7 +29,7 @@ FAULTS = {
 }
 
 SOURCE = "source"
-SERVERS = frozenset({"broker-0:9092"})
+SERVERS = frozenset({"broker-1:9092"})
 
 
 class LogUpdated(Exception):

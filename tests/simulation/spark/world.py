@@ -16,11 +16,11 @@ from simulation.judge import judge
 from simulation.kernel.scheduler import Killed, Process, Sim
 from simulation.spark import stand_ins
 from simulation.spark.around import Around
-from simulation.spark.frames import Plan
+from simulation.spark.frames import Plan, key_of
 from simulation.spark.jobs import Executors, Jobs
 from simulation.spark.query import Checkpoint, Query, Source
 from simulation.world.files import Files
-from simulation.world.kafka import Cluster
+from simulation.world.kafka.cluster import Cluster
 
 FAULTS = {
     "user:second copy": "a second copy of the query is started while the first one runs",
@@ -128,7 +128,7 @@ class World:
         return found
 
     def reachable(self, node: int) -> bool:
-        return bool(self.cluster.is_up(node))
+        return bool(self.cluster.brokers[node].up)
 
     def cluster_receives(self, node: int, client: str, request: Any, reply: Callable[[Any], None]) -> None:
         self.cluster.receive(node, client, request, reply)
@@ -139,12 +139,21 @@ class World:
             return ["*"]
         return self.plan.branches(partition, offset, 0)
 
+    def key_of(self, partition: int, offset: int) -> int:
+        """By which key a record counts."""
+        return key_of(partition, offset)
+
+    def plan_branches(self, partition: int, offset: int) -> list[str]:
+        """What the plan says of a record, whoever draws what."""
+        return self.plan.branches(partition, offset, 0)
+
     # ── the story ──
 
     def live(self) -> None:
         """The story, in a task of the outside's: from the first start until the pipeline has caught up or
         stopped for good."""
         sim, setting = self.sim, self.setting
+        sim.sleep(1.0)  # brokers hear of the topics
         sim.spawn(sim.outside, self.source.feed)
         self._begin_copy()
         calm_at = sim.now + setting.trouble_seconds
@@ -204,17 +213,17 @@ class World:
         if self.lots.calm:
             return
         self.lots.calm = True
-        self._say("the world heals: no faults from here on")
+        self._say("★ the world heals: no faults from here on")
         for node in self.cluster.node_ids:
             self.cluster.heal(node)
-            if not self.cluster.is_up(node):
+            if not self.cluster.brokers[node].up:
                 self.cluster.restart(node)
 
     def _trouble(self) -> None:
         sim, lots = self.sim, self.lots
         if lots.fires("broker:crash"):
             node = self.cluster.node_ids[lots.below("broker:crash", len(self.cluster.node_ids))]
-            if self.cluster.is_up(node):
+            if self.cluster.brokers[node].up:
                 self._say(f"⚡ broker {node} is killed")
                 self.cluster.crash(node)
                 sim.after(lots.below("broker:crash", 100) / 100 * 20, self._restart_broker, node)
@@ -234,8 +243,8 @@ class World:
             self._copies_kept.append(self.checkpoint.copy())
 
     def _restart_broker(self, node: int) -> None:
-        if not self.cluster.is_up(node):
-            self._say(f"broker {node} is started again")
+        if not self.cluster.brokers[node].up:
+            self._say(f"★ broker {node} is started again")
             self.cluster.restart(node)
 
     def _between_copies(self) -> None:
@@ -262,7 +271,7 @@ class World:
     def _started(self, process: Process, query: Query) -> Start:
         start = Start(len(self.starts), process, query, self.sim.now)
         self.starts.append(start)
-        self._say(f"start {start.number} in {process}, {query.run_id}")
+        self._say(f"★ start {start.number} in {process}, {query.run_id}")
         return start
 
     def _process_ended(self, process: Process) -> None:
@@ -279,9 +288,10 @@ class World:
     def _drive(self, process: Process, start: Start) -> None:
         """The driver's main thread: the sink is built, the query runs; a supervisor in the process starts it again."""
         sim = self.sim
-        sink = self.pipeline.sink(self)
+        sink: Any = None
         while True:
             try:
+                sink = sink or self.pipeline.sink(self)
                 start.query.run(self.pipeline.function(self, sink))
                 start.caught_up = True
             except Killed:
@@ -289,7 +299,7 @@ class World:
             except BaseException as error:  # noqa: BLE001 — whatever ended the query is judged
                 start.error = error
                 if sim.tell is not None:
-                    sim.tell(sim.now, process.name, f"the query ends: {type(error).__name__}: {error}")
+                    sim.tell(sim.now, process.name, f"✗ the query ends: {type(error).__name__}: {error}")
             start.over_at = sim.now
             again = (
                 self.setting.in_process
