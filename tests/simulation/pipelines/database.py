@@ -22,7 +22,11 @@ PIPELINE_ID = "rows"
 KEYS = 3
 STEPS = ("open", "admit", "replay", "plan", "send", "ledger", "move", "commit", "publish", "abort", "finish")
 _TYPES = {"postgresql": ("text", "bigint"), "mysql": ("longtext", "bigint"), "mariadb": ("longtext", "bigint")}
-_OF_TABLES = {"postgresql": ("text", "bigint"), "mysql": ("varchar(100)", "bigint"), "mariadb": ("varchar(100)", "bigint")}
+_OF_TABLES = {
+    "postgresql": ("text", "bigint"),
+    "mysql": ("varchar(100)", "bigint"),
+    "mariadb": ("varchar(100)", "bigint"),
+}
 _DELETES = 5
 """Every so many offsets a change of a change stream deletes its key."""
 

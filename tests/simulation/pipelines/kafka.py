@@ -46,7 +46,7 @@ class Pipeline:
     def plan(self, setting: Any) -> Plan:
         topics = self.topics(setting)
         several = len(topics)
-        skips, by_lot = setting.user == "skips", setting.user == "persists"
+        skips, by_lot = setting.user == "skips" and not setting.stateful, setting.user == "persists"
 
         def branches(partition: int, offset: int, drawn: int) -> list[str]:
             if skips and (offset // 5) % 3 == 1:

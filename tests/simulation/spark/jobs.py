@@ -350,7 +350,7 @@ class _Job:
             raise RuntimeError(
                 f"[CANNOT_LOAD_STATE_STORE] state of batch {computed.batch_id - 1}, task {task}, is missing"
             )
-        rows, after = computed.counts_of(task, nonces, before or {})
+        rows, after = computed.counts_of(task, nonces, before or {}, self._frame.only)
         state[computed.batch_id, task] = after
         state.pop((computed.batch_id - 10, task), None)
         return rows

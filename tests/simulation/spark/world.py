@@ -197,7 +197,9 @@ class World:
                     self.stopped_by = last.error
                     break
             if len(self.starts) > _MOST_STARTS:
-                break
+                self._heal()
+            if len(self.starts) > _MOST_STARTS + 20:
+                break  # the judge will say so
             self._between_copies()
             sim.sleep(self.lots.time.random() * 2)
             self._begin_copy()
@@ -321,7 +323,7 @@ class World:
             again = (
                 self.setting.in_process
                 and start.error is not None
-                and len(self.starts) < _MOST_STARTS
+                and len(self.starts) <= _MOST_STARTS + 20
                 and (not isinstance(start.error, OncewardError) or start.error.recovery is not Recovery.STOP)
             )
             if not again:
