@@ -177,7 +177,7 @@ class World:
         repeated: dict[str, int] = {}
         while True:
             sim.sleep(_LOOK * (0.5 + self.lots.time.random()))
-            if not self.lots.calm and sim.now > calm_at:
+            if not self.lots.calm and (sim.now > calm_at or len(self.starts) > _MOST_STARTS):
                 self._heal()
             elif sim.now > calm_at + _LONGEST_CALM:
                 break  # the judge will say that it never came to an end
@@ -196,8 +196,6 @@ class World:
                 if repeated[name] > 2 and (self.lots.calm or repeated[name] > 5):
                     self.stopped_by = last.error
                     break
-            if len(self.starts) > _MOST_STARTS:
-                self._heal()
             if len(self.starts) > _MOST_STARTS + 20:
                 break  # the judge will say so
             self._between_copies()
