@@ -68,6 +68,9 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
         "the target was in trouble",
     ),
     "LedgerOutdated": (_faults("broker:isolated"), "a broker was cut off, and did not know it"),
+    "TargetLost": (_faults("target:forgets"), "the target had lost what was prepared"),
+    "JavaError": (_faults("fs:"), "a file system was in trouble, and notes beside the checkpoint could not be written"),
+    "Unanswered": (_faults("target:", "pause:"), "the target was in trouble, and the user's own code met it"),
     # another copy
     "Fenced": (
         _any(_later, _faults("net:held", "net:slow", "net:black hole", "pause:", "broker:", "kafka:", "answer:")),
