@@ -69,13 +69,26 @@ class Start:
     """One start of the query, in one process. ``error`` is what ended it; None while it runs, when it was killed, and
     when it has read all there is (``caught_up``)."""
 
-    __slots__ = ("caught_up", "error", "identities", "number", "over", "over_at", "process", "query", "when")
+    __slots__ = (
+        "caught_up",
+        "error",
+        "identities",
+        "number",
+        "opened_at",
+        "over",
+        "over_at",
+        "process",
+        "query",
+        "when",
+    )
 
     def __init__(self, number: int, process: Process, query: Query, when: float) -> None:
         self.number = number
         self.process = process
         self.query = query
         self.when = when
+        self.opened_at = -1.0
+        """When it had taken the pipeline over and read the ledger; -1: it did not come so far."""
         self.over_at = -1.0
         self.error: BaseException | None = None
         self.caught_up = False
@@ -333,6 +346,8 @@ class World:
             self._identity(event)
         if phase == "finished" and step == events.FINISH:
             self.events["batches"] = self.events.get("batches", 0) + 1
+        elif phase == "finished" and step == events.OPEN:
+            self._start_here().opened_at = sim.now
         if sim.tell is not None and step != events.LEASE:
             sim.tell(sim.now, sim.here.name, f"{step} {phase}" + (f": {event.error}" if event.error else ""))
         if lots.fires(f"crash:{step}.{phase}"):
@@ -343,11 +358,12 @@ class World:
             sim.park(0.0)  # from here on nothing of it runs
 
     def _identity(self, event: events.Event) -> None:
+        self._start_here().identities.append((event.ids.get("producer_id", -1), event.ids["epoch"]))
+
+    def _start_here(self) -> Start:
+        """The newest start in the process at work."""
         here = self.sim.here
-        for start in reversed(self.starts):
-            if start.process is here:
-                start.identities.append((event.ids.get("producer_id", -1), event.ids["epoch"]))
-                return
+        return next(start for start in reversed(self.starts) if start.process is here)
 
     def _say(self, what: str) -> None:
         if self.sim.tell is not None:
