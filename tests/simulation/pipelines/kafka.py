@@ -24,7 +24,9 @@ USERS = {
 }
 
 
-OPTIONS: dict[str, Sequence[Any]] = {"user": tuple(USERS), "driver_records": (0, 10_000),
+OPTIONS: dict[str, Sequence[Any]] = {
+    "user": tuple(USERS),
+    "driver_records": (0, 10_000),
     "ledger_partitions": (4, 16, 1, 0),
 }
 """``driver_records``: of a batch that small the driver takes the rows itself. ``ledger_partitions``: 0, it is made by
