@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import onceward as ow
+from onceward.events import DELIVER, MOVE, PUBLISH, STEPS
 from simulation.spark.frames import Frame, Plan
 from simulation.spark.query import SOURCE
 
@@ -24,7 +25,9 @@ USERS = {
 }
 
 
-OPTIONS: dict[str, Sequence[Any]] = {"user": tuple(USERS), "driver_records": (0, 10_000),
+OPTIONS: dict[str, Sequence[Any]] = {
+    "user": tuple(USERS),
+    "driver_records": (0, 10_000),
     "ledger_partitions": (4, 16, 1, 0),
 }
 """``driver_records``: of a batch that small the driver takes the rows itself. ``ledger_partitions``: 0, it is made by
@@ -37,6 +40,8 @@ class Pipeline:
     kind = "kafka"
     pipeline_id = PIPELINE_ID
     ledger_topic = LEDGER
+    faults = ("net", "line", "kafka", "broker", "answer", "crash", "pause", "clock", "spark", "user", "fs")
+    steps = tuple(step for step in STEPS if step not in (MOVE, PUBLISH, DELIVER))
 
     def topics(self, setting: Any) -> list[str]:
         return [f"out-{number}" for number in range(setting.topics)]
@@ -44,7 +49,7 @@ class Pipeline:
     def plan(self, setting: Any) -> Plan:
         topics = self.topics(setting)
         several = len(topics)
-        skips, by_lot = setting.user == "skips", setting.user == "persists"
+        skips, by_lot = setting.user == "skips" and not setting.stateful, setting.user == "persists"
 
         def branches(partition: int, offset: int, drawn: int) -> list[str]:
             if skips and (offset // 5) % 3 == 1:
