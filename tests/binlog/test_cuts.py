@@ -216,6 +216,14 @@ def test_stretches_without_wanted_tables_are_in_no_part():
     assert found.changes == 1
 
 
+@pytest.mark.parametrize("end", ["BEGIN", "COMMIT", "ROLLBACK"])
+def test_a_statement_that_ends_like_a_transaction_is_a_stop(end: str):
+    log = Log().gtid(1).query("BEGIN").query(f"CALL p() -- \0{end}").put(kinds.XID, bytes(8)).transaction(2)
+    stop = cut(log.events, start()).stop
+    assert isinstance(stop, ChangeUnreadable)
+    assert stop.details["reason"] == "statement"
+
+
 def test_a_rollback_of_rows_is_a_stop():
     log = Log().gtid(1).query("BEGIN").row().query("ROLLBACK")
     stop = cut(log.events, start()).stop
