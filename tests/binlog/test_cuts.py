@@ -282,6 +282,20 @@ def test_which_tables_are_read():
     assert not mine.wanted_database("mysql")
 
 
+def test_in_names_of_tables_only_a_star_is_any_text():
+    mine = settings(tables=["shop.log[2024]", "shop.a?", "[x].*", "many.*_*\n"])
+    assert mine.wanted("shop", "log[2024]")
+    assert not mine.wanted("shop", "log2")
+    assert mine.wanted("shop", "a?")
+    assert not mine.wanted("shop", "ab")
+    assert mine.wanted("[x]", "two\nlines")
+    assert mine.wanted_database("[x]")
+    assert not mine.wanted_database("x")
+    assert mine.wanted("many", "_\n")
+    assert not mine.wanted("many", "a_b")
+    assert mine.for_server(1).wanted("SHOP", "LOG[2024]")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
