@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import struct
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -15,9 +18,10 @@ from onceward.binlog.changes import CHANGES, Decoder
 from onceward.binlog.event import Event
 from onceward.binlog.framing import events_of_file
 from onceward.binlog.kinds import ANONYMOUS_GTID, FORMAT_DESCRIPTION, GTID, IGNORABLE_FLAG, QUERY, XA_PREPARE, XID
+from onceward.sources.mysql import parts
 from onceward.sources.mysql.cuts import Cutter, Range
 from onceward.sources.mysql.parts import framed
-from onceward.sources.mysql.position import Position
+from onceward.sources.mysql.position import Place, Position
 from onceward.sources.mysql.settings import Settings
 
 SOURCE = uuid.UUID(int=7)
@@ -55,6 +59,19 @@ class Log:
         for each in numbers:
             self.add(WRITE, rows(3, row(number(each), text(b"a"), None)))
         self.add(XID, bytes(8))
+
+    @contextmanager
+    def dump(self, place: Place, most: int = 1 << 30) -> Iterator[SimpleNamespace]:
+        """As a server sends it from there on, an event at a time; after ``most`` it says that there is no more."""
+        sent = [event for event in self.events if (event.file, event.position) >= (place.file, place.pos)][:most]
+        reader = SimpleNamespace(dialect="mysql", file=place.file, position=place.pos)
+
+        def blocks(*_: object) -> Iterator[list[Event]]:
+            for event in sent:
+                reader.file, reader.position = event.file, event.position + event.stop - event.start + 4
+                yield [event]
+
+        yield SimpleNamespace(reader=reader, blocks=blocks)
 
     def cut(self) -> Range:
         return range_of(self.events, Position("mysql", "a server", 0, FILE, 4, None, None), 1)
@@ -117,6 +134,24 @@ def test_a_truncate_is_a_change_by_itself():
     found = log.cut()
     assert found.changes == 1
     assert [(change["op"], change["table"]) for change in decoded(log.events, found)] == [("t", "t")]
+
+
+def test_what_was_emptied_has_the_name_that_its_rows_have(monkeypatch):
+    """Where lower_case_table_names is 1, table maps have small letters, and statements what was written."""
+    log = Log()
+    log.begins()
+    log.says("TRUNCATE TABLE Shop.T")
+    log.transaction(1)
+    settings = Settings({}, (("Shop", "T"),))
+    cutter = Cutter(settings.for_server(1), Position("mysql", "a server", 0, FILE, 4, None, None))
+    cutter.feed(log.events)
+    (part,) = cutter.range().parts
+    monkeypatch.setattr(parts, "reading", lambda settings, server, place: log.dump(place))
+    found = parts.read(settings, {**part, "server": "a server", "era": 0, "names": 1}).to_pylist()
+    assert [(change["op"], change["db"], change["table"]) for change in found] == [
+        ("t", "shop", "t"),
+        ("c", "shop", "t"),
+    ]
 
 
 def test_a_part_ends_with_its_file():
