@@ -15,14 +15,18 @@ from made_events import FILE, GOLDEN_FILES, NOW, dialect_of, format_description,
 from made_tables import INT, NAME, NULL_INT, TABLE_MAP, WRITE, number, row, rows, table_map, text
 
 from onceward.binlog.changes import CHANGES, Decoder
+from onceward.binlog.column import Kind
 from onceward.binlog.event import Event
 from onceward.binlog.framing import events_of_file
 from onceward.binlog.kinds import ANONYMOUS_GTID, FORMAT_DESCRIPTION, GTID, IGNORABLE_FLAG, QUERY, XA_PREPARE, XID
+from onceward.errors import ServerUnreachable
 from onceward.sources.mysql import parts
 from onceward.sources.mysql.cuts import Cutter, Range
 from onceward.sources.mysql.parts import framed
 from onceward.sources.mysql.position import Place, Position
 from onceward.sources.mysql.settings import Settings
+from onceward.sources.mysql.snapshot import as_of
+from onceward.sources.mysql.snapshot.keys import KeyColumn
 
 SOURCE = uuid.UUID(int=7)
 READABLE = [path for path in GOLDEN_FILES if "minimal" not in path.name]
@@ -152,6 +156,43 @@ def test_what_was_emptied_has_the_name_that_its_rows_have(monkeypatch):
         ("t", "shop", "t"),
         ("c", "shop", "t"),
     ]
+
+
+CHUNK = {
+    "table": ["shop", "t"],
+    "key": [KeyColumn("id", "int", Kind.INTEGER).to_json()],
+    "after": None,
+    "up_to": None,
+    "ts_ms": 0,
+}
+
+
+def touched(log: Log, dumps: Iterator[int]) -> list[str]:
+    """The keys that a snapshot finds changed between the beginning of a log and its end, in one dump or several."""
+    begin = Position("mysql", "a server", 0, FILE, 4, None, None)
+    high = Place(log.events[-1].file, log.position)
+
+    def reading(place: Place) -> object:
+        return log.dump(place, next(dumps))
+
+    return list(as_of._first_changes(lambda _: [], reading, CHUNK, begin, high, Settings({}, (("*", "*"),))))
+
+
+@pytest.mark.parametrize("dumps", [[100], [1] * 100, [0, 5, 0, 1, 0, 100]], ids=["whole", "cut", "late"])
+def test_a_snapshot_reads_on_where_a_dump_ends_too_early(dumps):
+    log = Log()
+    log.transaction(*range(5))
+    log.transaction(7)
+    assert touched(log, iter(dumps)) == keys(0, 1, 2, 3, 4, 7)
+
+
+def test_a_snapshot_does_not_wait_forever_for_what_is_not_sent(monkeypatch):
+    monkeypatch.setattr(as_of, "_SECONDS", 0.1)
+    log = Log()
+    log.transaction(1)
+    with pytest.raises(ServerUnreachable, match=f"between {FILE}:") as late:
+        touched(log, iter([3, *[0] * 1000]))
+    assert late.value.details["at"] == f"{FILE}:{log.events[3].position}"
 
 
 def test_a_part_ends_with_its_file():
