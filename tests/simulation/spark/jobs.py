@@ -340,7 +340,10 @@ class _Job:
         rows, after = computed.counts_of(task, nonces, before or {})
         state[computed.batch_id, task] = after
         state.pop((computed.batch_id - 10, task), None)
-        return rows
+        only = self._frame.only
+        if only is None:
+            return rows
+        return Rows((row for row in rows if row[0] in only), rows.batch_id, rows.computation)
 
     def _in_pieces(self, attempt: _Attempt, rows: Rows) -> Any:
         """The user's own function is at work between them."""

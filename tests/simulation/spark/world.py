@@ -38,7 +38,7 @@ FAULTS = {
 _LOOK = 0.25
 _LONGEST_CALM = 1_500.0
 _AFTERWARDS = 130.0
-_MOST_STARTS = 60
+_MOST_STARTS, _MOST_STARTS_WHEN_CALM = 60, 20
 
 
 OPTIONS: dict[str, Sequence[Any]] = {
@@ -170,11 +170,13 @@ class World:
         sim.spawn(sim.outside, self.source.feed)
         self._begin_copy()
         calm_at = sim.now + setting.trouble_seconds
+        most = _MOST_STARTS
         repeated: dict[str, int] = {}
         while True:
             sim.sleep(_LOOK * (0.5 + self.lots.time.random()))
             if not self.lots.calm and sim.now > calm_at:
                 self._heal()
+                most = max(most, len(self.starts) + _MOST_STARTS_WHEN_CALM)
             elif sim.now > calm_at + _LONGEST_CALM:
                 break  # the judge will say that it never came to an end
             if not self.lots.calm:
@@ -192,8 +194,11 @@ class World:
                 if repeated[name] > 2 and (self.lots.calm or repeated[name] > 5):
                     self.stopped_by = last.error
                     break
-            if len(self.starts) > _MOST_STARTS:
-                break
+            if len(self.starts) > most:
+                if self.lots.calm:
+                    break
+                self._heal()
+                calm_at, most = sim.now, len(self.starts) + _MOST_STARTS_WHEN_CALM
             self._between_copies()
             sim.sleep(self.lots.time.random() * 2)
             self._begin_copy()
