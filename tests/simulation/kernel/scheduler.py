@@ -207,7 +207,10 @@ class Sim:
 
     def wake(self, task: Task, value: Any = True, delay: float = 0.0) -> None:
         """``task``, which is parked, goes on soon. Only the first wake-up of a wait counts."""
-        self.after(delay, self._resume, task, value, task.waits)
+        if delay == 0.0 and self.current is None:
+            self._resume(task, value, task.waits)  # the loop itself says so: there is nobody to come back to first
+        else:
+            self.after(delay, self._resume, task, value, task.waits)
 
     def sleep(self, seconds: float) -> None:
         self.park(max(0.0, seconds))

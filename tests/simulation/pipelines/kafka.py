@@ -24,7 +24,9 @@ USERS = {
 }
 
 
-OPTIONS: dict[str, Sequence[Any]] = {"user": tuple(USERS), "driver_records": (0, 10_000),
+OPTIONS: dict[str, Sequence[Any]] = {
+    "user": tuple(USERS),
+    "driver_records": (0, 10_000),
     "ledger_partitions": (4, 16, 1, 0),
 }
 """``driver_records``: of a batch that small the driver takes the rows itself. ``ledger_partitions``: 0, it is made by
@@ -44,7 +46,7 @@ class Pipeline:
     def plan(self, setting: Any) -> Plan:
         topics = self.topics(setting)
         several = len(topics)
-        skips, by_lot = setting.user == "skips", setting.user == "persists"
+        skips, by_lot = setting.user == "skips" and not setting.stateful, setting.user == "persists"
 
         def branches(partition: int, offset: int, drawn: int) -> list[str]:
             if skips and (offset // 5) % 3 == 1:

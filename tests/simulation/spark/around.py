@@ -23,7 +23,8 @@ _LAGS = {
 class Around:
     """As ``simulation.world.kafka.around.Surroundings`` wants it."""
 
-    def __init__(self, sim: Sim) -> None:
+    def __init__(self, sim: Sim, lags: bool) -> None:
+        self._at_once = frozenset() if lags else frozenset({"replicate", "verify"})
         self._sim = sim
         self._random = sim.lots.time.random
         self.fires = sim.lots.fires
@@ -36,5 +37,7 @@ class Around:
         self._sim.after(delay_ms / 1000, action)
 
     def lag(self, what: str) -> float:
+        if what in self._at_once:
+            return 0.0
         least, most = _LAGS[what]
         return least + (most - least) * self._random()

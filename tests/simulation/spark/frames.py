@@ -88,9 +88,11 @@ class Computed:
     def tasks(self) -> int:
         return self.plan.tasks if self.plan.shuffle else len(self.start)
 
-    def counts_of(self, task: int, nonces: list[int], known: dict[int, int]) -> tuple[Rows, dict[int, int]]:
+    def counts_of(
+        self, task: int, nonces: list[int], known: dict[int, int], only: tuple[str, ...] | None
+    ) -> tuple[Rows, dict[int, int]]:
         """Of a query that counts by key: the rows of one task, ``(branch, -1 - key, count)`` for each key that the
-        batch has records of, and the state behind it. A record without a branch is filtered out before."""
+        batch has records of, and the state behind it."""
         records = Rows()
         for partition in range(len(self.start)):
             records.extend(("", partition, offset) for offset in range(self.start[partition], self.end[partition]))
@@ -98,10 +100,12 @@ class Computed:
         touched: dict[int, str] = {}
         for _, partition, offset in records:
             key = key_of(partition, offset)
-            if key % self.plan.tasks == task and (branches := self.plan.branches(partition, offset, 0)):
+            if key % self.plan.tasks == task:
                 counts[key] = counts.get(key, 0) + 1
-                touched[key] = branches[0]
-        rows = [(branch, -1 - key, counts[key]) for key, branch in sorted(touched.items())]
+                touched[key] = self.plan.branches(partition, offset, 0)[0]
+        rows = [
+            (branch, -1 - key, counts[key]) for key, branch in sorted(touched.items()) if only is None or branch in only
+        ]
         return Rows(rows, self.batch_id, nonces[0]), counts
 
     def rows_of(self, task: int, nonces: list[int], only: tuple[str, ...] | None) -> Rows:

@@ -18,7 +18,7 @@ from onceward.engine import task_writer
 from onceward.errors import to_json
 from onceward.ids import TaskAttempt
 from onceward.spark.job import naming_failures
-from simulation.kernel.scheduler import Killed, Process, Sim, Task
+from simulation.kernel.scheduler import Killed, Process, Sim, Task, Timer
 from simulation.spark.frames import Computed, Frame, Rows
 
 FAULTS = {
@@ -148,6 +148,7 @@ class _Job:
         self._executors: Executors = self._computed.query.executors
         self._events: deque[tuple[Any, ...]] = deque()
         self._waiting: Task | None = None
+        self._poll: Timer | None = None
         self._running: dict[int, _Attempt] = {}  # by task attempt id
         self._failures: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
@@ -161,6 +162,8 @@ class _Job:
             return self._run()
         finally:
             self._executors.unwatch(self._executor_lost)
+            if self._poll is not None:
+                self._poll.action = None
             for attempt in self._running.values():
                 self._end_task(attempt)
 
@@ -185,15 +188,25 @@ class _Job:
     def _next(self) -> tuple[Any, ...] | None:
         if not self._events:
             self._waiting = self._sim.current
-            self._sim.park(_POLL)
+            if self._poll is None or self._poll.action is None:
+                self._poll = self._sim.after(_POLL, self._time_to_ask)
+            self._sim.park()
             self._waiting = None
         return self._events.popleft() if self._events else None
+
+    def _time_to_ask(self) -> None:
+        """Whether the attempt is lost, and the job to be cancelled: Spark's jobs are watched by a thread."""
+        if self._poll is not None:
+            self._poll.action = None
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            self._sim.wake(waiting)
 
     def _tell(self, *event: Any) -> None:
         self._events.append(event)
         if self._waiting is not None:
-            self._sim.wake(self._waiting)
-            self._waiting = None
+            waiting, self._waiting = self._waiting, None
+            self._sim.wake(waiting)
 
     # ── the stage before the shuffle ──
 
@@ -337,13 +350,10 @@ class _Job:
             raise RuntimeError(
                 f"[CANNOT_LOAD_STATE_STORE] state of batch {computed.batch_id - 1}, task {task}, is missing"
             )
-        rows, after = computed.counts_of(task, nonces, before or {})
+        rows, after = computed.counts_of(task, nonces, before or {}, self._frame.only)
         state[computed.batch_id, task] = after
         state.pop((computed.batch_id - 10, task), None)
-        only = self._frame.only
-        if only is None:
-            return rows
-        return Rows((row for row in rows if row[0] in only), rows.batch_id, rows.computation)
+        return rows
 
     def _in_pieces(self, attempt: _Attempt, rows: Rows) -> Any:
         """The user's own function is at work between them."""

@@ -243,12 +243,9 @@ class Tree:
         if late:
             raise late
 
-    def sync(self, path: str) -> None:
+    def sync_node(self, node: Node, path: str) -> None:
         """``fsync`` of a file's bytes, or of a folder's names."""
         late = self.door("sync", path)
-        node = self.at(path)
-        if node is None:
-            raise _error(errno.ENOENT, path)
         if late:
             raise late  # fsync(2) that fails has perhaps written nothing
         if node.__class__ is Folder:
@@ -256,12 +253,8 @@ class Tree:
                 self._unsynced.pop(number, None)
             node.unsynced.clear()
         else:
-            self.sync_file(node)
-
-    def sync_file(self, file: File) -> None:
-        """Without a door of its own."""
-        file.synced = file.data
-        self._written.pop(file, None)
+            node.synced = node.data
+            self._written.pop(node, None)
 
     # ── what befalls it ──
 

@@ -22,7 +22,11 @@ class Surroundings(Protocol):
         """Does this fault happen at this opportunity?"""
 
     def is_on(self, fault: str) -> bool:
-        """Can it happen in this story at all? Asked once, so that what cannot happen costs nothing."""
+        """Can it happen in this story at all? Asked once, so that what cannot happen costs nothing.
+
+        Also asked for ``lag:replicate``, ``lag:markers`` and ``lag:verify``: where it is not on, that lag is 0 always,
+        and :meth:`lag` is not asked.
+        """
 
 
 LAGS = {

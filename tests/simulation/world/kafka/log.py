@@ -51,13 +51,28 @@ class Entry:
         return 78 if self.head is None else 61 + len(self.body)
 
 
+class StateEntry:
+    """An entry of ``__transaction_state``: a transactional id and its facts, None once it is forgotten."""
+
+    __slots__ = ("base", "body", "last")
+
+    count = 1
+    head = None
+    kind = INTERNAL
+    leader_epoch = producer = -1
+
+    def __init__(self, base: int, body: Any) -> None:
+        self.base = self.last = base
+        self.body = body
+
+
 class Log:
     """See the module. ``end`` is the offset of the next record; ``high`` the high watermark as this replica knows it."""
 
     __slots__ = ("aborted", "end", "entries", "high", "open", "producers", "start", "undecided", "verifying")
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[Any] = []
         self.start = self.end = self.high = 0
         self.producers: dict[int, ProducerState] = {}
         self.verifying: dict[int, Verification] = {}
@@ -92,6 +107,12 @@ class Log:
         if producer >= 0:
             self._remember(entry)
         return base
+
+    def note(self, body: Any) -> None:
+        """An entry of an internal topic that no producer has written."""
+        end = self.end
+        self.entries.append(StateEntry(end, body))
+        self.end = end + 1
 
     def _remember(self, entry: Entry) -> None:
         producer = entry.producer

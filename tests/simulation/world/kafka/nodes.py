@@ -8,7 +8,7 @@ that is cut off goes on to lead as far as it knows (``ReplicaManager`` asks nobo
 from __future__ import annotations
 
 from simulation.world.kafka.around import Surroundings
-from simulation.world.kafka.partition import NOBODY, Broker, Partition
+from simulation.world.kafka.partition import NOBODY, Broker, Health, Partition
 from simulation.world.kafka.transactions import Where
 
 
@@ -19,12 +19,14 @@ class Nodes:
     brokers: dict[int, Broker]
     partitions: dict[Where, Partition]
     late: dict[Where, dict[int, tuple[int, int]]]
+    health: Health
 
     def crash(self, node: int) -> None:
         """``kill -9``: connections break at once; the controller notices when the session has ended."""
         broker = self.brokers[node]
         if not broker.up:
             return
+        self._settle()
         broker.up = False
         self._changed(broker)
         held, broker.held = broker.held, {}
@@ -47,6 +49,7 @@ class Nodes:
             return
         if not broker.fenced:
             self._fence(node)  # its old session has to end before it may register again
+        self._settle()
         broker.up, broker.isolated = True, False
         self._changed(broker)
         self._returns(broker)
@@ -58,6 +61,7 @@ class Nodes:
             return
         for where, partition in self.partitions.items():
             self.late.setdefault(where, {})[node] = (1 << 62, partition.leader)
+        self._settle()
         broker.isolated = True
         self._changed(broker)
 
@@ -66,6 +70,7 @@ class Nodes:
         broker = self.brokers[node]
         if not broker.isolated:
             return
+        self._settle()
         broker.isolated = False
         for views in self.late.values():
             views.pop(node, None)
@@ -86,7 +91,12 @@ class Nodes:
             partition.elect(preferred=able[0])
             self._announce(partition, before)
 
+    def _settle(self) -> None:
+        for partition in self.partitions.values():
+            partition.settle()
+
     def _changed(self, broker: Broker) -> None:
+        self.health.well = False
         broker.life += 1
         life = broker.life
         self.around.later(self.around.lag("session"), lambda: self._session_over(broker, life), "session")
@@ -109,6 +119,7 @@ class Nodes:
 
     def _returns(self, broker: Broker) -> None:
         broker.fenced = False
+        self.health.well = all(other.well and not other.fenced for other in self.brokers.values())
         life = broker.life
         for partition in self.partitions.values():
             if broker.node in partition.followers:
