@@ -44,6 +44,10 @@ def _refused_with(*codes: int) -> Cause:
     return lambda facts, start: any(kind.startswith("answer:") and kind.endswith(endings) for kind in facts.kinds)
 
 
+def _says(words: str) -> Cause:
+    return lambda facts, start: words in str(start.error)
+
+
 _UNREACHABLE = _faults(*_NETWORK, *_STANDSTILL)
 _BATCH_LOST = _any(_faults(*_NETWORK, *_WORKERS, *_STANDSTILL, "clock:"), _beside)
 
@@ -54,7 +58,10 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "StoreUnreachable": (_faults("fs:", "pause:"), "a file system was in trouble"),
     "TargetUnreachable": (_faults("fs:", "db:", "target:", "pause:", "net:"), "the target was in trouble"),
     "SequencerUnreachable": (_faults(*_WORKERS, "pause:"), "lines between tasks and driver broke"),
-    "SendFailed": (_BATCH_LOST, "brokers, the network or tasks were in trouble"),
+    "SendFailed": (
+        _any(_BATCH_LOST, _says("INVALID_TXN_STATE")),
+        "brokers, the network or tasks were in trouble, or a marker of the transaction before crossed the first record",
+    ),
     "BatchFailed": (_BATCH_LOST, "brokers, the network or tasks were in trouble"),
     "EpochPoisoned": (_BATCH_LOST, "tasks or their lines were in trouble"),
     "AttemptSuperseded": (_faults(*_WORKERS, *_STANDSTILL), "a task was attempted again"),
@@ -100,8 +107,9 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "UnsupportedBroker": (_refused_with(35, 43), "a broker said so"),
     "TransactionTimeoutTooLarge": (_refused_with(50), "a broker said so"),
     "ResourceError": (_refused_with(1, 2, 105), "a broker said so"),
-    # Spark's own
-    "JobFailed": (_faults("spark:", "line:", "pause:"), "a task failed four times"),
+    # Spark's own, and Java's
+    "JavaError": (_faults("fs:"), "the checkpoint's file system was in trouble, and Spark itself cannot write there"),
+    "JobFailed": (_faults("spark:", *_NETWORK, "line:", "pause:"), "a task failed four times"),
     "LogUpdated": (_beside, "two copies were writing one checkpoint"),
 }
 """By the name of the error's class: when it is right, and that in words."""
