@@ -65,7 +65,10 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "BatchFailed": (_BATCH_LOST, "brokers, the network or tasks were in trouble"),
     "EpochPoisoned": (_BATCH_LOST, "tasks or their lines were in trouble"),
     "AttemptSuperseded": (_faults(*_WORKERS, *_STANDSTILL), "a task was attempted again"),
-    "ComputationsMixed": (_faults("spark:executor", "spark:output lost", "db:client dies"), "Spark lost intermediate results"),
+    "ComputationsMixed": (
+        _faults("spark:executor", "spark:output lost", "db:client dies", "target:caller", "fs:"),
+        "Spark lost intermediate results",
+    ),
     "TransactionTimedOut": (_BATCH_LOST, "something stood still for long, or an older copy asked for it"),
     "TransactionTimeoutTooShort": (_BATCH_LOST, "something stood still for long, more than once"),
     "BatchTimedOut": (_BATCH_LOST, "something stood still for long"),
@@ -109,7 +112,7 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "ResourceError": (_refused_with(1, 2, 105), "a broker said so"),
     # Spark's own
     "JobFailed": (
-        _faults("spark:", *_NETWORK, "line:", "pause:", "db:client dies"), "a task failed four times"
+        _faults("spark:", *_NETWORK, "line:", "pause:", "db:client dies", "target:", "fs:"), "a task failed four times"
     ),
     "LogUpdated": (_beside, "two copies were writing one checkpoint"),
 }
