@@ -48,6 +48,7 @@ GAPS: Mapping[str, tuple[float, float]] = {
     "user": (2, 200),
     "broker": (2, 200),
     "clock": (2, 200),
+    "db": (8, 2000),
 }
 """Of kinds that begin with this, the mean number of opportunities between two faults is drawn between these."""
 
