@@ -60,7 +60,7 @@ def _says(words: str) -> Cause:
 
 
 _UNREACHABLE = _faults(*_NETWORK, *_STANDSTILL)
-_BATCH_LOST = _any(_faults(*_NETWORK, *_WORKERS, *_STANDSTILL, "clock:"), _beside)
+_BATCH_LOST = _any(_faults(*_NETWORK, "fs:", *_WORKERS, *_STANDSTILL, "clock:"), _beside)
 
 ALLOWED: Mapping[str, tuple[Cause, str]] = {
     # what passes by itself
