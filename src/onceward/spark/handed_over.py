@@ -152,7 +152,7 @@ class HandedOver:
                 return note
             document = json.loads(content)
             return note._replace(error=str(document["error"]), lacking=bool(document["lacking"]))
-        except Exception as error:  # noqa: BLE001 — cut short by a crash, or damaged on its disk: still a note
+        except Exception as error:  # cut short by a crash, or damaged on its disk: still a note
             if not self._files.exists(file):
                 return None
             if believed and not isinstance(error, (ValueError, KeyError, TypeError)):

@@ -7,18 +7,20 @@ from typing import Any
 
 import onceward as ow
 from onceward.events import STEPS
+from onceward.sinks.files.target import FileTarget
 from simulation.judge.chain import Chain, Record
 from simulation.judge.decided import judge_end_of_ledger, judge_leftovers, judge_rows, read_folder
 from simulation.judge.facts import Facts
 from simulation.judge.output import range_of
 from simulation.judge.verdict import Violation
+from simulation.kernel import current
 from simulation.pipelines import two_phase
 from simulation.pipelines.two_phase import PIPELINE_ID, USERS, chain_of, ledger_of, note_faults
 from simulation.spark.query import SOURCE
 from simulation.world.files.tree import Folder, Tree
 from simulation.world.targets.spark_files import rows_in
 
-__all__ = ["OPTIONS", "PIPELINES", "USERS"]
+__all__ = ["FAULTS", "OPTIONS", "PIPELINES", "USERS"]
 
 PATH = "/data/out"
 _BATCH, _HIDDEN, _LISTS = f"batch={PIPELINE_ID}@", "_onceward", "_symlink_format_manifest"
@@ -37,16 +39,37 @@ OPTIONS: dict[str, Sequence[Any]] = {
 elsewhere in a folder. ``most_rows``: of one file."""
 
 
+FAULTS = {"target:file lost": "a file of a decided batch is gone, or cut short, before it is published"}
+
+
+class Sink(ow.FileSink):
+    """Somebody removes files below the path before they are published."""
+
+    def new_target(self, policy: Any = None) -> FileTarget:
+        target = super().new_target(policy)
+        finish = target.finish
+
+        def finished(record: Any) -> Any:
+            _lose(current().world)
+            return finish(record)
+
+        target.finish = finished  # type: ignore[method-assign]
+        return target
+
+
 class Pipeline(two_phase.Pipeline):
     """See the module."""
 
     kind = "files"
-    faults = tuple(kind for kind in two_phase.Pipeline.faults if kind != "target:")
-    steps = tuple(step for step in STEPS if step not in ("plan", "lease", "check", "offsets", "ledger", "move", "deliver"))
+    faults = (*(kind for kind in two_phase.Pipeline.faults if kind != "target:"), *FAULTS)
+    steps = tuple(
+        step for step in STEPS if step not in ("plan", "lease", "check", "offsets", "ledger", "move", "deliver")
+    )
     fixed: Mapping[str, Any] = {"stateful": False}
 
     def set_up(self, world: Any) -> None:
         world.faults_before = {}
+        world.lost_files = 0
         world.cluster.create_topic(SOURCE, world.setting.source_partitions)
         if world.setting.ledger == "kafka":
             world.cluster.create_topic(two_phase.TOPIC, 4, compact=True)
@@ -57,7 +80,7 @@ class Pipeline(two_phase.Pipeline):
         setting = world.setting
         note_faults(world)
         beside = setting.ledger == "beside" and setting.place == "file"
-        return ow.FileSink(
+        return Sink(
             path=f"file://{PATH}" if setting.place == "file" else f"{setting.place}://host{PATH}",
             pipeline_id=PIPELINE_ID,
             layout=layout_of(setting),
@@ -100,7 +123,9 @@ class Reader:
         visible = {"batches": self._folders, "flat": self._flat, "manifest": self._lists}[self._layout]()
         for batch, files in self._seen.items():
             if visible.get(batch) != files:
-                self.wrong[f"{batch} was seen with {sorted(files)}, and then with {sorted(visible.get(batch, {}))}"] = None
+                self.wrong[f"{batch} was seen with {sorted(files)}, and then with {sorted(visible.get(batch, {}))}"] = (
+                    None
+                )
         self._seen = visible
         return visible
 
@@ -151,6 +176,8 @@ def judge_files(facts: Facts, reader: Reader) -> Iterator[Violation]:
     yield from chain.violations
     yield from judge_end_of_ledger(facts, chain)
     visible = reader.look()
+    if type(world.stopped_by).__name__ == "TargetLost" and not world.lost_files:
+        yield Violation("I11", f"it stopped because of a loss, and nothing was lost: {world.stopped_by}")
     for sentence in reader.wrong:
         yield Violation("I4", sentence)
     records = {record.sequence: record for record in chain.records}
@@ -188,6 +215,41 @@ def _within(record: Record, rows: list[Any], name: str) -> Iterator[Violation]:
     for _, partition, offset in rows:
         if not starts.get(partition, 0) <= offset < ends.get(partition, 0):
             yield Violation("I4", f"{name} has source-{partition}@{offset}, not of {record.said}")
+
+
+def _lose(world: Any) -> None:
+    """A file that waits to be published."""
+    lots = world.lots
+    if not lots.fires("target:file lost"):
+        return
+    setting = world.setting
+    tree = world.files.tree(setting.place)
+    top = tree.at(f"{PATH}/{_HIDDEN}/{'files' if layout_of(setting) == 'manifest' else 'prepared'}")
+    published = {place for files in world.readers.look().values() for place in files}
+    waiting = [] if top is None else sorted(_waiting(top))
+    waiting = [(folder, name) for folder, name in waiting if f"{PATH}/{_HIDDEN}/files{folder}/{name}" not in published]
+    if waiting:
+        folder, name = waiting[lots.below("target:file lost", len(waiting))]
+        if lots.below("target:file lost", 2):
+            del _at(top, folder).entries[name]
+        else:
+            file = _at(top, folder).entries[name]
+            file.data = file.data[:-1]
+        world.lost_files += 1
+
+
+def _waiting(folder: Folder, path: str = "") -> Iterator[tuple[str, str]]:
+    for name, node in folder.entries.items():
+        if node.__class__ is Folder:
+            yield from _waiting(node, f"{path}/{name}")
+        elif name.startswith("part-"):
+            yield path, name
+
+
+def _at(top: Folder, path: str) -> Folder:
+    for name in path.split("/")[1:]:
+        top = top.entries[name]
+    return top
 
 
 def _prepared(tree: Tree) -> Iterator[tuple[str, float]]:

@@ -24,6 +24,7 @@ from simulation.world.files.hadoop import Path, as_java
 from simulation.world.files.tree import File, Folder, Tree
 
 _LENGTH_BYTES = 4
+_ASKING = 0.001  # seconds on the way to the driver and back
 
 
 def rows_in(data: bytes) -> Iterator[tuple[int, int, list[Row]]]:
@@ -120,6 +121,7 @@ class _Writer:
         written = _files_below(job.tree, self._at)
         if not job.asks_to_commit(task.partition_id, task.task_attempt_id, current().here):
             raise RuntimeError("TaskCommitDenied")
+        current().park(_ASKING)
         if written:
             there = f"{job.temporary}/task_{task.partition_id}"
             job.tree.delete(there)
