@@ -50,6 +50,7 @@ GAPS: Mapping[str, tuple[float, float]] = {
     "user:second copy": (10, 2000),
     "broker": (10, 2000),
     "clock": (10, 2000),
+    "db": (8, 2000),
 }
 """Of this kind, or of those that begin with this, the mean number of opportunities between two faults is drawn between
 these."""
@@ -76,8 +77,8 @@ LEADS_TO: Mapping[str, Sequence[Mapping[str, float]]] = {
     "deliver.failed": ({"target:down": 1.0},),
     "replay.failed": ({"crash:spark.before the commit log": 2.0, "spark:task fails|replay": 0.0},),
 }
-"""To some steps, and to the failure of any, a story comes only by another fault: one of these goes with such an aim, some
-of them in a step of their own (``kind|step``)."""
+"""To some steps, and to the failure of any, a story comes only by another fault: one of these goes with such an aim,
+some of them in a step of their own (``kind|step``)."""
 
 _OTHER_GAPS = (2, 500)
 _PLACES = ("world", "spark", "pipelines")
@@ -85,8 +86,8 @@ _ALL_FAULTS = ("",)
 
 
 class Setting:
-    """One seed's choices. ``aim`` is a fault's kind and the step that it is aimed at, or None; ``aims`` of each kind that
-    is, that one included, its step; what has no other name here is one of ``OPTIONS``."""
+    """One seed's choices. ``aim`` is a fault's kind and the step that it is aimed at, or None; ``aims`` of each kind
+    that is, that one included, its step; what has no other name here is one of ``OPTIONS``."""
 
     __slots__ = ("aim", "aims", "batches", "odds", "options", "pipeline", "seed")
 

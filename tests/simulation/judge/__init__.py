@@ -61,5 +61,8 @@ def _partitions(cluster: Any, topic: str) -> list[int]:
 
 
 def _folded(facts: Facts, told: chain.Chain) -> list[Row]:
+    world = facts.world
     batches = [output.range_of(record, _SOURCE) for record in told.records if not record.supplement]
-    return fold.counts(batches, facts.world.key_of, facts.world.plan_branches)
+    rows, newest = fold.counts(batches, world.key_of, world.plan_branches)
+    missing = output.not_handed_over(facts, told)
+    return rows + [row for row in newest if row[0] not in missing]

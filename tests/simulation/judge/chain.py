@@ -21,7 +21,8 @@ class Record:
     """One ledger record of the pipeline, as it lies in the log."""
 
     __slots__ = (
-        "at", "batch_id", "document", "ended_ms", "ends", "identity", "query_id", "run_id", "sequence", "starts", "value",
+        "at", "batch_id", "document", "ended_ms", "ends", "identity", "query_id", "run_id", "sequence", "starts",
+        "value",
     )  # fmt: skip
 
     def __init__(

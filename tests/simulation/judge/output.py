@@ -1,4 +1,4 @@
-"""Every input record's effect, once, in order, whole batches, nothing else: what lies in the output topics (I1 to I5, I7).
+"""Every input record's effect, once, in order, in whole batches, and nothing else: the output topics (I1 to I5, I7).
 
 Compared with the source, which nobody in between has a say in; only up to where it must have come is asked of the
 ledger, and of Spark's commit log. Each record batch must then be one that a ledger record tells of: that is what makes
@@ -82,7 +82,7 @@ def _partition(
     newest: dict[int, int] = {}
     before: _Told | None = None
     for written in reading.visible:
-        batch_id, _, part = loads(written.body)
+        batch_id, _, part = loads(written.body)  # noqa: S302 — what the simulation itself has written
         each = told.get(written.identity)
         if each is None:
             _unaccounted(reading.where, written, batch_id, said)
@@ -175,15 +175,14 @@ def _expected(facts: Facts, chain: Chain, source: str) -> list[Row]:
     world = facts.world
     branches_of = world.expected
     reach = facts.reach(chain.ends(), source)
-    missing = _not_handed_over(facts, chain)
+    missing = not_handed_over(facts, chain)
     rows: list[Row] = []
     starts = _by_partition(chain.records[-1].starts[0], source) if missing else {}
     for partition, end in enumerate(reach):
         some_from = starts.get(partition, end)
         for offset in range(end):
-            for branch in branches_of(partition, offset):
-                if offset < some_from or branch not in missing:
-                    rows.append((branch, partition, offset))
+            branches = branches_of(partition, offset)
+            rows += [(one, partition, offset) for one in branches if offset < some_from or one not in missing]
     return rows
 
 
@@ -192,16 +191,16 @@ def _all_told(facts: Facts, chain: Chain, source: str, said: list[Violation]) ->
     ends = chain.ends()
     for partition, reached in enumerate(facts.reach(ends, source)):
         end = ends.get((source, str(partition)), 0)
-        if end < reached:
+        if any(facts.world.plan_branches(partition, offset) for offset in range(end, reached)):
             said.append(Violation("I1", f"source-{partition} was read up to {reached}, and the ledger ends at {end}"))
 
 
-def _not_handed_over(facts: Facts, chain: Chain) -> frozenset[str]:
-    """Topics of which the newest batch has no frame, because the query was stopped before the function came to them.
+def not_handed_over(facts: Facts, chain: Chain) -> frozenset[str]:
+    """Topics of which the newest batch has no frame, because the query has ended before the function came to them.
 
     A function that calls the sink once for each topic commits the first call, and is refused by name in the second.
     """
-    if facts.caught_up or facts.stopped_by is None or not chain.records:
+    if facts.caught_up or not facts.user_is("twice", "two sinks") or not chain.records:
         return frozenset()
     writes = chain.records[-1].document.get("writes")
     if writes is None or any(topic is None for topic, _ in writes):

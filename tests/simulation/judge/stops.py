@@ -14,7 +14,7 @@ from simulation.judge.verdict import Violation
 
 Cause = Callable[[Facts, Any], bool]
 
-_NETWORK = ("net:", "broker:", "kafka:", "answer:")
+_NETWORK = ("net:", "broker:", "kafka:", "answer:", "db:")
 _WORKERS = ("spark:", "line:")
 _STANDSTILL = ("pause:", "net:slow", "net:held", "net:black hole", "line:slow", "spark:task slow", "spark:executor")
 
@@ -44,6 +44,10 @@ def _refused_with(*codes: int) -> Cause:
     return lambda facts, start: any(kind.startswith("answer:") and kind.endswith(endings) for kind in facts.kinds)
 
 
+def _says(words: str) -> Cause:
+    return lambda facts, start: words in str(start.error)
+
+
 _UNREACHABLE = _faults(*_NETWORK, *_STANDSTILL)
 _BATCH_LOST = _any(_faults(*_NETWORK, *_WORKERS, *_STANDSTILL, "clock:"), _beside)
 
@@ -54,11 +58,17 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "StoreUnreachable": (_faults("fs:", "pause:"), "a file system was in trouble"),
     "TargetUnreachable": (_faults("fs:", "db:", "target:", "pause:", "net:"), "the target was in trouble"),
     "SequencerUnreachable": (_faults(*_WORKERS, "pause:"), "lines between tasks and driver broke"),
-    "SendFailed": (_BATCH_LOST, "brokers, the network or tasks were in trouble"),
+    "SendFailed": (
+        _any(_BATCH_LOST, _says("INVALID_TXN_STATE")),
+        "brokers, the network or tasks were in trouble, or a marker of the transaction before crossed the first record",
+    ),
     "BatchFailed": (_BATCH_LOST, "brokers, the network or tasks were in trouble"),
     "EpochPoisoned": (_BATCH_LOST, "tasks or their lines were in trouble"),
     "AttemptSuperseded": (_faults(*_WORKERS, *_STANDSTILL), "a task was attempted again"),
-    "ComputationsMixed": (_faults("spark:executor", "spark:output lost"), "Spark lost intermediate results"),
+    "ComputationsMixed": (
+        _faults("spark:executor", "spark:output lost", "db:client dies", "target:caller", "fs:"),
+        "Spark lost intermediate results",
+    ),
     "TransactionTimedOut": (_BATCH_LOST, "something stood still for long, or an older copy asked for it"),
     "TransactionTimeoutTooShort": (_BATCH_LOST, "something stood still for long, more than once"),
     "BatchTimedOut": (_BATCH_LOST, "something stood still for long"),
@@ -73,8 +83,8 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "Unanswered": (_faults("target:", "pause:"), "the target was in trouble, and the user's own code met it"),
     # another copy
     "Fenced": (
-        _any(_later, _faults("net:held", "net:slow", "net:black hole", "pause:", "broker:", "kafka:", "answer:")),
-        "a copy was started later, or a request for the id came late",
+        _any(_beside, _later, _faults("net:held", "net:slow", "net:black hole", "pause:", "broker:", "kafka:", "answer:")),
+        "another copy was there, or a request for the id came late",
     ),
     "CheckpointRewound": (
         _any(_faults("user:checkpoint restored", "user:commit log lost"), _beside),
@@ -101,7 +111,9 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "TransactionTimeoutTooLarge": (_refused_with(50), "a broker said so"),
     "ResourceError": (_refused_with(1, 2, 105), "a broker said so"),
     # Spark's own
-    "JobFailed": (_faults("spark:", "line:", "pause:"), "a task failed four times"),
+    "JobFailed": (
+        _faults("spark:", *_NETWORK, "line:", "pause:", "db:client dies", "target:", "fs:"), "a task failed four times"
+    ),
     "LogUpdated": (_beside, "two copies were writing one checkpoint"),
 }
 """By the name of the error's class: when it is right, and that in words."""
