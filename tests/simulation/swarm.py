@@ -136,6 +136,10 @@ class Setting:
         options.update(changes)
         return Setting(self.seed, self.pipeline, batches, odds, self.aim, self.aims, options)
 
+    def with_faults(self, odds: dict[str, float], aims: dict[str, str]) -> Setting:
+        """The same with other faults."""
+        return Setting(self.seed, self.pipeline, self.batches, odds, self.aim, aims, self.options)
+
     def __str__(self) -> str:
         chosen = ", ".join(f"{name}={value}" for name, value in self.options.items())
         faults = ", ".join(f"{kind} 1:{gap:.0f}" for kind, gap in self.odds.items()) or "none"
@@ -241,7 +245,12 @@ def draw(seed: int, pipeline: str | None = None, aim: tuple[str, str] | None = N
     sort = "aimed" if aim else _sort_of(seed // len(kinds))
     if sort == "aimed" and not aim and part.aims:
         aim = _aim_of(seed // len(kinds), part)
-    odds, aims = _aimed(chance, part, aim) if aim else (_odds(chance, part, sort), {})
+    if aim:
+        odds, aims = _aimed(chance, part, aim)
+        if "user" in options and chance.random() < _PLAIN_USERS:
+            options["user"] = part.options["user"][0]
+    else:
+        odds, aims = _odds(chance, part, sort), {}
     return Setting(seed, name, batches, odds, aim, aims, options)
 
 
@@ -284,6 +293,8 @@ def _aimed(chance: random.Random, part: Part, aim: tuple[str, str]) -> tuple[dic
 _SORTS = ("calm", "swarm", "one", "aimed", "swarm", "swarm", "one", "swarm", "aimed", "swarm")
 """Of each ten numbers, so that the sorts follow each other evenly."""
 _LAST_AIMED = 8
+_PLAIN_USERS = 0.75
+"""Of the aimed ones: a function that does it wrong stops the query before it comes to the place."""
 
 
 def _sort_of(number: int) -> str:
