@@ -67,4 +67,3 @@ def meet(pipeline: str, *, tries: int = 4, skip: Callable[[str, str], bool] = la
     for kind, step in aims:
         reach.alone(kind, step, tries)
     return reach
-

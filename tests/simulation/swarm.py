@@ -64,7 +64,7 @@ LEADS_TO: Mapping[str, Sequence[Mapping[str, float]]] = {
         {"spark:task fails": 0.5, "store:down|abort": 0.0},
     ),
     "open.failed": ({"broker:crash|open": 0.0}, {"db:broken|open": 0.0}),
-    "admit.failed": ({"user:checkpoint restored": 0.0, "crash:finish.started": 2.0},),
+    "admit.failed": ({"user=swallows": 0.0, "answer:Produce:59": 1.0}, {"user=swallows": 0.0, "db:broken": 3.0}),
     "plan.failed": ({"broker:crash|plan": 0.0}, {"db:broken|plan": 0.0}),
     "send.failed": ({"spark:task fails": 0.3}, {"answer:Produce:59": 2.0}, {"db:broken": 2.0}),
     "lease.failed": ({"line:broken": 2.0}, {"answer:Produce:59": 2.0}),
@@ -78,7 +78,7 @@ LEADS_TO: Mapping[str, Sequence[Mapping[str, float]]] = {
     "replay.failed": ({"crash:spark.before the commit log": 2.0, "spark:task fails|replay": 0.0},),
 }
 """To some steps, and to the failure of any, a story comes only by another fault: one of these goes with such an aim,
-some of them in a step of their own (``kind|step``)."""
+some of them in a step of their own (``kind|step``), or with an option (``name=value``)."""
 
 _OTHER_GAPS = (2, 500)
 _PLACES = ("world", "spark", "pipelines")
@@ -163,6 +163,12 @@ class Part:
         steps = (*getattr(pipeline, "steps", STEPS), BETWEEN)
         self.aims = [(kind, step) for kind in kinds for step in steps_of(kind, steps)]
 
+    def has_all(self, lead: Mapping[str, float]) -> bool:
+        """Whether this pipeline knows all of one of :data:`LEADS_TO`."""
+        known = {kind for group in self.groups for kind in group}
+        options = {f"{name}={value}" for name, values in self.options.items() for value in values}
+        return all(name.partition("|")[0] in known or name in options for name in lead)
+
 
 def own_step(kind: str) -> str | None:
     """The one step that a kind belongs to by its name: ``crash:commit.started``."""
@@ -246,9 +252,9 @@ def draw(seed: int, pipeline: str | None = None, aim: tuple[str, str] | None = N
     if sort == "aimed" and not aim and part.aims:
         aim = _aim_of(seed // len(kinds), part)
     if aim:
-        odds, aims = _aimed(chance, part, aim)
         if "user" in options and chance.random() < _PLAIN_USERS:
             options["user"] = part.options["user"][0]
+        odds, aims = _aimed(chance, part, aim, options)
     else:
         odds, aims = _odds(chance, part, sort), {}
     return Setting(seed, name, batches, odds, aim, aims, options)
@@ -270,20 +276,24 @@ def _aim_of(number: int, part: Part) -> tuple[str, str]:
     return part.aims[(tens * 2 + (rest == _LAST_AIMED)) % len(part.aims)]
 
 
-def _aimed(chance: random.Random, part: Part, aim: tuple[str, str]) -> tuple[dict[str, float], dict[str, str]]:
+def _aimed(
+    chance: random.Random, part: Part, aim: tuple[str, str], options: dict[str, Any]
+) -> tuple[dict[str, float], dict[str, str]]:
     """The kind that is aimed, and what leads to the place: odds, and steps."""
     kind, step = aim
     own = own_step(kind)
     place = kind.partition(":")[2] if own else step
-    known = {kind for group in part.groups for kind in group}
-    leads = [
-        lead
-        for lead in LEADS_TO.get(place) or LEADS_TO.get(step, ())
-        if known.issuperset(name.partition("|")[0] for name in lead)
-    ]
-    named = dict(leads[int(chance.random() * len(leads))]) if leads else {}
-    odds = {name.partition("|")[0]: gap for name, gap in named.items()}
-    aims = {name.partition("|")[0]: name.partition("|")[2] for name in named if "|" in name}
+    leads = [lead for lead in LEADS_TO.get(place) or LEADS_TO.get(step, ()) if part.has_all(lead)]
+    odds: dict[str, float] = {}
+    aims: dict[str, str] = {}
+    for name, gap in leads[int(chance.random() * len(leads))].items() if leads else ():
+        option, chosen, value = name.partition("=")
+        other, _, where = name.partition("|")
+        if chosen:
+            options[option] = value
+        else:
+            odds[other] = gap
+            aims.update({other: where} if where else {})
     odds[kind] = (0.0, 0.5, 2.0, 8.0)[int(chance.random() * 4)]
     if step and not own:  # else it happens in that step or nowhere
         aims[kind] = step
