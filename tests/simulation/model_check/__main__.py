@@ -28,6 +28,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="model_check", description=__doc__.splitlines()[0])
     parser.add_argument("--record", action="store_true", help="what the brokers say becomes the record")
     parser.add_argument("--cluster", choices=sorted(CLUSTERS), action="append")
+    parser.add_argument("--quick", action="store_true", help="without those that take a minute")
+    parser.add_argument("--nodes", type=int, choices=(1, 3), action="append")
     parser.add_argument("words", nargs="*")
     wanted = parser.parse_args(arguments)
     wrong = 0
@@ -36,8 +38,9 @@ def main(arguments: list[str]) -> int:
             each
             for each in CONVERSATIONS.values()
             if each.is_for(cluster, each.nodes) and (not wanted.words or any(w in each.name for w in wanted.words))
+            and not (wanted.quick and each.long)
         ]
-        for nodes in (1, 3):
+        for nodes in wanted.nodes or (1, 3):
             wrong += _check(cluster, nodes, [each for each in chosen if each.nodes == nodes], wanted.record)
     print(f"{wrong} differences")
     return min(wrong, 1)

@@ -96,6 +96,9 @@ class ModelSide:
         home = self.cluster.home_of(key) if kind == "transaction" else self.cluster.group_home_of(key)
         return home.leader
 
+    def now_ms(self) -> int:
+        return self.around.now_ms()
+
     def pause(self, ms: float) -> None:
         self.around.let_pass(ms)
 
@@ -135,7 +138,7 @@ class RealSide:
         self.kafka = kafka
         servers = tuple(kafka.bootstrap_servers.split(","))
         self.client = KafkaClient(ClientSettings(servers, request_timeout_ms=60_000))
-        self.admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        self.admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
 
     def close(self) -> None:
         self.client.close()
@@ -166,6 +169,9 @@ class RealSide:
             self.client.topic_names()
         return int(found.node_id) if found.error_code == 0 else -1
 
+    def now_ms(self) -> int:
+        return int(time.time() * 1000)
+
     def pause(self, ms: float) -> None:
         time.sleep(ms / 1000)
 
@@ -183,7 +189,8 @@ class RealSide:
 
     def leader_of(self, topic: str, partition: int) -> int:
         with contextlib.suppress(Exception):
-            return self.client.topic_partitions([topic], timeout_ms=5_000)[topic].get(partition, -1)
+            found = self.client.topic_partitions([topic], timeout_ms=5_000)[topic]
+            return found[partition] if partition in found else self.client.brokers()[0]
         return self.client.brokers()[0]
 
     def stop_node(self, node: int) -> None:

@@ -360,7 +360,7 @@ class Cluster(Nodes, Truth):
             return refused
         entry = log.end_transaction(producer, epoch, commit, coordinator_epoch, led.epoch, self.around.now_ms())
         if where[0] == OFFSETS_TOPIC:
-            self.group_coordinators[led].replay(entry)
+            self.group_coordinators[led].marked(entry)
         return 0 if partition.appended(led) else (partition, led)
 
     def known_groups(self) -> Iterable[str]:

@@ -221,8 +221,11 @@ class Log:
         other.open, other.undecided, other.aborted = self.open.copy(), self.undecided.copy(), self.aborted[:]
         return other
 
-    def rebuild(self) -> None:
-        """Read everything again, to learn of producers and transactions (``UnifiedLog.rebuildProducerState``)."""
+    def rebuild(self, read_up_to: int = 0) -> None:
+        """Read everything again, to learn of producers and transactions (``UnifiedLog.rebuildProducerState``).
+
+        :param read_up_to: of what lies below it only each producer's newest batch is known.
+        """
         self.producers.clear()
         self.verifying.clear()
         self.open.clear()
@@ -233,6 +236,10 @@ class Log:
                 self._end(entry)
             elif entry.producer >= 0 and entry.count:
                 self._remember(entry)
+        for state in self.producers.values():
+            older = sum(batch[3] < read_up_to for batch in state.batches)
+            if older > 1:
+                del state.batches[: older - 1]
         high, self.high = self.high, -1
         self.raise_high(high)
 
