@@ -14,7 +14,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup jars lock demo bench test test-fast test-ci test-all matrix chaos soak mutants recovery lint format types contracts check servers dist clean distclean
+.PHONY: help setup jars lock demo bench test test-fast test-ci test-all matrix chaos soak simulate mutants recovery lint format types contracts check servers dist clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,12 @@ else
 	PYTHONPATH=tests $(BIN)/python -m soak $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) \
 	    $(if $(DIR),--dir $(DIR)) $(if $(REPORT),--report $(REPORT)) $(ARGS)
 endif
+
+# Without a JVM, a broker, sockets or threads: docs/simulation.md.
+simulate: $(INSTALLED) ## a million runs of the protocol: SEEDS=1-1000000 PIPELINE=kafka JOBS=2 MINUTES=60 REPORT=file.md KEEP_GOING=1
+	PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(or $(SEEDS),1-20000) --jobs $(or $(JOBS),2) \
+	    $(if $(PIPELINE),--pipeline $(PIPELINE)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	    $(if $(REPORT),--report $(REPORT)) $(if $(KEEP_GOING),--keep-going) $(ARGS)
 
 mutants: jars ## break the code in known ways, one by one: some test must notice each (20 min)
 	$(BIN)/python tests/mutants/run.py $(ARGS)

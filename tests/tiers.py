@@ -3,7 +3,7 @@
 ``tests/conftest.py`` asks :func:`tier_of` about every collected test and marks it with the answer; ``-m fast`` and the
 like then choose. A test is in the cheapest tier that has what it needs, and each tier has one `make` target:
 
-* ``fast`` (``make test-fast``): no broker and no JVM. :mod:`no_java` holds it to that.
+* ``fast`` (``make test-fast``): no broker and no JVM. :mod:`no_java` holds it to that. The simulation is here, too.
 * ``main`` (``make test`` = ``fast`` + ``main``): the worker's one broker and its one Spark session. Of a file on Spark
   only the first test is here, and of a suite of many cases the first two, and their first case: write what tells
   most at the top.
@@ -32,7 +32,7 @@ from onceward.testing import LocalKafka, LocalOpenSearch, LocalRegistry
 
 TIERS = ("fast", "main", "ci", "chaos")
 TESTS = Path(__file__).resolve().parent
-PURE = ("unit", "tidy")
+PURE = ("unit", "tidy", "simulation")
 """Folders in which a ``LocalKafka`` may be made, to look at it, but never started: :mod:`no_java` sees to it."""
 
 OWN_DRIVERS = ("chaos", "bench")

@@ -26,7 +26,6 @@ import json
 import logging
 import os
 import socket
-import uuid
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -126,9 +125,9 @@ class FolderChain(Chain):
         path = self._folder / _IDENTITY
         with self._reached():
             if not path.exists():
-                written = self._folder / f".{uuid.uuid4().hex}"
+                written = self._folder / f".{surroundings.random_bytes(16).hex()}"
                 try:
-                    _write(written, uuid.uuid4().hex.encode())
+                    _write(written, surroundings.random_bytes(16).hex().encode())
                     with suppress(FileExistsError):
                         os.link(written, path)
                 finally:
@@ -175,7 +174,7 @@ class FolderChain(Chain):
         :raises CommitInDoubt: it may be there and not outlast a power failure, or not be there.
         """
         target = self._path(self._next)
-        written = self._folder / f".{uuid.uuid4().hex}"
+        written = self._folder / f".{surroundings.random_bytes(16).hex()}"
         with self._reached():
             _write(written, entry)
         try:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import logging
 import re
-import uuid
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -151,7 +150,9 @@ class TableChain(Chain):
             self._create(self._database.create_batches)
         with self._talking() as connection:
             self._durably(connection)
-            connection.execute(self._sql(self._database.be_there), (self._pipeline, uuid.uuid4().hex))
+            connection.execute(
+                self._sql(self._database.be_there), (self._pipeline, surroundings.random_bytes(16).hex())
+            )
             connection.execute(self._sql(_TAKE), (new_owner(), self._pipeline))
             found = connection.execute(self._sql(_READ), (self._pipeline,)).fetchone()
             connection.commit()

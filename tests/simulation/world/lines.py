@@ -1,5 +1,6 @@
 """The lines between tasks and the sequencer, in the place of sockets: ``sequencer.line.Line``, ``door.Door``, and what
-``sequencer.connection`` does with a socket. Bytes are first in, first out; a line may break, or stand still for a while.
+``sequencer.connection`` does with a socket. Bytes are first in, first out; a line may break, or stand still for a
+while.
 """
 
 from __future__ import annotations
@@ -186,12 +187,14 @@ class Door:
         self.port: int = port or world.last_port
         world.doors[bind_host, self.port] = self
         self._knocking: deque[End] = deque()
+        self._lines: list[End] = []
         self._waiting = False
         self._task = sim.spawn(self.process, self._run, name="sequencer-door")
         self.process.on_death.append(self._shut)
 
     def knock(self, end: End) -> None:
         self._knocking.append(end)
+        self._lines.append(end)
         # Nobody reads a stranger's words before they are all there, which they are soon or never.
         self._sim.after(_LATENCY * 3, self._wake)
 
@@ -203,7 +206,8 @@ class Door:
         sim = self._sim
         while self.open:
             self._waiting = True
-            sim.park(_TICK)
+            self._lines = [end for end in self._lines if not end.closed]
+            sim.park(_TICK if self._lines else None)  # without a line there is nothing that could be overdue
             self._waiting = False
             for _ in range(len(self._knocking)):
                 self._look_at(self._knocking.popleft())
@@ -224,6 +228,7 @@ class Door:
 
     def _shut(self) -> None:
         self.open = False
+        self._wake()
 
     def close(self) -> None:
         self._shut()

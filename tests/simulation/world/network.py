@@ -1,4 +1,4 @@
-"""Connections to the simulated cluster, in the place of ``onceward.wire.connections.Connections``; and what befalls them.
+"""Connections to the simulated cluster, in the place of ``wire.connections.Connections``; and what befalls them.
 
 One connection is first in, first out, and a broker works on one request of a connection at a time
 (``SocketServer.Processor``: the channel is muted until the response is sent). A request that times out takes its
@@ -80,7 +80,18 @@ class Connections:
 class _Link:
     """One connection to one broker."""
 
-    __slots__ = ("_arrives", "_at_work", "_client", "_node", "_sim", "_unanswered", "_waiting", "_world", "broken")
+    __slots__ = (
+        "_arrives",
+        "_at_work",
+        "_client",
+        "_clock_runs",
+        "_node",
+        "_sim",
+        "_unanswered",
+        "_waiting",
+        "_world",
+        "broken",
+    )
 
     def __init__(self, sim: Sim, world: Any, client: str, node: int) -> None:
         self._sim = sim
@@ -90,12 +101,17 @@ class _Link:
         self._arrives = 0.0
         self._waiting: deque[tuple[Any, Future | None]] = deque()
         self._at_work = False
-        self._unanswered: dict[Future, Any] = {}
+        self._unanswered: dict[Future, tuple[float, Any]] = {}
+        """Until when each is waited for, and what it asks."""
+        self._clock_runs = False
         self.broken = False
 
     def send(self, request: Any, future: Future, timeout: float) -> None:
         sim, lots = self._sim, self._sim.lots
-        self._unanswered[future] = sim.after(timeout, self._timed_out, future, request)
+        self._unanswered[future] = sim.now + timeout, request
+        if not self._clock_runs:
+            self._clock_runs = True
+            sim.after(timeout, self._look_at_the_clock)
         at = sim.now + _LATENCY * (0.5 + lots.time.random())
         if lots.fires("net:request lost"):
             self._tell(request, "lost, with its connection")
@@ -151,29 +167,37 @@ class _Link:
         self._world.cluster_receives(self._node, self._client, request, reply)
 
     def _answered(self, future: Future, answer: Any) -> None:
-        timer = self._unanswered.pop(future, None)
-        if timer is not None:
-            timer.action = None
+        if self._unanswered.pop(future, None) is not None:
             future.settle(answer)
 
-    def _timed_out(self, future: Future, request: Any) -> None:
-        if future in self._unanswered:
+    def _look_at_the_clock(self) -> None:
+        """One look for all that is unanswered: most requests are answered long before."""
+        if self.broken or not self._unanswered:
+            self._clock_runs = False
+            return
+        due, request = min(self._unanswered.values(), key=_due)
+        if due <= self._sim.now:
             self._tell(request, "has timed out")
             self.break_off("timed out")
+        else:
+            self._sim.after(due - self._sim.now, self._look_at_the_clock)
 
     def break_off(self, why: str) -> None:
         if self.broken:
             return
         self.broken = True
         unanswered, self._unanswered = self._unanswered, {}
-        for future, timer in unanswered.items():
-            timer.action = None
+        for future in unanswered:
             future.settle(None, ConnectionLost(f"broker {self._node}: {why}"))
 
     def _tell(self, request: Any, what: str) -> None:
         if self._sim.tell is not None:
             name = type(request).__name__.removesuffix("Request")
             self._sim.tell(self._sim.now, self._client, f"⚡ {name} to broker {self._node}: {what}")
+
+
+def _due(unanswered: tuple[float, Any]) -> float:
+    return unanswered[0]
 
 
 def _nobody(answer: Any) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from pathlib import Path
 
+from onceward import surroundings
 from onceward.durable import sync
 from onceward.errors import ConfigurationError
 from onceward.ids import PipelineId
@@ -55,7 +55,7 @@ def _other(noted: str, identity: str) -> str | None:
 
 
 def _write(note: Path, text: str) -> None:
-    written = note.with_name(f"{note.name}.{uuid.uuid4().hex}")
+    written = note.with_name(f"{note.name}.{surroundings.random_bytes(16).hex()}")
     with written.open("x") as file:
         file.write(text)
         file.flush()

@@ -58,7 +58,7 @@ HANDLERS: Mapping[type, tuple[str, Handler]] = {
 _PRODUCER_BLOCK = 1_000  # ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``
 _TOPIC_DEFAULTS = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1",
                    "compression.type": "producer", "segment.bytes": "1073741824", "message.timestamp.type": "CreateTime",
-                   "delete.retention.ms": "86400000", "unclean.leader.election.enable": "false"}  # fmt: skip
+                   "delete.retention.ms": "86400000", "min.cleanable.dirty.ratio": "0.5", "unclean.leader.election.enable": "false"}  # fmt: skip
 
 
 class Topic:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from simulation.world.kafka.coordinator import Coordinator
 from simulation.world.kafka.groups import GroupCoordinator
-from simulation.world.kafka.log import Log
+from simulation.world.kafka.log import Entry, Log
 from simulation.world.kafka.partition import Led, Partition
 from simulation.world.kafka.transactions import ONGOING, PREPARE_ABORT, PREPARE_COMMIT, Where
 
@@ -36,6 +36,13 @@ class LogView:
         self.high_watermark = log.high
         self.last_stable_offset = log.stable()
         self.start = log.start
+
+    def entries(self) -> list[Entry]:
+        """The same as by iteration, as they are: for those who look at all of them."""
+        entries, high = self._log.entries, self.high_watermark
+        if entries and entries[-1].last >= high:
+            return [entry for entry in entries if entry.last < high]
+        return entries
 
     def __iter__(self) -> Any:
         for entry in self._log.entries:

@@ -1,0 +1,145 @@
+"""What the seeds have met: (step, fault) pairs of the engine, rows of the error table, errors that stopped a query,
+states of the coordinator. And what none of them has.
+
+Rows of the error table are counted where they are looked up: ``install`` puts tables in the place of those in
+``onceward.wire.error_table`` that note who asks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from onceward.events import STEPS
+from onceward.wire import error_table
+from onceward.wire.error_table import Api, Rule
+from simulation import swarm
+
+if TYPE_CHECKING:
+    from simulation.run import Outcome
+
+Row = tuple[str, int]
+
+_met: set[Row] = set()
+
+
+class _Rows(dict[int, Rule]):
+    """The rows of one API, its own before those of all; notes which are looked up."""
+
+    def __init__(self, api: Api, rows: dict[int, Rule]) -> None:
+        super().__init__(rows)
+        self._names = {code: (api.value, code) for code in rows}
+
+    def get(self, code: int, default: Any = None) -> Any:
+        row = self._names.get(code)
+        if row is None:
+            return default
+        _met.add(row)
+        return self[code]
+
+
+_plain = error_table._SPECIFIC
+
+
+def install() -> None:
+    """From now on this OS process counts."""
+    tables = {api: _Rows(api, {**error_table._ANY, **_plain.get(api, {})}) for api in Api}
+    error_table._SPECIFIC = tables  # type: ignore[assignment]
+
+
+def uninstall() -> None:
+    """It counts no more."""
+    error_table._SPECIFIC = _plain
+
+
+def begin() -> set[Row]:
+    """A story begins: the rows that it meets go into what is returned."""
+    global _met
+    _met = set()
+    return _met
+
+
+class Tally:
+    """What became of many seeds."""
+
+    __slots__ = (
+        "batches",
+        "by_pipeline",
+        "calm",
+        "fired",
+        "longest",
+        "met",
+        "pairs",
+        "rows",
+        "seconds",
+        "seeds",
+        "steps",
+        "stops",
+        "violations",
+    )
+
+    def __init__(self) -> None:
+        self.seeds = self.batches = self.steps = self.calm = 0
+        self.seconds = 0.0
+        self.by_pipeline: Counter[str] = Counter()
+        """Batches."""
+        self.fired: Counter[str] = Counter()
+        self.pairs: Counter[tuple[str, str]] = Counter()
+        """Step and kind of fault."""
+        self.rows: Counter[Row] = Counter()
+        """Seeds that met it."""
+        self.stops: Counter[str] = Counter()
+        self.met: Counter[tuple[str, ...]] = Counter()
+        self.violations: list[tuple[int, str, list[str]]] = []
+        """Seed, pipeline, and what is wrong."""
+        self.longest: tuple[int, int] = (0, 0)
+        """The most steps that a story took, and its seed."""
+
+    def add(self, outcome: Outcome) -> None:
+        self.seeds += 1
+        self.batches += outcome.batches
+        self.steps += outcome.steps
+        self.seconds += outcome.seconds
+        self.calm += not outcome.fired
+        self.by_pipeline[outcome.setting.pipeline] += outcome.batches
+        for pair in outcome.pairs:
+            self.pairs[pair] += 1
+            self.fired[pair[1]] += 1
+        for row in outcome.rows:
+            self.rows[row] += 1
+        for stop in outcome.stops:
+            self.stops[stop] += 1
+        for one in outcome.met:
+            self.met[one] += 1
+        if outcome.violations:
+            self.violations.append((outcome.seed, outcome.setting.pipeline, outcome.violations))
+        self.longest = max(self.longest, (outcome.steps, outcome.seed))
+
+    def merge(self, other: Tally) -> None:
+        for name in ("seeds", "batches", "steps", "calm", "seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("by_pipeline", "fired", "pairs", "rows", "stops", "met"):
+            getattr(self, name).update(getattr(other, name))
+        self.violations += other.violations
+        self.longest = max(self.longest, other.longest)
+
+
+def all_pairs() -> list[tuple[str, str]]:
+    """Every step of the engine with every kind of fault that may happen in it. A broker's refusals are counted by the
+    rows of the error table instead, and a driver that ends at a step is no pair with any other."""
+    pairs = {
+        (step, kind) for kind in swarm.faults() for step in swarm.steps_of(kind, STEPS) if step
+    }  # fmt: skip
+    return sorted(pairs)
+
+
+def all_rows() -> list[Row]:
+    """Every row of the error table."""
+    return [(api.value, code) for api, code, _ in error_table.rows()]
+
+
+def never(met: Iterable[Any], everything: Iterable[Any]) -> list[Any]:
+    """What of ``everything`` was not met, in its order."""
+    seen = set(met)
+    return [one for one in everything if one not in seen]

@@ -1,0 +1,78 @@
+"""How a story has ended: all is closed and caught up, or a stop has a name (I8); and who was fenced when (I7)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from simulation.judge.chain import Chain, positions
+from simulation.judge.facts import Facts
+from simulation.judge.verdict import Violation
+
+
+def judge_ending(facts: Facts) -> list[Violation]:
+    """I8: the query has caught up, or was stopped by a named error; nothing is open."""
+    world = facts.world
+    said: list[Violation] = []
+    if not facts.caught_up and facts.stopped_by is None:
+        last = world.starts[-1]
+        how = f"ended with {type(last.error).__name__}: {last.error}" if last.error is not None else "did not end"
+        sentence = f"it never caught up, though all faults are over; start {last.number}, the last one, {how}"
+        said.append(Violation("I8", sentence))
+    left = world.cluster.open_transactions()
+    return said + [Violation("I8", f"a transaction is open when all is over: {what}") for what in left]
+
+
+def judge_lag(facts: Facts, chain: Chain, source: str) -> list[Violation]:
+    """I8: who has caught up has told the ledger so. (Batches that a function leaves out are in no ledger.)"""
+    if not facts.caught_up or facts.swallowed or facts.user_is("skips"):
+        return []
+    ends, counted = chain.ends(), facts.world.source
+    said = []
+    for partition in range(counted.partitions):
+        end, produced = ends.get((source, str(partition)), 0), counted.produced(partition)
+        if end != produced:
+            sentence = f"the ledger ends at {end} of {source}-{partition}, which has {produced} records"
+            said.append(Violation("I8", sentence))
+    return said
+
+
+def judge_group(facts: Facts, chain: Chain, group: str) -> list[Violation]:
+    """I6: the group's offsets are committed with the ledger's records, so they are where one of them ends; where the
+    newest does, unless a broker was away when it was written (a source is known by its addresses)."""
+    committed = {
+        (topic, str(partition)): offset
+        for (topic, partition), offset in facts.world.cluster.group_offsets(group).items()
+    }
+    if not facts.setting.at_home or not chain.records:
+        return [Violation("I6", f"group {group} has offsets, and nothing has committed any")] if committed else []
+    if committed == positions(chain.records[-1].ends):
+        return []
+    where = f"group {group} is at {committed}, the ledger ends at {positions(chain.records[-1].ends)}"
+    if not facts.any_of("broker:", "kafka:", "net:", "answer:"):
+        return [Violation("I6", where)]
+    known = [positions(record.ends) for record in chain.records]
+    if committed and committed not in known:
+        return [Violation("I6", f"{where}, and no record ends where the group is")]
+    return []
+
+
+def judge_takeovers(facts: Facts, chain: Chain) -> list[Violation]:
+    """I7: once a copy has opened, nothing of a copy that had opened before becomes visible.
+
+    ``opened_at`` is when a start was told that the id is its own and what the ledger says; a marker that is written
+    after that ends somebody else's transaction too late.
+    """
+    world = facts.world
+    opened = sorted(
+        (start.opened_at, start.number, start.query.run_id) for start in world.starts if start.opened_at >= 0
+    )
+    followed = {run: later[0] for (_, _, run), later in pairwise(opened)}
+    zero_ms = world.cluster.around.now_ms() - world.sim.now * 1000
+    said = []
+    for record in chain.written:
+        until = followed.get(record.run_id)
+        if until is not None and record.ended_ms - zero_ms > until * 1000 + 1:
+            later = (record.ended_ms - zero_ms) / 1000
+            sentence = f"{record.said} of {record.run_id} became visible at {later:.3f} s, a later start had opened at "
+            said.append(Violation("I7", f"{sentence}{until:.3f} s"))
+    return said

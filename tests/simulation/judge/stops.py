@@ -1,0 +1,137 @@
+"""What may end a start of the query, and what must have happened for that (I11).
+
+A start ends well, is killed, or ends with an error of which the table below says for what it is right. Any other
+exception is a bug: of the product, or of the model. Spark's own errors have their rows, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from simulation.judge.facts import Facts
+from simulation.judge.verdict import Violation
+
+Cause = Callable[[Facts, Any], bool]
+
+_NETWORK = ("net:", "broker:", "kafka:", "answer:", "db:")
+_WORKERS = ("spark:", "line:")
+_STANDSTILL = ("pause:", "net:slow", "net:held", "net:black hole", "line:slow", "spark:task slow", "spark:executor")
+
+
+def _faults(*prefixes: str) -> Cause:
+    return lambda facts, start: facts.any_of(*prefixes)
+
+
+def _users(*users: str) -> Cause:
+    return lambda facts, start: facts.user_is(*users)
+
+
+def _any(*causes: Cause) -> Cause:
+    return lambda facts, start: any(cause(facts, start) for cause in causes)
+
+
+def _beside(facts: Facts, start: Any) -> bool:
+    return facts.beside(start)
+
+
+def _later(facts: Facts, start: Any) -> bool:
+    return facts.later(start)
+
+
+def _refused_with(*codes: int) -> Cause:
+    endings = tuple(f":{code}" for code in codes)
+    return lambda facts, start: any(kind.startswith("answer:") and kind.endswith(endings) for kind in facts.kinds)
+
+
+def _says(words: str) -> Cause:
+    return lambda facts, start: words in str(start.error)
+
+
+_UNREACHABLE = _faults(*_NETWORK, *_STANDSTILL)
+_BATCH_LOST = _any(_faults(*_NETWORK, *_WORKERS, *_STANDSTILL, "clock:"), _beside)
+
+ALLOWED: Mapping[str, tuple[Cause, str]] = {
+    # what passes by itself
+    "BrokerUnreachable": (_UNREACHABLE, "brokers or the network were in trouble"),
+    "LedgerUnreachable": (_faults(*_NETWORK, *_STANDSTILL, "fs:", "db:"), "where the ledger lies there was trouble"),
+    "StoreUnreachable": (_faults("fs:", "pause:"), "a file system was in trouble"),
+    "TargetUnreachable": (_faults("fs:", "db:", "target:", "pause:", "net:"), "the target was in trouble"),
+    "SequencerUnreachable": (_faults(*_WORKERS, "pause:"), "lines between tasks and driver broke"),
+    "SendFailed": (
+        _any(_BATCH_LOST, _says("INVALID_TXN_STATE")),
+        "brokers, the network or tasks were in trouble, or a marker of the transaction before crossed the first record",
+    ),
+    "BatchFailed": (_BATCH_LOST, "brokers, the network or tasks were in trouble"),
+    "EpochPoisoned": (_BATCH_LOST, "tasks or their lines were in trouble"),
+    "AttemptSuperseded": (_faults(*_WORKERS, *_STANDSTILL), "a task was attempted again"),
+    "ComputationsMixed": (
+        _faults("spark:executor", "spark:output lost", "db:client dies", "target:caller", "fs:"),
+        "Spark lost intermediate results",
+    ),
+    "TransactionTimedOut": (_BATCH_LOST, "something stood still for long, or an older copy asked for it"),
+    "TransactionTimeoutTooShort": (_BATCH_LOST, "something stood still for long, more than once"),
+    "BatchTimedOut": (_BATCH_LOST, "something stood still for long"),
+    "CommitInDoubt": (_any(_UNREACHABLE, _faults("fs:", "db:")), "an answer did not come"),
+    "Unfinished": (
+        _faults("target:", "fs:", "db:", "net:", "broker:", "pause:", "answer:"),
+        "the target was in trouble",
+    ),
+    "LedgerOutdated": (_faults("broker:isolated"), "a broker was cut off, and did not know it"),
+    "TargetLost": (_faults("target:forgets"), "the target had lost what was prepared"),
+    "JavaError": (_faults("fs:"), "a file system was in trouble, and notes beside the checkpoint could not be written"),
+    "Unanswered": (_faults("target:", "pause:"), "the target was in trouble, and the user's own code met it"),
+    # another copy
+    "Fenced": (
+        _any(_beside, _later, _faults("net:held", "net:slow", "net:black hole", "pause:", "broker:", "kafka:", "answer:")),
+        "another copy was there, or a request for the id came late",
+    ),
+    "CheckpointRewound": (
+        _any(_faults("user:checkpoint restored", "user:commit log lost"), _beside),
+        "the checkpoint was put back, or another copy went on with it",
+    ),
+    # users
+    "BatchNotWritten": (_users("swallows"), "the function had kept an error to itself"),
+    "LedgerBehind": (_users("swallows"), "the function had kept an error to itself"),
+    "UnsupportedQuery": (
+        _users("twice", "two sinks", "swallows", "tries again"),
+        "the function calls twice for a batch",
+    ),
+    "BatchChanged": (_users("twice", "two sinks", "swallows"), "a committed batch has more frames now"),
+    # what a broker refuses for good
+    "AccessDenied": (_refused_with(29, 30, 31, 44, 53), "a broker said so"),
+    "ConfigurationError": (
+        _refused_with(12, 21, 24, 28, 32, 33, 37, 38, 40, 42, 76, 87),
+        "a broker said that a setting is wrong",
+    ),
+    "InvalidTopicName": (_refused_with(17), "a broker said so"),
+    "TopicMissing": (_refused_with(3, 100), "a broker did not know the topic, again and again"),
+    "RecordTooLarge": (_refused_with(10, 18), "a broker said so"),
+    "UnsupportedBroker": (_refused_with(35, 43), "a broker said so"),
+    "TransactionTimeoutTooLarge": (_refused_with(50), "a broker said so"),
+    "ResourceError": (_refused_with(1, 2, 105), "a broker said so"),
+    # Spark's own
+    "JobFailed": (
+        _faults("spark:", *_NETWORK, "line:", "pause:", "db:client dies", "target:", "fs:"), "a task failed four times"
+    ),
+    "LogUpdated": (_beside, "two copies were writing one checkpoint"),
+}
+"""By the name of the error's class: when it is right, and that in words."""
+
+
+def judge_stops(facts: Facts) -> list[Violation]:
+    """Every start's end."""
+    said = []
+    for start in facts.world.starts:
+        error = start.error
+        if error is None:
+            continue
+        name = type(error).__name__
+        row = ALLOWED.get(name)
+        if row is None:
+            sentence = f"start {start.number} ended with {name}, which nothing in this world makes right: {error!r}"
+            said.append(Violation("I11", sentence))
+        elif not row[0](facts, start):
+            sentence = f"start {start.number} ended with {name}, which is right only if {row[1]}: {error}"
+            said.append(Violation("I11", sentence))
+    return said

@@ -1,0 +1,164 @@
+"""Kafka → Spark → Kafka: the real ``ow.KafkaSink`` in the simulated world, and users who call it in various ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onceward as ow
+from onceward.events import DELIVER, MOVE, PUBLISH, STEPS
+from simulation.spark.frames import Frame, Plan
+from simulation.spark.query import SOURCE
+
+PIPELINE_ID = "orders"
+LEDGER = "onceward-ledger"
+USERS = {
+    "sink": "hands the sink to foreachBatch",
+    "frames": "hands over several frames of a batch in one block",
+    "skips": "leaves batches out that have nothing for the sink",
+    "swallows": "keeps the sink's errors to itself",
+    "twice": "calls the sink twice for a batch, for two topics",
+    "two sinks": "calls two sink objects under one pipeline id",
+    "built in the function": "builds the sink anew in each batch",
+    "persists": "persists the frame, and shares its rows out by a lot that each draws",
+    "tries again": "calls the sink once more when it has failed",
+}
+
+
+OPTIONS: dict[str, Sequence[Any]] = {
+    "user": tuple(USERS),
+    "driver_records": (0, 10_000),
+    "ledger_partitions": (4, 16, 1, 0),
+}
+"""``driver_records``: of a batch that small the driver takes the rows itself. ``ledger_partitions``: 0, it is made by
+whoever comes first."""
+
+
+class Pipeline:
+    """See the module."""
+
+    kind = "kafka"
+    pipeline_id = PIPELINE_ID
+    ledger_topic = LEDGER
+    faults = ("net", "line", "kafka", "broker", "answer", "crash", "pause", "clock", "spark", "user", "fs")
+    steps = tuple(step for step in STEPS if step not in (MOVE, PUBLISH, DELIVER))
+
+    def topics(self, setting: Any) -> list[str]:
+        return [f"out-{number}" for number in range(setting.topics)]
+
+    def plan(self, setting: Any) -> Plan:
+        topics = self.topics(setting)
+        several = len(topics)
+        skips, by_lot = setting.user == "skips" and not setting.stateful, setting.user == "persists"
+
+        def branches(partition: int, offset: int, drawn: int) -> list[str]:
+            if skips and (offset // 5) % 3 == 1:
+                return []
+            if several == 1:
+                return topics
+            if by_lot:
+                return [topics[drawn % several]]
+            return topics if offset % 7 == 0 else [topics[(partition + offset) % several]]
+
+        stateful = setting.stateful
+        return Plan(
+            branches,
+            shuffle=setting.shuffle or stateful,
+            by_chance=(setting.by_chance or by_lot) and not stateful,
+            tasks=setting.tasks,
+            stateful=stateful,
+        )
+
+    def set_up(self, world: Any) -> None:
+        setting, cluster = world.setting, world.cluster
+        cluster.create_topic(SOURCE, setting.source_partitions)
+        if setting.ledger_partitions:
+            cluster.create_topic(LEDGER, setting.ledger_partitions, compact=True)
+        for topic in self.topics(setting):
+            cluster.create_topic(topic, setting.output_partitions)
+
+    def sink(self, world: Any) -> Any:
+        """As many rows as there are may go to any topic: the rows say."""
+        setting = world.setting
+        one = setting.user in ("twice", "two sinks", "frames", "persists")
+        return ow.KafkaSink(
+            bootstrap_servers=",".join(f"broker-{node}:9092" for node in world.cluster.node_ids),
+            pipeline_id=PIPELINE_ID,
+            topic=self.topics(setting)[0] if setting.topics == 1 or one else None,
+            batch_attempts=setting.batch_attempts,
+            driver_records=setting.driver_records,
+            options={
+                "transaction.timeout.ms": setting.transaction_timeout_ms,
+                "request.timeout.ms": setting.request_timeout_ms,
+                "delivery.timeout.ms": max(setting.delivery_timeout_ms, setting.request_timeout_ms),
+                "compression.type": "none",
+            },
+        )
+
+    def function(self, world: Any, sink: Any) -> Callable[[Frame, int], None]:
+        user, topics = world.setting.user, self.topics(world.setting)
+        if user == "sink":
+            return sink  # type: ignore[no-any-return]
+
+        def frames(frame: Frame, batch_id: int) -> None:
+            with sink.batch(frame, batch_id) as batch:
+                for topic in topics:
+                    batch.write(frame.where(topic), topic=topic)
+
+        def persists(frame: Frame, batch_id: int) -> None:
+            frame.persist()
+            frames(frame, batch_id)
+
+        def skips(frame: Frame, batch_id: int) -> None:
+            if not frame.isEmpty():
+                sink(frame, batch_id)
+
+        def swallows(frame: Frame, batch_id: int) -> None:
+            try:
+                sink(frame, batch_id)
+            except Exception as error:  # noqa: BLE001 — as some do
+                world.events["swallowed"] = world.events.get("swallowed", 0) + 1
+                if world.sim.tell is not None:
+                    world.sim.tell(world.sim.now, world.sim.here.name, f"the function swallows {error!r}")
+
+        def twice(frame: Frame, batch_id: int) -> None:
+            for topic in topics:
+                with sink.batch(frame, batch_id) as batch:
+                    batch.write(frame.where(topic), topic=topic)
+
+        other: list[Any] = []
+
+        def two_sinks(frame: Frame, batch_id: int) -> None:
+            if not other:
+                other.append(self.sink(world))
+            for which, topic in zip((sink, other[0]), topics, strict=False):
+                with which.batch(frame, batch_id) as batch:
+                    batch.write(frame.where(topic), topic=topic)
+
+        def built(frame: Frame, batch_id: int) -> None:
+            self.sink(world)(frame, batch_id)
+
+        def again(frame: Frame, batch_id: int) -> None:
+            try:
+                sink(frame, batch_id)
+            except ow.OncewardError:
+                sink(frame, batch_id)
+
+        found: Callable[[Frame, int], None] = {
+            "frames": frames,
+            "persists": persists,
+            "skips": skips,
+            "swallows": swallows,
+            "twice": twice,
+            "two sinks": two_sinks,
+            "built in the function": built,
+            "tries again": again,
+        }[user]
+        return found
+
+    def judge(self, world: Any) -> list[str]:
+        """All that is to be said of topics, the judge says of every pipeline."""
+        return []
+
+
+PIPELINES = (Pipeline,)

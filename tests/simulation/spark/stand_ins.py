@@ -1,0 +1,236 @@
+"""The simulated world, put where the product's code leaves its process: once for an OS process, before the first seed.
+
+A list of names in the product's modules, and what stands there while a simulation runs. What decides is not among them;
+what is, asks a broker, Spark, or a disk. Each stand-in finds its world by ``kernel.current()``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import marshal
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import crc32c
+
+from onceward.errors import OncewardError
+from onceward.ids import TopicPartition
+from onceward.records.batch import Fragment
+from onceward.records.checksum import ContentChecksum
+from onceward.records.compression import Codec
+from onceward.spark.query import RunningBatch
+from simulation.kernel import current
+from simulation.spark.frames import Frame, Rows, key_of
+from simulation.world import lines, network
+
+_NO_CHECKSUM = ContentChecksum.EMPTY
+_PER_FRAGMENT = 3
+
+
+class HeldRows:
+    """As :class:`onceward.sinks.kafka.rows.HeldRows`, of simulated rows. Rows of one key keep their order, in one
+    partition; a key is of one source partition."""
+
+    def __init__(self, topic: str | None, count_of: Callable[[str], int], producer: Any, first: int) -> None:
+        self._topic = topic
+        self._count_of = count_of
+        self._held: dict[TopicPartition, list[Any]] = {}
+        self._rows: list[Rows] = []
+        self.held_bytes = 0
+
+    def add(self, rows: Rows) -> None:
+        self._rows.append(rows)
+        self.held_bytes += current().world.setting.row_bytes * len(rows)
+
+    def encode(self) -> dict[TopicPartition, list[Fragment]]:
+        held: dict[TopicPartition, list[Any]] = {}
+        counts: dict[str, int] = {}
+        batch_id = computation = 0
+        for rows in self._rows:
+            batch_id, computation = rows.batch_id, rows.computation
+            for row in rows:
+                topic = row[0]
+                count = counts.get(topic)
+                if count is None:
+                    count = counts[topic] = self._count_of(topic)
+                key = key_of(row[1], row[2]) if row[1] >= 0 else -1 - row[1]
+                where = TopicPartition(topic, key % count)
+                held.setdefault(where, []).append(row)
+        self._rows, self.held_bytes = [], 0
+        fragments = {}
+        for where in sorted(held):
+            rows_there = held[where]
+            fragments[where] = [
+                Fragment(marshal.dumps((batch_id, computation, part)), len(part), Codec.NONE, 1, 1, _NO_CHECKSUM)
+                for part in (rows_there[at : at + _PER_FRAGMENT] for at in range(0, len(rows_there), _PER_FRAGMENT))
+            ]
+        return fragments
+
+
+class _OneRecord:
+    """Key and value of a record of the ledger, on their way from the columns to the bytes."""
+
+    def __init__(self, value: bytes, key: bytes) -> None:
+        self.value = value
+        self.key = key
+
+
+class _Columns:
+    """In the place of ``RecordColumns`` for the ledger: one record."""
+
+    @staticmethod
+    def of(value: bytes, *, key: bytes) -> _OneRecord:
+        return _OneRecord(value, key)
+
+
+def one_record(columns: _OneRecord, *, codec: Codec, batch_bytes: int, now_ms: int) -> list[Fragment]:
+    """As ``encode_fragments`` for one record without headers: the same bytes (a test compares), without Arrow."""
+    key, value = columns.key, columns.value
+    body = b"\0\0\0" + _varint(len(key)) + key + _varint(len(value)) + value + b"\0"
+    return [Fragment(_varint(len(body)) + body, 1, Codec.NONE, now_ms, now_ms, _NO_CHECKSUM)]
+
+
+def _varint(number: int) -> bytes:
+    zigzag = number << 1
+    out = bytearray()
+    while zigzag > 0x7F:
+        out.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
+    return bytes(out)
+
+
+class _Execution:
+    """As much of a ``StreamExecution`` as :mod:`onceward.spark.query` asks for notes."""
+
+    def __init__(self, query: Any) -> None:
+        self._query = query
+
+    def runId(self) -> _Execution:  # noqa: N802 — Spark's name
+        return self
+
+    def toString(self) -> str:  # noqa: N802 — Spark's name
+        return str(self._query.run_id)
+
+    def resolvedCheckpointRoot(self) -> str:  # noqa: N802 — Spark's name
+        return str(self._query.checkpoint.root)
+
+
+def _running_batch(frame: Frame, batch_id: int, pipeline: Any) -> RunningBatch:
+    return frame.computed.query.running_batch(batch_id, pipeline)  # type: ignore[no-any-return]
+
+
+def _run_is_active(session: Any, query_id: str, run_id: str) -> bool:
+    return any(query.run_id == run_id for query in current().world.queries)
+
+
+def _is_running(frame: Frame, query_id: str) -> bool:
+    here = current().here
+    return any(query.checkpoint.query_id == query_id and query.process is here for query in current().world.queries)
+
+
+def _within(rows: Rows, bound: Any) -> Rows | None:
+    return rows if rows.num_rows <= bound.rows else None
+
+
+def _persisted_behind(frame: Frame) -> Any:
+
+    computed = frame.computed
+    return Counter({computed.shuffle_id: 1}) if computed.persisted else Counter()
+
+
+def _dropped(context: Any, rdds: Any) -> None:
+    computed = context.query.computed
+    if computed is not None and computed.shuffle_id in rdds:
+        computed.blocks.clear()
+
+
+class _NoThread:
+    """The thread that closes sinks of queries that have ended; the model's query sees to that by itself."""
+
+    def start(self) -> None:
+        """Not here."""
+
+    def is_alive(self) -> bool:
+        return True
+
+
+STAND_INS: Mapping[str, Any] = {
+    # brokers and lines
+    "onceward.wire.client.Connections": lambda settings: network.Connections(current(), settings),
+    "onceward.sinks.kafka.sequencer.lease.Line": lambda host, port, s: lines.Line(current(), host, port, s),
+    "onceward.sinks.kafka.sequencer.server.Door": lambda host, port, **more: lines.Door(current(), host, port, **more),
+    # Spark
+    "onceward.engine.foreach_batch.running_batch": _running_batch,
+    "onceward.engine.foreach_batch.fingerprint": lambda frame: hash((frame.computed.shuffle_id, frame.only)),
+    "onceward.engine.foreach_batch.is_running": _is_running,
+    "onceward.engine.foreach_batch.run_is_active": _run_is_active,
+    "onceward.engine.decoding.steps_of": lambda frame, run_id: (),
+    "onceward.engine.runs._janitor": _NoThread(),
+    "onceward.engine.micro_batch.is_deterministic": lambda frame: not frame.computed.plan.by_chance,
+    "onceward.engine.task_job.planned": lambda frame, open_writer, brought_back=(OncewardError,): frame.written(
+        open_writer, brought_back
+    ),
+    "onceward.spark.query.query_of": lambda frame: _Execution(frame.computed.query),
+    "onceward.spark.query._in_another_thread": lambda context, execution: False,
+    "onceward.spark.job.collect": lambda frame, lost: current().world.jobs.collect(frame, lost),
+    "onceward.spark.job.to_arrow": lambda frame, lost: current().world.jobs.rows(frame, lost),
+    "onceward.spark.shuffles._shuffle_ids": lambda rdd, scheduler: {rdd.shuffle_id} if rdd.plan.shuffle else set(),
+    "onceward.spark.shuffles._taken_back": lambda context, tracker, shuffle: frozenset(
+        context.query.computed.taken_back
+    ),
+    "onceward.spark.persisted._executors": lambda context: frozenset(
+        executor.name for executor in context.query.executors.alive
+    ),
+    "onceward.spark.persisted._persisted_behind": _persisted_behind,
+    "onceward.spark.persisted._drop": _dropped,
+    "onceward.engine.driver_rows.bounded": lambda frame, bound, size: frame,
+    "onceward.engine.driver_rows.within": _within,
+    # rows
+    "onceward.sinks.kafka.sink.must_be_a_frame": lambda frame, more="": None,
+    "onceward.sinks.kafka.columns.check": lambda frame, topic, **more: None,
+    "onceward.sinks.kafka.attempt.prepare": lambda frame, topic, **more: frame,
+    "onceward.sinks.kafka.attempt.row_bytes": lambda columns: "",
+    "onceward.sinks.kafka.attempt.HeldRows": HeldRows,
+    "onceward.sinks.kafka.ordering.by_tasks": lambda rows, within: rows,
+    "onceward.sinks.kafka.ordering.by_driver": lambda rows: rows,
+    "onceward.sinks.kafka.ordering.row_bytes": lambda names: "",
+    "onceward.sinks.kafka.tasks.HeldRows": HeldRows,
+    "onceward.sinks.kafka.tasks.pieces": lambda rows: (rows,),
+    # the ledger's records, one at a time, without Arrow
+    "onceward.ledger.kafka_topic.RecordColumns": _Columns,
+    "onceward.ledger.kafka_topic._one": lambda value: value,
+    "onceward.ledger.kafka_topic.encode_fragments": one_record,
+    "onceward.ledger.kafka_topic.LedgerTopic._home_of": lambda self, partitions: (
+        crc32c.crc32c(self.pipeline.encode()) % partitions
+    ),
+}
+_put: dict[str, Any] = {}
+
+
+def put() -> None:
+    """Put every stand-in where it belongs; once is enough."""
+    if _put:
+        return
+    for name, value in STAND_INS.items():
+        owner, attribute = _owner(name)
+        _put[name] = getattr(owner, attribute)
+        setattr(owner, attribute, value)
+
+
+def take_away() -> None:
+    """The product's own again."""
+    for name, value in _put.items():
+        owner, attribute = _owner(name)
+        setattr(owner, attribute, value)
+    _put.clear()
+
+
+def _owner(name: str) -> tuple[Any, str]:
+    path, _, attribute = name.rpartition(".")
+    try:
+        return importlib.import_module(path), attribute
+    except ModuleNotFoundError:  # of a class
+        module, _, kind = path.rpartition(".")
+        return getattr(importlib.import_module(module), kind), attribute

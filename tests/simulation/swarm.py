@@ -1,0 +1,244 @@
+"""What a seed stands for: which pipeline, how large a world, which faults. Plain data; each of it can be changed.
+
+Swarm testing (Groce et al., ISSTA 2012): most kinds of faults are off in any one story, so that those that are on meet
+each other undisturbed. Of ten seeds one is calm, two have a single kind, two are *aimed* at one (step, fault) pair,
+which the seeds take in turn, and the others have two to six kinds. How often one happens is drawn over magnitudes.
+
+What there is to draw from, the parts of the world say themselves, in two dicts at module level: ``FAULTS``, of each
+kind of fault a sentence, and ``OPTIONS``, of each setting its values, the simplest one first, which is where shrinking
+goes. Parts are all modules of ``world``, ``spark`` and ``pipelines``; options of a pipeline's module are its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onceward.events import STEPS
+
+Options = Mapping[str, Sequence[Any]]
+
+OPTIONS: Options = {
+    "brokers": (1, 3),
+    "transaction_version": (2, 1),
+    "source_partitions": (1, 2, 3),
+    "output_partitions": (1, 2, 4),
+    "topics": (1, 2, 3),
+    "tasks": (1, 2, 4),
+    "executors": (1, 2, 3),
+    "rows": (1, 2, 4, 8),
+    "most_faults": (12, 3, 40),
+}
+"""Of every world. ``rows``: how many records of each source partition a batch takes at most. ``most_faults``: in all; a
+story in which everything breaks all the time shows nothing."""
+
+MOST_BATCHES, FEWEST_BATCHES = 40, 5
+
+GAPS: Mapping[str, tuple[float, float]] = {
+    "net": (3, 2000),
+    "line": (3, 1000),
+    "kafka": (3, 2000),
+    "answer": (1, 200),
+    "crash": (1, 60),
+    "pause": (1, 60),
+    "user": (2, 200),
+    "broker": (2, 200),
+    "clock": (2, 200),
+    "db": (8, 2000),
+}
+"""Of kinds that begin with this, the mean number of opportunities between two faults is drawn between these."""
+
+_OTHER_GAPS = (2, 500)
+_PLACES = ("world", "spark", "pipelines")
+_ALL_FAULTS = ("",)
+
+
+class Setting:
+    """One seed's choices. ``aim`` is a fault's kind and a step, or None; the rest of the names are ``OPTIONS``'."""
+
+    __slots__ = ("aim", "batches", "odds", "options", "pipeline", "seed")
+
+    def __init__(
+        self,
+        seed: int,
+        pipeline: str,
+        batches: int,
+        odds: dict[str, float],
+        aim: tuple[str, str] | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.seed = seed
+        self.pipeline = pipeline
+        self.batches = batches
+        self.odds = odds
+        self.aim = aim
+        self.options = options
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.options[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.seed, self.pipeline, self.batches, self.odds, self.aim, self.options
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.seed, self.pipeline, self.batches, self.odds, self.aim, self.options = state
+
+    def changed(self, **changes: Any) -> Setting:
+        """The same with other values. ``off=(kind, …)`` switches kinds of faults off.
+
+        :raises ValueError: nothing is called so.
+        """
+        odds, options = dict(self.odds), dict(self.options)
+        batches, aim = changes.pop("batches", self.batches), changes.pop("aim", self.aim)
+        for kind in changes.pop("off", ()):
+            odds.pop(kind, None)
+        unknown = sorted(changes.keys() - options.keys())
+        if unknown:
+            raise ValueError(f"a setting of {self.pipeline} has no {', '.join(unknown)}: there is {', '.join(options)}")
+        options.update(changes)
+        return Setting(self.seed, self.pipeline, batches, odds, aim, options)
+
+    def __str__(self) -> str:
+        chosen = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        faults = ", ".join(f"{kind} 1:{gap:.0f}" for kind, gap in self.odds.items()) or "none"
+        aimed = f"; aimed at {self.aim[0]} in {self.aim[1]}" if self.aim else ""
+        return f"{self.pipeline}, {self.batches} batches, {chosen}; faults: {faults}{aimed}"
+
+
+class Part:
+    """What one pipeline may draw from."""
+
+    __slots__ = ("aims", "groups", "options")
+
+    def __init__(self, pipeline: Any, faults: Mapping[str, str], options: Options) -> None:
+        prefixes = getattr(pipeline, "faults", _ALL_FAULTS)
+        kinds = [kind for kind in faults if kind.startswith(tuple(prefixes))]
+        groups: dict[str, list[str]] = {}
+        for kind in kinds:
+            groups.setdefault(kind.partition(":")[0], []).append(kind)
+        self.groups = [groups[name] for name in sorted(groups)]
+        self.options = dict(options)
+        self.aims = [(kind, step) for kind in kinds for step in steps_of(kind, getattr(pipeline, "steps", STEPS))]
+
+
+def own_step(kind: str) -> str | None:
+    """The one step that a kind belongs to by its name: ``crash:commit.started``."""
+    group, _, rest = kind.partition(":")
+    step = rest.partition(".")[0]
+    return step if group in ("crash", "pause") and step in STEPS else None
+
+
+def steps_of(kind: str, steps: Sequence[str]) -> Sequence[str]:
+    """In which of ``steps`` that kind may be aimed at; a broker's refusal by its kind alone, in any."""
+    if kind.startswith("answer:"):
+        return ("",)
+    own = own_step(kind)
+    if own is not None:
+        return (own,) if own in steps else ()
+    return steps
+
+
+@functools.cache
+def modules() -> tuple[Any, ...]:
+    """The parts of the world that have faults or options of their own, in the order of their names."""
+    found = []
+    for place in _PLACES:
+        try:
+            package = importlib.import_module(f"simulation.{place}")
+        except ModuleNotFoundError:
+            continue
+        names = [name for _, name, _ in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+        found += [package, *(importlib.import_module(name) for name in sorted(names))]
+    return tuple(module for module in found if hasattr(module, "FAULTS") or hasattr(module, "OPTIONS"))
+
+
+@functools.cache
+def faults() -> dict[str, str]:
+    """Of each kind of fault a sentence, in the order of their names."""
+    known = {kind: why for module in modules() for kind, why in getattr(module, "FAULTS", {}).items()}
+    return {kind: known[kind] for kind in sorted(known)}
+
+
+@functools.cache
+def pipelines() -> dict[str, Any]:
+    """The pipelines by their kinds: the classes that are called ``Pipeline`` in the modules of ``pipelines``, or those
+    that ``PIPELINES`` names there."""
+    try:
+        package = importlib.import_module("simulation.pipelines")
+    except ModuleNotFoundError:
+        return {}
+    found = {}
+    for name in sorted(name for _, name, _ in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")):
+        module = importlib.import_module(name)
+        own = getattr(module, "Pipeline", None)
+        for kind in getattr(module, "PIPELINES", (own,) if own else ()):
+            found[kind.kind] = kind
+    return found
+
+
+@functools.cache
+def part_of(pipeline: str) -> Part:
+    """What that pipeline's settings are drawn from. A class may say what of it is ``fixed``, by name."""
+    kind = pipelines()[pipeline]
+    home = importlib.import_module(kind.__module__)
+    options: dict[str, Sequence[Any]] = dict(OPTIONS)
+    for module in modules():
+        if module is home or not module.__name__.startswith("simulation.pipelines."):
+            options.update(getattr(module, "OPTIONS", {}))
+    fixed = getattr(kind, "fixed", {})
+    options.update({name: (value,) for name, value in fixed.items()})
+    return Part(kind, faults(), {name: options[name] for name in sorted(options)})
+
+
+def draw(seed: int, pipeline: str | None = None, aim: tuple[str, str] | None = None) -> Setting:
+    """The setting of that seed; of that pipeline, and aimed at that kind of fault in that step, if these are named."""
+    chance = random.Random(f"{seed}:setting")
+    kinds = list(pipelines())
+    drawn = kinds[seed % len(kinds)]
+    name = pipeline or drawn
+    part = part_of(name)
+    options = {option: values[int(chance.random() * len(values))] for option, values in part.options.items()}
+    batches = FEWEST_BATCHES + int(chance.random() * (MOST_BATCHES - FEWEST_BATCHES + 1))
+    if aim is None:
+        odds, aim = _odds(chance, part, seed // len(kinds))
+    else:
+        odds = _aimed(chance, aim)
+    if aim is not None and own_step(aim[0]) is not None:
+        aim = None  # it happens in that step or nowhere
+    return Setting(seed, name, batches, odds, aim if aim and aim[1] else None, options)
+
+
+def _odds(chance: random.Random, part: Part, number: int) -> tuple[dict[str, float], tuple[str, str] | None]:
+    sort = _sort_of(number)
+    if sort == "calm" or not part.groups:
+        return {}, None
+    if sort == "aimed" and part.aims:
+        tens, rest = divmod(number, 10)
+        aim = part.aims[(tens * 2 + (rest == 8)) % len(part.aims)]
+        return _aimed(chance, aim), aim
+    chosen: set[str] = set()
+    for _ in range(1 if sort == "one" else 2 + int(chance.random() * 5)):
+        group = part.groups[int(chance.random() * len(part.groups))]
+        chosen.add(group[int(chance.random() * len(group))])
+    return {kind: _gap(chance, kind) for kind in sorted(chosen)}, None
+
+
+def _aimed(chance: random.Random, aim: tuple[str, str]) -> dict[str, float]:
+    return {aim[0]: (0.0, 0.5, 2.0, 8.0)[int(chance.random() * 4)]}
+
+
+def _sort_of(number: int) -> str:
+    """Numbers that end in 3 and 8 are aimed, and so on: the sorts follow each other evenly."""
+    return ("calm", "swarm", "one", "aimed", "swarm", "swarm", "one", "swarm", "aimed", "swarm")[number % 10]
+
+
+def _gap(chance: random.Random, kind: str) -> float:
+    low, high = GAPS.get(kind.partition(":")[0], _OTHER_GAPS)
+    return low * (high / low) ** chance.random()

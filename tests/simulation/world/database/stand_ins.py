@@ -1,0 +1,118 @@
+"""Where the simulated database goes: names in the product's modules, and what stands there while a simulation runs.
+
+Sessions of tasks are kept for each Python worker, of which there is one for each task that runs at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from onceward.ledger.mysql import MySQLSession
+from onceward.sinks.database.frames import HeldFrame
+from onceward.sinks.database.pieces import KeptSessions
+from onceward.sinks.database.postgresql import staging as postgresql_staging
+from simulation.kernel import current
+from simulation.world.database import mysql, postgresql
+from simulation.world.database.arrow import Arrow, Columns, RowsTable
+
+
+def _columns() -> Columns:
+    found: Columns = current().world.database.frame_columns
+    return found
+
+
+class _Workers:
+    """A worker's :class:`KeptSessions`, whichever worker asks: each process has as many as tasks ran at a time."""
+
+    def __init__(self, kind: str, new: Callable[[], KeptSessions[Any]]) -> None:
+        self._kind = kind
+        self._new = new
+
+    def _kept(self) -> KeptSessions[Any]:
+        sim = current()
+        workers = sim.world.database.workers.setdefault((self._kind, sim.here), [])
+        for place, (task, kept) in enumerate(workers):
+            if task is sim.current or task.done:
+                workers[place] = (sim.current, kept)
+                found: KeptSessions[Any] = kept
+                return found
+        workers.append((sim.current, self._new()))
+        return workers[-1][1]  # type: ignore[no-any-return]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kept(), name)
+
+
+class _HeldFrame(HeldFrame):
+    """The product's, of rows of the simulation."""
+
+    def __init__(self, dialect: Any, staged: Any, table: Any, name: str, rows: Any) -> None:
+        super().__init__(dialect, staged, table, name, RowsTable(rows, _columns()))  # type: ignore[arg-type]
+
+
+class _Compute:
+    """``pyarrow.compute``, of such columns."""
+
+    @staticmethod
+    def equal(column: list[Any], value: Any) -> list[bool]:
+        return [one == value for one in column]
+
+
+@contextmanager
+def _readable(rows: RowsTable) -> Iterator[RowsTable]:
+    """What LOAD DATA LOCAL asks the client for."""
+    yield rows
+
+
+def _staged_columns(schema: Any, staged: Any) -> dict[str, str]:
+    columns = _columns()
+    return dict(zip(columns.names, columns.types, strict=True))
+
+
+_ARROW = Arrow(_columns)
+_DATABASE = "onceward.sinks.database"
+
+STAND_INS: list[tuple[str, str, Any]] = [
+    ("onceward.ledger.postgresql", "_driver", lambda: postgresql.DRIVER),
+    ("onceward.ledger.mysql", "connected", mysql.connected),
+    (f"{_DATABASE}.mysql.staging", "connected", mysql.connected),
+    (f"{_DATABASE}.mysql.preparing", "connected", mysql.connected),
+    (f"{_DATABASE}.postgresql.staging", "_driver", lambda: postgresql.TASKS_DRIVER),
+    (f"{_DATABASE}.postgresql.dialect", "connection_words", lambda connection: "host=database dbname=app"),
+    (
+        f"{_DATABASE}.postgresql.staging",
+        "sessions",
+        _Workers("postgresql", lambda: KeptSessions(postgresql_staging._answers, postgresql_staging._give_up)),
+    ),
+    (
+        f"{_DATABASE}.mysql.staging",
+        "sessions",
+        _Workers(
+            "mysql",
+            lambda: KeptSessions(lambda session: not session.closed and not session.is_ended, MySQLSession.give_up),
+        ),
+    ),
+    # rows, without Arrow
+    (f"{_DATABASE}.sink", "must_be_a_frame", lambda frame, more="": None),
+    (f"{_DATABASE}.sink", "staged_columns", _staged_columns),
+    (f"{_DATABASE}.attempt", "staged_columns", _staged_columns),
+    (f"{_DATABASE}.prepared", "staged_columns", _staged_columns),
+    (f"{_DATABASE}.attempt", "_row_bytes", lambda staged, wide: ""),
+    (f"{_DATABASE}.attempt", "HeldFrame", _HeldFrame),
+    (f"{_DATABASE}.frames", "values_of", lambda column, name: column),
+    (f"{_DATABASE}.postgresql.dialect", "values_of", lambda column, name: column),
+    (f"{_DATABASE}.postgresql.dialect", "pc", _Compute),
+    (f"{_DATABASE}.postgresql.staging", "pa", _ARROW),
+    (f"{_DATABASE}.postgresql.staging", "widened", lambda rows: rows),
+    (f"{_DATABASE}.postgresql.preparing", "pa", _ARROW),
+    (f"{_DATABASE}.postgresql.preparing", "must_stay_as_they_are", lambda rows, written, table: None),
+    (f"{_DATABASE}.mysql.staging", "pa", _ARROW),
+    (f"{_DATABASE}.mysql.loading", "pa", _ARROW),
+    (f"{_DATABASE}.mysql.loading", "lines", lambda rows: rows),
+    (f"{_DATABASE}.mysql.loading", "_readable", _readable),
+    (f"{_DATABASE}.mysql.preparing", "pa", _ARROW),
+    (f"{_DATABASE}.mysql.preparing", "must_stay_as_they_are", lambda rows, written, table: None),
+]
+"""Modules, names in them, and what these mean in the simulation."""
