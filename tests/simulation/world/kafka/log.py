@@ -122,7 +122,7 @@ class Log:
         first = entry.first
         last = (first + entry.last - entry.base) & 0x7FFFFFFF
         state.added(entry.epoch, first, last, entry.base, entry.last, entry.time_ms)
-        if entry.transactional:
+        if entry.transactional and entry.count:
             if state.open_since < 0:
                 state.open_since = entry.base
                 self.open[entry.base] = producer
@@ -238,7 +238,7 @@ class Log:
         for entry in self.entries:
             if entry.kind is COMMITTED or entry.kind is ABORTED:
                 self._end(entry)
-            elif entry.producer >= 0 and entry.count:
+            elif entry.producer >= 0:
                 self._remember(entry)
         for state in self.producers.values():
             older = sum(batch[3] < read_up_to for batch in state.batches)
