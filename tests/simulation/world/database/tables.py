@@ -15,7 +15,7 @@ class Table:
     :param logged: False: a crash of the server empties it (``CREATE UNLOGGED TABLE``).
     """
 
-    __slots__ = ("columns", "key", "lock", "logged", "made_at", "made_for", "name", "place", "row_locks", "rows", "types")
+    __slots__ = ("columns", "key", "lock", "logged", "made_at", "made_by", "made_for", "name", "place", "row_locks", "rows", "types")
 
     def __init__(
         self, name: str, made_for: str, columns: tuple[str, ...], key: tuple[str, ...] = (), *, logged: bool = True
@@ -27,6 +27,7 @@ class Table:
         self.key = tuple(self.place[column] for column in key)
         self.logged = logged
         self.made_at = 0.0
+        self.made_by: Any = None
         self.rows: Any = {} if key else []
         self.types: tuple[str, ...] = ()
         """In the server's words, of tables that rows are written to."""
