@@ -269,7 +269,10 @@ def test_a_rewritten_batch_has_its_other_records() -> None:
     side(talk).cluster.compact(talk.real("ledger"), 0)
     log = side(talk).cluster.partitions[talk.real("ledger"), 0].log
     batches = list(read_batches(log.read(0, log.high, 1 << 20)[0]))
-    assert [(b.base_offset, b.last_offset, [r.offset for r in b.records]) for b in batches] == [(0, 2, [2]), (3, 3, [3])]
+    assert [(b.base_offset, b.last_offset, [r.offset for r in b.records]) for b in batches] == [
+        (0, 2, [2]),
+        (3, 3, [3]),
+    ]
 
 
 def test_an_append_of_the_coordinator_can_be_late(monkeypatch: pytest.MonkeyPatch, three: Talk) -> None:
@@ -280,7 +283,9 @@ def test_an_append_of_the_coordinator_can_be_late(monkeypatch: pytest.MonkeyPatc
     cluster = side(three).cluster
     cluster.slow_state_log = True
     slow = iter([True])
-    monkeypatch.setattr(side(three).around, "fires", lambda fault: fault == "kafka:state log slow" and next(slow, False))
+    monkeypatch.setattr(
+        side(three).around, "fires", lambda fault: fault == "kafka:state log slow" and next(slow, False)
+    )
     request = EndTxnRequest(
         transactional_id=three.real("id"), producer_id=me.producer_id, producer_epoch=me.epoch, committed=True,
         min_version=5, max_version=5,

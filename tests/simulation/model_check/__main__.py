@@ -37,7 +37,8 @@ def main(arguments: list[str]) -> int:
         chosen = [
             each
             for each in CONVERSATIONS.values()
-            if each.is_for(cluster, each.nodes) and (not wanted.words or any(w in each.name for w in wanted.words))
+            if each.is_for(cluster, each.nodes)
+            and (not wanted.words or any(w in each.name for w in wanted.words))
             and not (wanted.quick and each.long)
         ]
         for nodes in wanted.nodes or (1, 3):
