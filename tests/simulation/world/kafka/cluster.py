@@ -57,9 +57,16 @@ HANDLERS: Mapping[type, tuple[str, Handler]] = {
     DescribeTransactionsRequest: ("DescribeTransactions", transaction_requests.describe),
 }
 _PRODUCER_BLOCK = 1_000  # ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``
-_TOPIC_DEFAULTS = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1",
-                   "compression.type": "producer", "segment.bytes": "1073741824", "message.timestamp.type": "CreateTime",
-                   "delete.retention.ms": "86400000", "min.cleanable.dirty.ratio": "0.5", "unclean.leader.election.enable": "false"}  # fmt: skip
+_TOPIC_DEFAULTS = {
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "delete.retention.ms": "86400000",
+    "message.timestamp.type": "CreateTime",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+    "segment.bytes": "1073741824",
+    "unclean.leader.election.enable": "false",
+}
 
 
 class Topic:
