@@ -14,7 +14,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup jars lock demo bench test test-fast test-ci test-all matrix chaos soak simulate mutants recovery lint format types contracts check servers dist clean distclean
+.PHONY: help setup jars lock demo bench test test-fast test-ci test-all matrix chaos soak simulate model-check mutants recovery lint format types contracts check servers dist clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -100,8 +100,8 @@ class GroupCoordinator:
                     known[topic, partition] = offset
 
     def fail_pending(self, producer: int, group: str, offsets: list[tuple[str, int, int, str]]) -> None:
-        """``GroupMetadata.failPendingTxnOffsetCommit`` of 3.9: an append that was refused takes what is pending with it,
-        by the producer's id alone. So the refused request of an old epoch makes this coordinator forget what the next
+        """``GroupMetadata.failPendingTxnOffsetCommit`` of 3.9: a refused append takes what is pending with it, by the
+        producer's id alone. So the refused request of an old epoch makes this coordinator forget what the next
         epoch is about to commit, until it reads its log again (seen on 3.9.1)."""
         pending = self.pending.get(producer)
         if pending is not None:
