@@ -7,6 +7,9 @@ Sources: KIP-631 (``broker.session.timeout.ms``: the controller fences whoever i
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from simulation.world.kafka.around import Surroundings
 from simulation.world.kafka.coordinator import Coordinator
 from simulation.world.kafka.groups import GroupCoordinator
@@ -21,6 +24,8 @@ class Nodes:
     brokers: dict[int, Broker]
     partitions: dict[Where, Partition]
     late: dict[Where, dict[int, tuple[int, int]]]
+    topics: dict[str, Any]
+    unheard_of: Callable[[str, int], bool]
     health: Health
     coordinators: dict[Led, Coordinator]
     group_coordinators: dict[Led, GroupCoordinator]
@@ -72,6 +77,8 @@ class Nodes:
             return
         for where, partition in self.partitions.items():
             self.late.setdefault(where, {})[node] = (1 << 62, partition.leader)
+        for name in list(self.topics):
+            self.unheard_of(name, node)  # what it has heard of by now it goes on to know
         self._settle()
         broker.isolated = True
         self._changed(broker)
