@@ -31,8 +31,10 @@ OPTIONS: Options = {
     "tasks": (1, 2, 4),
     "executors": (1, 2, 3),
     "rows": (1, 2, 4, 8),
+    "most_faults": (12, 3, 40),
 }
-"""Of every world. ``rows``: how many records of each source partition a batch takes at most."""
+"""Of every world. ``rows``: how many records of each source partition a batch takes at most. ``most_faults``: in all; a
+story in which everything breaks all the time shows nothing."""
 
 MOST_BATCHES, FEWEST_BATCHES = 40, 5
 
@@ -46,6 +48,7 @@ GAPS: Mapping[str, tuple[float, float]] = {
     "user": (2, 200),
     "broker": (2, 200),
     "clock": (2, 200),
+    "db": (8, 2000),
 }
 """Of kinds that begin with this, the mean number of opportunities between two faults is drawn between these."""
 

@@ -14,7 +14,7 @@ from simulation.judge.verdict import Violation
 
 Cause = Callable[[Facts, Any], bool]
 
-_NETWORK = ("net:", "broker:", "kafka:", "answer:")
+_NETWORK = ("net:", "broker:", "kafka:", "answer:", "db:")
 _WORKERS = ("spark:", "line:")
 _STANDSTILL = ("pause:", "net:slow", "net:held", "net:black hole", "line:slow", "spark:task slow", "spark:executor")
 
@@ -65,7 +65,10 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "BatchFailed": (_BATCH_LOST, "brokers, the network or tasks were in trouble"),
     "EpochPoisoned": (_BATCH_LOST, "tasks or their lines were in trouble"),
     "AttemptSuperseded": (_faults(*_WORKERS, *_STANDSTILL), "a task was attempted again"),
-    "ComputationsMixed": (_faults("spark:executor", "spark:output lost"), "Spark lost intermediate results"),
+    "ComputationsMixed": (
+        _faults("spark:executor", "spark:output lost", "db:client dies", "target:caller", "fs:"),
+        "Spark lost intermediate results",
+    ),
     "TransactionTimedOut": (_BATCH_LOST, "something stood still for long, or an older copy asked for it"),
     "TransactionTimeoutTooShort": (_BATCH_LOST, "something stood still for long, more than once"),
     "BatchTimedOut": (_BATCH_LOST, "something stood still for long"),
@@ -75,10 +78,13 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
         "the target was in trouble",
     ),
     "LedgerOutdated": (_faults("broker:isolated"), "a broker was cut off, and did not know it"),
+    "TargetLost": (_faults("target:forgets"), "the target had lost what was prepared"),
+    "JavaError": (_faults("fs:"), "a file system was in trouble, and notes beside the checkpoint could not be written"),
+    "Unanswered": (_faults("target:", "pause:"), "the target was in trouble, and the user's own code met it"),
     # another copy
     "Fenced": (
-        _any(_later, _faults("net:held", "net:slow", "net:black hole", "pause:", "broker:", "kafka:", "answer:")),
-        "a copy was started later, or a request for the id came late",
+        _any(_beside, _later, _faults("net:held", "net:slow", "net:black hole", "pause:", "broker:", "kafka:", "answer:")),
+        "another copy was there, or a request for the id came late",
     ),
     "CheckpointRewound": (
         _any(_faults("user:checkpoint restored", "user:commit log lost"), _beside),
@@ -104,9 +110,10 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "UnsupportedBroker": (_refused_with(35, 43), "a broker said so"),
     "TransactionTimeoutTooLarge": (_refused_with(50), "a broker said so"),
     "ResourceError": (_refused_with(1, 2, 105), "a broker said so"),
-    # Spark's own, and Java's
-    "JavaError": (_faults("fs:"), "the checkpoint's file system was in trouble, and Spark itself cannot write there"),
-    "JobFailed": (_faults("spark:", *_NETWORK, "line:", "pause:"), "a task failed four times"),
+    # Spark's own
+    "JobFailed": (
+        _faults("spark:", *_NETWORK, "line:", "pause:", "db:client dies", "target:", "fs:"), "a task failed four times"
+    ),
     "LogUpdated": (_beside, "two copies were writing one checkpoint"),
 }
 """By the name of the error's class: when it is right, and that in words."""

@@ -1,8 +1,8 @@
 """Into tables of a database: the real ``ow.DatabaseSink`` in the simulated world, as one transaction a batch, and with
 ``xa=True``, where each task prepares its own.
 
-A row of the source becomes one of a table: where it came from (``p``, ``o``), a key (``p``, ``k``) that comes again and
-again, and for change streams a word ``op``.
+A row of the source becomes one of a table: where it came from (``p``, ``o``), and where rows replace each other a key
+(``p``, ``k``) that comes again and again, in change streams with a word ``op``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,6 @@ PIPELINE_ID = "rows"
 KEYS = 3
 STEPS = ("open", "admit", "replay", "plan", "send", "ledger", "move", "commit", "publish", "abort", "finish")
 _TYPES = {"postgresql": ("text", "bigint"), "mysql": ("longtext", "bigint"), "mariadb": ("longtext", "bigint")}
-_OF_TABLES = {
-    "postgresql": ("text", "bigint"),
-    "mysql": ("varchar(100)", "bigint"),
-    "mariadb": ("varchar(100)", "bigint"),
-}
 _DELETES = 5
 """Every so many offsets a change of a change stream deletes its key."""
 
@@ -80,21 +75,19 @@ class Pipeline:
         server = world.database = Server(
             world.sim, kind, hasty=setting.hasty and kind == "postgresql", room=setting.room, kinds=FAULTS
         )
-        text, number = _TYPES[kind]
-        by_rows = self._by_rows(setting)
-        names, types = ["table" if by_rows else "branch", "p", "k", "o"], [text, number, number, number]
-        if self._mode(setting) == "changes":
-            names, types = [*names, "op"], [*types, text]
-        server.frame_columns = Columns(names, types, _changes if "op" in names else _values)
-        text, number = _OF_TABLES[kind]
-        kept = [name for name in names if name not in ("op", "table")]
+        mode, text, number = self._mode(setting), *_TYPES[kind]
+        names = [*(["table"] if self._by_rows(setting) else []), "p", *(["k"] if mode != "append" else []), "o"]
+        names += ["op"] if mode == "changes" else []
+        types = [text if name in ("table", "op") else number for name in names]
+        server.frame_columns = Columns(names, types, _made_by(names))
+        kept = tuple(name for name in names if name not in ("op", "table"))
         for name in self.tables(setting):
-            table = Table(
-                server.name_of(name), "target", tuple(kept), () if self._mode(setting) == "append" else ("p", "k")
-            )
-            last = "numeric(20,0)" if setting.casts and kind == "postgresql" else number
-            table.types = tuple(text if column == "branch" else number for column in kept[:-1]) + (last,)
+            table = Table(server.name_of(name), "target", kept, () if mode == "append" else ("p", "k"))
+            table.types = (*(["bigint"] * (len(kept) - 1)), "numeric(20,0)" if self._casts(setting) else "bigint")
             server.tables[table.name] = table
+
+    def _casts(self, setting: Any) -> bool:
+        return bool(setting.casts) and setting.server == "postgresql"
 
     def _mode(self, setting: Any) -> str:
         return "append" if self.xa else str(setting.mode)
@@ -148,23 +141,24 @@ class Pipeline:
 
     def _judged(self, world: Any) -> Iterator[Violation]:
         server: Server = world.database
-        ends = yield from self._chain(world, server)
+        surely, ends = yield from self._chain(world, server)
         caught_up = any(start.caught_up for start in world.starts)
         produced = world.source.ends()
         if caught_up and ends != produced:
             yield Violation("I8", f"it has caught up, and the ledger ends at {ends} of {produced}")
         for name in self.tables(world.setting):
-            yield from self._rows(world, server.tables[server.name_of(name)], name, ends)
+            yield from self._rows(world, server.tables[server.name_of(name)], name, surely, ends)
         left = server.left()
         if caught_up and left:
             yield Violation("I10", f"left over from before the last start: {', '.join(sorted(left))}")
 
     def _chain(self, world: Any, server: Server) -> Any:
-        """The ledger's row, and the records of all batches: one behind the other. Gives where it ends."""
+        """The ledger's row, and the records of all batches: one behind the other. Gives up to where rows must be there,
+        and where the ledger ends: a batch that is decided may be there in part, and will be as a whole."""
         nothing = [0] * world.source.partitions
         rows = _rows_of(server, "onceward_ledger")
         if not rows or rows[0][4] is None:
-            return nothing
+            return nothing, nothing
         newest = json.loads(rows[0][4])
         kept = sorted(
             ((row[1], row[2], json.loads(row[3])) for row in _rows_of(server, "onceward_ledger_batches")),
@@ -183,9 +177,10 @@ class Pipeline:
             before = end
         if before != _ends(newest["sources"][0]["end"], len(nothing)):
             yield Violation("I6", f"the ledger's row ends at {newest['sources']}, and its last batch at {before}")
-        return before
+        surely = before if newest["state"] == "finished" else _ends(newest["sources"][0]["start"], len(nothing))
+        return surely, before
 
-    def _rows(self, world: Any, table: Table, name: str, ends: list[int]) -> Iterator[Violation]:
+    def _rows(self, world: Any, table: Table, name: str, surely: list[int], ends: list[int]) -> Iterator[Violation]:
         mode = self._mode(world.setting)
         came = [
             (name, partition, offset)
@@ -196,6 +191,9 @@ class Pipeline:
         place = table.place
         if mode == "append":
             found = [(name, row[place["p"]], row[place["o"]]) for row in table.rows]
+            if surely != ends:
+                there = set(found)
+                came = [row for row in came if row[2] < surely[row[1]] or row in there]
             yield from differences(came, found, "append")
             return
         last: dict[tuple[int, int], tuple[str, int, int]] = {}
@@ -219,14 +217,12 @@ class Prepared(Pipeline):
 PIPELINES = (Pipeline, Prepared)
 
 
-def _values(row: tuple[str, int, int]) -> tuple[Any, ...]:
-    branch, partition, offset = row
-    return branch, partition, offset % KEYS, offset
-
-
-def _changes(row: tuple[str, int, int]) -> tuple[Any, ...]:
-    branch, partition, offset = row
-    return branch, partition, offset % KEYS, offset, "u" if offset % _DELETES else "d"
+def _made_by(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    values = {
+        "table": "r[0]", "p": "r[1]", "k": f"r[2] % {KEYS}", "o": "r[2]", "op": f"'u' if r[2] % {_DELETES} else 'd'"
+    }  # fmt: skip
+    made: Callable[[Any], tuple[Any, ...]] = eval(f"lambda r: ({', '.join(values[name] for name in names)},)")  # noqa: S307
+    return made
 
 
 def _rows_of(server: Server, name: str) -> list[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import onceward as ow
+from onceward.events import DELIVER, MOVE, PUBLISH, STEPS
 from simulation.spark.frames import Frame, Plan
 from simulation.spark.query import SOURCE
 
@@ -39,6 +40,8 @@ class Pipeline:
     kind = "kafka"
     pipeline_id = PIPELINE_ID
     ledger_topic = LEDGER
+    faults = ("net", "line", "kafka", "broker", "answer", "crash", "pause", "clock", "spark", "user", "fs")
+    steps = tuple(step for step in STEPS if step not in (MOVE, PUBLISH, DELIVER))
 
     def topics(self, setting: Any) -> list[str]:
         return [f"out-{number}" for number in range(setting.topics)]

@@ -131,6 +131,7 @@ class Frame:
     __slots__ = ("brought_back", "computed", "only", "open_writer")
 
     columns = ("value",)
+    schema = None
 
     def __init__(
         self,

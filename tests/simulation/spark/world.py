@@ -177,7 +177,8 @@ class World:
         repeated: dict[str, int] = {}
         while True:
             sim.sleep(_LOOK * (0.5 + self.lots.time.random()))
-            if not self.lots.calm and (sim.now > calm_at or len(self.starts) > _MOST_STARTS):
+            if not self.lots.calm and (sim.now > calm_at or len(self.starts) > _MOST_STARTS // 2):
+                calm_at = min(calm_at, sim.now)
                 self._heal()
             elif sim.now > calm_at + _LONGEST_CALM:
                 break  # the judge will say that it never came to an end

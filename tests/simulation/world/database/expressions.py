@@ -184,6 +184,8 @@ def unquoted(name: str) -> str:
 
 def parts(text: str) -> list[str]:
     """What is between the commas of ``text``, but for those in parentheses and texts."""
+    if "(" not in text and "'" not in text:
+        return [part.strip() for part in text.split(",")]
     found, depth, begin, in_text = [], 0, 0, False
     for at, letter in enumerate(text):
         if letter == "'":

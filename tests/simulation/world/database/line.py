@@ -111,7 +111,7 @@ def execute(session: Session, sql: str, parameters: Any) -> Any:
 
     :raises Trouble: the server's, or there is no answer.
     """
-    understood = session.server.understood(sql)
+    understood, parameters = session.server.understood(session, sql, parameters)
     if understood.act is not None:
         act = understood.act
         outcome = end(session, sql, lambda: act(session))
@@ -119,7 +119,7 @@ def execute(session: Session, sql: str, parameters: Any) -> Any:
             raise outcome
         return DONE
     arrives(session, sql, writes=understood.writes)
-    result = session.run(understood, parameters or ())
+    result = session.run(understood, parameters)
     if session.faults:
         answered(session, sql)
     return result

@@ -12,7 +12,6 @@ from simulation.world.database.locks import SHARED
 
 _STAGED = re.compile(r"SELECT (?P<columns>[^()]+?) FROM (?P<table>\S+)(?: WHERE (?P<condition>.+))?", re.DOTALL)
 _HELD = re.compile(r"SELECT \* FROM unnest\((?P<arrays>.+)\) AS held\((?P<columns>.+)\)", re.DOTALL)
-_NUMBERS = re.compile(r"onceward_task IN \((NULL|[\d, ]+)\)")
 
 Find = Callable[[Any, Any, Sequence[Any]], list[Row]]
 """For session, transaction and parameters: the rows."""
@@ -26,12 +25,11 @@ class Source:
     :param text: its SQL, with the first of the statement's parameters.
     """
 
-    __slots__ = ("_condition", "_held", "_numbers", "_table", "columns")
+    __slots__ = ("_condition", "_held", "_table", "columns")
 
     def __init__(self, text: str, name_of: Callable[[str], str]) -> None:
         held = _HELD.fullmatch(text)
         self._held = 0
-        self._numbers: list[int] | None = None
         self.columns: tuple[str, ...] = ()
         if held is not None:
             self.columns = column_names(held["columns"])
@@ -41,12 +39,7 @@ class Source:
         if staged is None:
             raise Unknown(f"rows from {text!r}")
         self._table = name_of(staged["table"])
-        condition = staged["condition"] or ""
-        listed = _NUMBERS.search(condition)
-        if listed is not None:  # of MySQL: the numbers are in the text, and differ each time
-            self._numbers = [] if listed[1] == "NULL" else [int(number) for number in listed[1].split(",")]
-            condition = condition.replace(listed[0], "onceward_task = ANY(%s)")
-        self._condition = condition
+        self._condition = staged["condition"] or ""
         if staged["columns"] != "*":
             self.columns = column_names(staged["columns"])
 
@@ -60,10 +53,7 @@ class Source:
         if not self.columns:
             self.columns = tuple(column for column in table.columns if not column.startswith("onceward_"))
         if self._condition:
-            condition = _compiled(self._condition, table.columns)
-            if self._numbers is not None:
-                parameters = (self._numbers, *parameters)
-            rows = condition(rows, parameters)
+            rows = _compiled(self._condition, table.columns)(rows, parameters)
         if self.columns == table.columns[: len(self.columns)]:
             width = len(self.columns)
             return [row[:width] for row in rows]

@@ -16,6 +16,7 @@ What a statement means is :mod:`statements`; how client libraries speak of it, :
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -30,6 +31,10 @@ _FLUSHED_AFTER = 0.6
 _RESTART = 3.0
 _READ_ONLY = 20.0
 _NOTICED = 0.1
+_STAGING = "onceward_staging"
+"""Whatever staging table a statement is about."""
+_OWN_NAME = re.compile(r"(?:[\"`]?\w+[\"`]?\.)?[\"`]?onceward_staging_\w+[\"`]?")
+_NUMBERS = re.compile(r"onceward_task IN \((NULL|[\d, ]+)\)")
 
 OPEN, COMMITTED, ROLLED_BACK, PREPARED = "open", "committed", "rolled back", "prepared"
 
@@ -135,14 +140,20 @@ class Server:
 
     def name_of(self, text: str) -> str:
         """``"a"."b"``, ``a.b`` or ``b`` as ``schema.name``."""
+        if text == _STAGING:
+            return text
         name = text.replace('"', "").replace("`", "")
         return name if "." in name else f"{self.default_schema}.{name}"
 
     def has(self, name: str, transaction: Transaction) -> bool:
+        if name == _STAGING:
+            name = transaction.session.meant  # type: ignore[union-attr]
         return name in transaction.made or (name in self.tables and name not in transaction.dropped)
 
     def table(self, name: str, transaction: Transaction) -> Table:
         """:raises Trouble: there is none."""
+        if name == _STAGING:
+            name = transaction.session.meant  # type: ignore[union-attr]
         found = self.tables.get(name)
         if found is None or transaction.made or transaction.dropped:
             found = transaction.made.get(name) or (None if name in transaction.dropped else found)
@@ -159,17 +170,32 @@ class Server:
     def types_of(self, table: Table) -> tuple[str, ...]:
         return table.types or ("text",) * len(table.columns)
 
-    def understood(self, sql: str) -> Any:
+    def understood(self, session: Session, sql: str, parameters: Any) -> tuple[Any, Any]:
+        """What ``sql`` means, and its parameters: what differs from batch to batch in its text is taken out of it."""
+        known = self._understood.get(sql)
+        if known is not None:
+            return known, parameters or ()
+        if "onceward_staging_" in sql:
+            found = _OWN_NAME.search(sql)
+            assert found is not None
+            session.meant = self.name_of(found[0])
+            sql = sql.replace(found[0], _STAGING)
+        if "onceward_task IN (" in sql:
+            numbers = _NUMBERS.search(sql)
+            assert numbers is not None
+            tasks = [] if numbers[1] == "NULL" else [int(number) for number in numbers[1].split(",")]
+            sql = sql.replace(numbers[0], "onceward_task = ANY(%s)")
+            parameters = (tasks, *(parameters or ()))
         known = self._understood.get(sql)
         if known is None:
-            if len(self._understood) > 500:  # each attempt's staging table has a name of its own
+            if len(self._understood) > 500:  # names of what tasks prepare differ, too
                 self._understood.clear()
             try:
                 known = self._understood[sql] = understand(self, sql)
             except Unknown as unknown:  # nobody may take it for the server's answer
                 self.sim.failed(unknown)
                 raise
-        return known
+        return known, parameters or ()
 
     # ── transactions ──
 
@@ -312,7 +338,7 @@ class Session:
 
     __slots__ = (
         "attached", "autocommit", "busy", "closed", "durable", "ended", "faults", "idle_s", "idle_since", "lingers_until", "lock_s", "locks",
-        "name", "own_tables", "process", "server", "statement_s", "transaction",
+        "meant", "name", "own_tables", "process", "server", "statement_s", "transaction",
     )  # fmt: skip
 
     def __init__(self, server: Server, process: Process, name: str) -> None:
@@ -333,6 +359,8 @@ class Session:
         self.locks: list[Lock] = []
         self.attached: list[Transaction] = []
         """MySQL: what it has prepared, which nobody else can end as long as it is there."""
+        self.meant = ""
+        """The staging table of the statement that came last."""
         self.own_tables: dict[str, Table] = {}
         """Temporary ones."""
         self.faults = server.faulty

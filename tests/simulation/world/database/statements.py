@@ -36,7 +36,7 @@ def understand(server: Any, sql: str) -> Understood:
 
 
 def _create(server: Any, found: re.Match[str]) -> Understood:
-    name = server.name_of(found["name"])
+    called = name = server.name_of(found["name"])
     columns, key = [], ()
     for part in parts(found["body"]):
         if part.startswith("PRIMARY KEY"):
@@ -46,13 +46,15 @@ def _create(server: Any, found: re.Match[str]) -> Understood:
         if "PRIMARY KEY" in part:
             key = (columns[-1],)
     own = name.rpartition(".")[2]
+    is_staging = name == "onceward_staging"
     made_for = (
-        "staging" if own.startswith(("onceward_staging_", "onceward_rows_", "onceward_held_"))
+        "staging" if is_staging or own.startswith(("onceward_rows_", "onceward_held_"))
         else "markers" if own == "onceward_prepared" else "batches" if own.endswith("_batches") else "ledger"
     )  # fmt: skip
     if_missing, logged = bool(found["if"]), found["kind"] != "UNLOGGED "
 
     def run(session: Any, transaction: Any, parameters: Sequence[Any]) -> Result:
+        name = session.meant if is_staging else called
         made = Table(name, made_for, tuple(columns), () if made_for == "staging" else key, logged=logged)
         if found["kind"] == "TEMPORARY ":
             session.own_tables[name] = made
@@ -71,9 +73,10 @@ def _create(server: Any, found: re.Match[str]) -> Understood:
 
 
 def _drop(server: Any, found: re.Match[str]) -> Understood:
-    name, if_there = server.name_of(found["name"]), bool(found["if"])
+    called, if_there = server.name_of(found["name"]), bool(found["if"])
 
     def run(session: Any, transaction: Any, parameters: Sequence[Any]) -> Result:
+        name = session.meant if called == "onceward_staging" else called
         if found["kind"]:
             session.own_tables.pop(name, None)
             return DONE

@@ -146,7 +146,11 @@ class Log:
         state = self.producers.get(producer)
         if state is None:
             state = self.producers[producer] = ProducerState()
-        self.verifying.pop(producer, None)
+        waiting = self.verifying.get(producer)
+        # With transaction version 2 the marker has the epoch of the next transaction, whose first batch may be waiting
+        # for the coordinator's word already (``UnifiedLog.updateProducers``, KAFKA-18654).
+        if waiting is not None and not (waiting.bumps and waiting.epoch == entry.epoch):
+            del self.verifying[producer]
         first = state.open_since
         if first >= 0:
             del self.open[first]

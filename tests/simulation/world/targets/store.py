@@ -13,9 +13,9 @@ from simulation.spark.frames import Row, Rows
 from simulation.world.targets.calls import Server, faults_of
 
 FAULTS = {
-    **faults_of("store", "the store"),
-    "store:retry later": "the store asks to be asked again, to commit",
-    "store:forgets": "the store loses what is prepared",
+    **faults_of("target", "the target"),
+    "target:retry later": "the target asks to be asked again, to commit",
+    "target:forgets": "the target loses what is prepared",
 }
 
 
@@ -38,7 +38,7 @@ class Store:
 
     def __init__(self, sim: Sim) -> None:
         self._sim = sim
-        self._server = Server(sim, "store")
+        self._server = Server(sim, "target")
         self.prepared: dict[str, Prepared] = {}
         self.committed: set[str] = set()
         self.ended: set[str] = set()
@@ -55,9 +55,9 @@ class Store:
         self.prepared[name] = Prepared(list(rows), rows.batch_id, rows.computation, self._sim.now)
 
     def commit(self, name: str) -> CommitResult:
-        if self._sim.lots.fires("store:retry later"):
+        if self._sim.lots.fires("target:retry later"):
             return CommitResult.RETRY_LATER
-        if name in self.prepared and self._sim.lots.fires("store:forgets"):
+        if name in self.prepared and self._sim.lots.fires("target:forgets"):
             del self.prepared[name]
             self.forgotten.append(name)
         return self._server.ask("commit", self._commit, name)

@@ -18,6 +18,8 @@ _DENIED = (1044, 1045, 1142, 1143, 1227, 1370)
 _MISSING = (1049, 1054, 1146)
 _LOCKED = (1205, 3572)
 _PASSING = (1213, 1020, 1053, 1159, 1160, 1161, 1317, 1927, 3024, 4031)
+_IN_NO_STATE = (1021, 1114, 1290, 1836)
+"""The server is: its disk is full, or it takes no writes (read_only), as one that is promoted only now."""
 _NO_LOADING = (1148, 3948, 4166)
 _BY_STATEMENT = 1665
 _ROWS = (
@@ -62,7 +64,7 @@ def refusal(number: int, text: str, what: str, warned: bool = False) -> Onceward
             next_step="mend or filter such rows in the query, or change the table, and start the query again; nothing "
             "of the batch was written",
         )
-    if 1000 <= number < 2000 and number not in _PASSING:
+    if 1000 <= number < 2000 and number not in (*_PASSING, *_IN_NO_STATE):
         return RowRefused(said, next_step="see what the server says above; nothing of the batch was written")
     return SendFailed(said, next_step="the batch runs again; if it repeats, see that the database answers")
 
