@@ -83,7 +83,9 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "Unanswered": (_faults("target:", "pause:"), "the target was in trouble, and the user's own code met it"),
     # another copy
     "Fenced": (
-        _any(_beside, _later, _faults("net:held", "net:slow", "net:black hole", "pause:", "broker:", "kafka:", "answer:")),
+        _any(
+            _beside, _later, _faults("net:held", "net:slow", "net:black hole", "pause:", "broker:", "kafka:", "answer:")
+        ),
         "another copy was there, or a request for the id came late",
     ),
     "CheckpointRewound": (
@@ -112,7 +114,8 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "ResourceError": (_refused_with(1, 2, 105), "a broker said so"),
     # Spark's own
     "JobFailed": (
-        _faults("spark:", *_NETWORK, "line:", "pause:", "db:client dies", "target:", "fs:"), "a task failed four times"
+        _faults("spark:", *_NETWORK, "line:", "pause:", "db:client dies", "target:", "fs:"),
+        "a task failed four times",
     ),
     "LogUpdated": (_beside, "two copies were writing one checkpoint"),
 }
