@@ -48,6 +48,10 @@ def _says(words: str) -> Cause:
     return lambda facts, start: words in str(start.error)
 
 
+def _little_room(facts: Facts, start: Any) -> bool:
+    return facts.setting.pipeline == "prepared" and facts.setting.room < 100
+
+
 _UNREACHABLE = _faults(*_NETWORK, *_STANDSTILL)
 _BATCH_LOST = _any(_faults(*_NETWORK, *_WORKERS, *_STANDSTILL, "clock:"), _beside)
 
@@ -103,8 +107,8 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     # what a broker refuses for good
     "AccessDenied": (_refused_with(29, 30, 31, 44, 53), "a broker said so"),
     "ConfigurationError": (
-        _refused_with(12, 21, 24, 28, 32, 33, 37, 38, 40, 42, 76, 87),
-        "a broker said that a setting is wrong",
+        _any(_refused_with(12, 21, 24, 28, 32, 33, 37, 38, 40, 42, 76, 87), _little_room),
+        "a broker said that a setting is wrong, or a database has room for few prepared transactions",
     ),
     "InvalidTopicName": (_refused_with(17), "a broker said so"),
     "TopicMissing": (_refused_with(3, 100), "a broker did not know the topic, again and again"),

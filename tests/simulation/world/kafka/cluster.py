@@ -25,6 +25,7 @@ from kafka.protocol.producer import (
 from onceward.wire.appends.produce_frame import ProduceFrame
 from simulation.world.kafka import admin, produce, reads, transaction_requests
 from simulation.world.kafka.around import Surroundings
+from simulation.world.kafka.compaction import compacted
 from simulation.world.kafka.coordinator import Coordinator
 from simulation.world.kafka.faulty import FaultyAnswers
 from simulation.world.kafka.groups import GroupCoordinator
@@ -98,6 +99,8 @@ class Cluster(Nodes, Truth):
         self.health = Health(around)
         self.marker_lags = around.is_on("lag:markers")
         self.verify_lags = around.is_on("lag:verify")
+        self.slow_state_log = around.is_on("kafka:state log slow")
+        self.short_fetches = around.is_on("kafka:short fetch")
         self.cluster_id = "simulated-cluster"
         self.no_id = UUID(int=0)
         self.topics: dict[str, Topic] = {}
@@ -209,6 +212,18 @@ class Cluster(Nodes, Truth):
                         done(3)
             partition.led = None
         self.unheard.pop(name, None)
+
+    def delete_records(self, name: str, index: int, before: int) -> None:
+        """Retention, or ``DeleteRecords``: never beyond the high watermark."""
+        partition = self.partitions[name, index]
+        partition.settle()
+        partition.log.forget_before(before)
+
+    def compact(self, name: str, index: int, *, markers: bool = False) -> None:
+        """The log cleaner passes. ``markers``: also over those that are older than ``delete.retention.ms``."""
+        partition = self.partitions[name, index]
+        partition.settle()
+        compacted(partition.log, markers=markers)
 
     def _spread(self, name: str) -> None:
         """The news of a topic."""
@@ -360,7 +375,7 @@ class Cluster(Nodes, Truth):
             return refused
         entry = log.end_transaction(producer, epoch, commit, coordinator_epoch, led.epoch, self.around.now_ms())
         if where[0] == OFFSETS_TOPIC:
-            self.group_coordinators[led].replay(entry)
+            self.group_coordinators[led].marked(entry)
         return 0 if partition.appended(led) else (partition, led)
 
     def known_groups(self) -> Iterable[str]:

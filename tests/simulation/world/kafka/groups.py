@@ -66,6 +66,14 @@ class GroupCoordinator:
     def resign(self) -> None:
         self.resigned = True
 
+    def marked(self, entry: Entry) -> None:
+        """A marker was appended: 4.x acts on it at once, 3.9 on a thread of its own (``scheduleHandleTxnCompletion``)."""
+        lag = self.cluster.around.lag("offsets") if self.cluster.old else 0
+        if lag <= 0:
+            self.replay(entry)
+        else:
+            self.cluster.around.later(lag, lambda: None if self.resigned else self.replay(entry), "offsets")
+
     def replay(self, entry: Entry) -> None:
         """What an entry of the log changes: at once when it is appended, as the runtime does."""
         if entry.kind is INTERNAL:
@@ -81,6 +89,15 @@ class GroupCoordinator:
                 before = known.get((topic, partition))
                 if before is None or offset[2] > before[2]:
                     known[topic, partition] = offset
+
+    def fail_pending(self, producer: int, group: str, offsets: list[tuple[str, int, int, str]]) -> None:
+        """``GroupMetadata.failPendingTxnOffsetCommit`` of 3.9: an append that was refused takes what is pending with it,
+        by the producer's id alone. So the refused request of an old epoch makes this coordinator forget what the next
+        epoch is about to commit, until it reads its log again (seen on 3.9.1)."""
+        pending = self.pending.get(producer)
+        if pending is not None:
+            for topic, partition, _, _ in offsets:
+                pending.pop((group, topic, partition), None)
 
     def fetch_all(self, group: str, stable: bool) -> list[tuple[str, int, int, str, int]]:
         """``fetchAllOffsets``: topic, partition, offset, metadata and error code of each offset that *is* committed.

@@ -56,6 +56,9 @@ class Nodes:
             self._fence(node)  # its old session has to end before it may register again
         self._settle()
         broker.up, broker.isolated = True, False
+        for partition in self.partitions.values():
+            if node in partition.followers:
+                partition.restarted(node)
         self._changed(broker)
         self._returns(broker)
 

@@ -217,10 +217,10 @@ def _verified(cluster: Cluster, broker: Broker, commit: _Commit) -> None:
     log = coordinator.led.log
     state = log.producers.get(producer)
     if state is not None:
-        if epoch < state.epoch:
+        if epoch < state.epoch and not cluster.old:
             commit.tell(INVALID_PRODUCER_EPOCH)
             return
-        if state.open_since >= 0 and state.epoch == epoch:
+        if state.open_since >= 0 and (state.epoch == epoch or cluster.old):
             _append(commit)
             return
     verification = log.verifying.setdefault(producer, Verification(-1, epoch, commit.version >= _BUMPS))
@@ -269,6 +269,8 @@ def _append(commit: _Commit) -> None:
     partition, led = coordinator.partition, coordinator.led
     state = led.log.producers.get(request.producer_id)
     if state is not None and request.producer_epoch < state.epoch:
+        if cluster.old:
+            coordinator.fail_pending(request.producer_id, request.group_id, commit.accepted)
         commit.tell(INVALID_PRODUCER_EPOCH)
         return
     if not commit.accepted:
