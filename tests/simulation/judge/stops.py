@@ -59,6 +59,10 @@ def _says(words: str) -> Cause:
     return lambda facts, start: words in str(start.error)
 
 
+def _little_room(facts: Facts, start: Any) -> bool:
+    return facts.setting.pipeline == "prepared" and facts.setting.room < 100
+
+
 _UNREACHABLE = _faults(*_NETWORK, *_STANDSTILL)
 _BATCH_LOST = _any(_faults(*_NETWORK, "fs:", *_WORKERS, *_STANDSTILL, "clock:"), _beside)
 
@@ -95,7 +99,9 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "Unanswered": (_faults("target:", "pause:"), "the target was in trouble, and the user's own code met it"),
     # another copy
     "Fenced": (
-        _any(_beside, _later, _faults("net:held", "net:slow", "net:black hole", "pause:", "broker:", "kafka:", "answer:")),
+        _any(
+            _beside, _later, _faults("net:held", "net:slow", "net:black hole", "pause:", "broker:", "kafka:", "answer:")
+        ),
         "another copy was there, or a request for the id came late",
     ),
     "CheckpointRewound": (
@@ -113,8 +119,11 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     # what a broker refuses for good
     "AccessDenied": (_refused_with(29, 30, 31, 44, 53), "a broker said so"),
     "ConfigurationError": (
-        _any(_refused_with(12, 21, 24, 28, 32, 33, 37, 38, 40, 42, 76, 87), _faults("target:answers")),
-        "a broker said that a setting is wrong, or a function of the user's answered what it must not",
+        _any(
+            _refused_with(12, 21, 24, 28, 32, 33, 37, 38, 40, 42, 76, 87), _little_room, _faults("target:answers")
+        ),
+        "a broker said that a setting is wrong, a database has room for few prepared transactions, or a function of the "
+        "user's answered what it must not",
     ),
     "InvalidTopicName": (_refused_with(17), "a broker said so"),
     "TopicMissing": (_refused_with(3, 100), "a broker did not know the topic, again and again"),
@@ -124,7 +133,8 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "ResourceError": (_refused_with(1, 2, 105), "a broker said so"),
     # Spark's own
     "JobFailed": (
-        _faults("spark:", *_NETWORK, "line:", "pause:", "db:client dies", "target:", "fs:"), "a task failed four times"
+        _faults("spark:", *_NETWORK, "line:", "pause:", "db:client dies", "target:", "fs:"),
+        "a task failed four times",
     ),
     "LogUpdated": (_beside, "two copies were writing one checkpoint"),
 }

@@ -98,8 +98,8 @@ class Pipeline(two_phase.Pipeline):
         return [str(violation) for violation in judge_files(Facts(world), world.readers)]
 
 
-def layout_of(setting: Any) -> str:
-    return "manifest" if setting.place == "s3a" else str(setting.layout)
+def layout_of(setting: Any) -> Any:
+    return "manifest" if setting.place == "s3a" else setting.layout
 
 
 class Reader:

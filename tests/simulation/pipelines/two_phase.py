@@ -39,7 +39,7 @@ class Pipeline:
 
     kind = "two_phase"
     pipeline_id = PIPELINE_ID
-    faults = _FAULTS
+    faults: tuple[str, ...] = _FAULTS
     steps = tuple(step for step in STEPS if step not in ("plan", "lease", "check", "offsets", "ledger", "move"))
     fixed: Mapping[str, Any] = {"stateful": False}
 

@@ -35,6 +35,11 @@ FAULTS = {
        for phase in ("started", "finished", "failed")},
 }  # fmt: skip
 
+_TROUBLES = ("broker:crash", "broker:isolated", "user:second copy", "user:checkpoint restored", "clock:jump")
+_PHASES = ("started", "finished", "failed")
+_AT_STEPS = {
+    (step, phase): (f"crash:{step}.{phase}", f"pause:{step}.{phase}") for step in events.STEPS for phase in _PHASES
+}
 _LOOK = 0.6
 _LONGEST_CALM = 1_500.0
 _AFTERWARDS = 130.0
@@ -126,6 +131,7 @@ class World:
         self._executors: dict[Process, Executors] = {}
         self._drivers: dict[Process, None] = {}
         self._copies_kept: list[Any] = []
+        self._troubled = any(self.lots.is_on(kind) for kind in _TROUBLES)
         self._stop_listening = events.probe(self.probe)
         self.source = Source(self, setting.source_partitions, setting.batches * self.most_offsets)
         self.checkpoint = Checkpoint(self, "checkpoint")
@@ -238,6 +244,7 @@ class World:
                 self.cluster.restart(node)
 
     def _trouble(self) -> None:
+        """What befalls the world from outside: asked now and then, and at each step of a driver."""
         sim, lots = self.sim, self.lots
         if lots.fires("broker:crash"):
             node = self.cluster.node_ids[lots.below("broker:crash", len(self.cluster.node_ids))]
@@ -254,7 +261,7 @@ class World:
             self._say("⚡ somebody starts another copy")
             self._begin_copy()
         if lots.fires("clock:jump") and self._drivers:
-            driver = next(iter(self._drivers))
+            driver = next(reversed(self._drivers))
             driver.wall_offset += (lots.below("clock:jump", 2) * 2 - 1) * lots.below("clock:jump", 3600)
             self._say(f"⚡ the clock of {driver} is {driver.wall_offset:+.0f} s wrong")
         if lots.is_on("user:checkpoint restored") and len(self._copies_kept) < 3:
@@ -351,11 +358,14 @@ class World:
             self._start_here().opened_at = sim.now
         if sim.tell is not None and step != events.LEASE:
             sim.tell(sim.now, sim.here.name, f"{step} {phase}" + (f": {event.error}" if event.error else ""))
-        if lots.fires(f"crash:{step}.{phase}"):
+        if self._troubled and not lots.calm:
+            self._trouble()
+        crash, pause = _AT_STEPS[step, phase]
+        if lots.fires(crash):
             sim.kill(sim.here, f"killed: {step} {phase}")
-        if lots.fires(f"pause:{step}.{phase}"):
+        if lots.fires(pause):
             process = sim.here
-            sim.pause(process, lots.below(f"pause:{step}.{phase}", 1000) / 1000 * 90)
+            sim.pause(process, lots.below(pause, 1000) / 1000 * 90)
             sim.park(0.0)  # from here on nothing of it runs
 
     def _identity(self, event: events.Event) -> None:

@@ -25,13 +25,21 @@ from kafka.protocol.producer import (
 from onceward.wire.appends.produce_frame import ProduceFrame
 from simulation.world.kafka import admin, produce, reads, transaction_requests
 from simulation.world.kafka.around import Surroundings
+from simulation.world.kafka.compaction import compacted
 from simulation.world.kafka.coordinator import Coordinator
 from simulation.world.kafka.faulty import FaultyAnswers
 from simulation.world.kafka.groups import GroupCoordinator
 from simulation.world.kafka.nodes import Nodes
 from simulation.world.kafka.partition import NOBODY, Broker, Health, Held, Led, Partition
 from simulation.world.kafka.producers import ProducerState, marker_refused
-from simulation.world.kafka.settings import OFFSETS_TOPIC, OLD, STATE_TOPIC, ClusterSettings, newest_versions
+from simulation.world.kafka.settings import (
+    OFFSETS_TOPIC,
+    OLD,
+    STATE_TOPIC,
+    TOPIC_DEFAULTS,
+    ClusterSettings,
+    newest_versions,
+)
 from simulation.world.kafka.transactions import Where
 from simulation.world.kafka.truth import Truth
 
@@ -56,9 +64,6 @@ HANDLERS: Mapping[type, tuple[str, Handler]] = {
     DescribeTransactionsRequest: ("DescribeTransactions", transaction_requests.describe),
 }
 _PRODUCER_BLOCK = 1_000  # ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``
-_TOPIC_DEFAULTS = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1",
-                   "compression.type": "producer", "segment.bytes": "1073741824", "message.timestamp.type": "CreateTime",
-                   "delete.retention.ms": "86400000", "min.cleanable.dirty.ratio": "0.5", "unclean.leader.election.enable": "false"}  # fmt: skip
 
 
 class Topic:
@@ -98,6 +103,8 @@ class Cluster(Nodes, Truth):
         self.health = Health(around)
         self.marker_lags = around.is_on("lag:markers")
         self.verify_lags = around.is_on("lag:verify")
+        self.slow_state_log = around.is_on("kafka:state log slow")
+        self.short_fetches = around.is_on("kafka:short fetch")
         self.cluster_id = "simulated-cluster"
         self.no_id = UUID(int=0)
         self.topics: dict[str, Topic] = {}
@@ -133,7 +140,7 @@ class Cluster(Nodes, Truth):
     def topic_defaults(self) -> dict[str, str]:
         """Settings of a topic that nobody has configured."""
         return {
-            **_TOPIC_DEFAULTS,
+            **TOPIC_DEFAULTS,
             "min.insync.replicas": "2" if len(self.brokers) >= 3 else "1",
             "max.message.bytes": str(self.settings.message_max_bytes),
         }
@@ -209,6 +216,18 @@ class Cluster(Nodes, Truth):
                         done(3)
             partition.led = None
         self.unheard.pop(name, None)
+
+    def delete_records(self, name: str, index: int, before: int) -> None:
+        """Retention, or ``DeleteRecords``: never beyond the high watermark."""
+        partition = self.partitions[name, index]
+        partition.settle()
+        partition.log.forget_before(before)
+
+    def compact(self, name: str, index: int, *, markers: bool = False) -> None:
+        """The log cleaner passes. ``markers``: also over those that are older than ``delete.retention.ms``."""
+        partition = self.partitions[name, index]
+        partition.settle()
+        compacted(partition.log, markers=markers)
 
     def _spread(self, name: str) -> None:
         """The news of a topic."""
@@ -360,7 +379,7 @@ class Cluster(Nodes, Truth):
             return refused
         entry = log.end_transaction(producer, epoch, commit, coordinator_epoch, led.epoch, self.around.now_ms())
         if where[0] == OFFSETS_TOPIC:
-            self.group_coordinators[led].replay(entry)
+            self.group_coordinators[led].marked(entry)
         return 0 if partition.appended(led) else (partition, led)
 
     def known_groups(self) -> Iterable[str]:

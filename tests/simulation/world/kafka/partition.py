@@ -86,13 +86,16 @@ class Led:
 
 
 class Follower:
-    """Up to where a replica has the log, and what it was told of the high watermark."""
+    """Up to where a replica has the log, and what it was told of the high watermark.
 
-    __slots__ = ("end", "high")
+    ``read_up_to``: what lies below it was read from a disk, at a start. Of a producer's batches there only the newest
+    is known (``ProducerStateManager.writeSnapshot``; seen on 3.9.1 and 4.3.1).
+    """
 
-    def __init__(self, end: int = 0, high: int = 0) -> None:
-        self.end = end
-        self.high = high
+    __slots__ = ("end", "high", "read_up_to")
+
+    def __init__(self) -> None:
+        self.end = self.high = self.read_up_to = 0
 
 
 class Partition:
@@ -217,7 +220,7 @@ class Partition:
         if led is None:
             return
         brokers = self.brokers
-        if brokers[led.node].isolated:
+        if not brokers[led.node].well:
             return
         end, high = led.log.end, led.log.high
         for node, follower in self.followers.items():
@@ -316,7 +319,7 @@ class Partition:
         log.verifying.clear()
         if old is None or old.node != node:
             log.high = min(log.high, mine.high)
-            log.rebuild()
+            log.rebuild(mine.read_up_to)
         self.led = Led(node, log, self.epoch)
         for other, follower in self.followers.items():
             if other != node:
@@ -336,9 +339,16 @@ class Partition:
 
     # ── nodes that come back ──
 
+    def restarted(self, node: int) -> None:
+        """``node`` reads its disk."""
+        follower = self.followers[node]
+        follower.read_up_to = follower.end
+
     def back(self, node: int) -> None:
         """``node`` hears the controller again. What it has that its leader has not it cuts off."""
         self.settle()
+        follower = self.followers[node]
+        follower.end = min(follower.end, self.log.end)
         old = self.stale.pop(node, None)
         if old is not None:
             waiting, old.waiting = old.waiting, []
@@ -347,8 +357,6 @@ class Partition:
         if self.led is None and node in self.isr:
             self.elect()
             return
-        follower = self.followers[node]
-        follower.end = min(follower.end, self.log.end)
         if self.led is not None and self.led.node == node:
             self._catch_up_soon()
 
