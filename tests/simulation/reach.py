@@ -16,7 +16,7 @@ from simulation.swarm import Setting
 
 BATCHES = 6
 TRIES = 12
-_TROUBLE_SECONDS = 30.0
+_TROUBLE_SECONDS = 120.0
 _AT_ONCE = 8
 _GAP = 6.0
 _FIRST_SEED = 1_000_003

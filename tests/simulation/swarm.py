@@ -56,29 +56,37 @@ GAPS: Mapping[str, tuple[float, float]] = {
 these."""
 
 LEADS_TO: Mapping[str, Sequence[Mapping[str, float]]] = {
-    "abort": ({"answer:Produce:59": 3.0}, {"spark:task fails": 0.5}, {"db:broken": 3.0}, {"store:down": 3.0}),
+    "abort": ({"answer:Produce:59": 3.0}, {"spark:task fails": 0.5}, {"db:broken": 3.0}, {"target:down": 3.0}),
     "replay": ({"crash:spark.before the commit log": 2.0}, {"crash:finish.started": 2.0}),
-    "abort.failed": (
-        {"answer:Produce:59": 3.0, "broker:crash|abort": 0.0},
-        {"spark:task fails": 0.5, "db:broken|abort": 0.0},
-        {"spark:task fails": 0.5, "store:down|abort": 0.0},
-    ),
+    "lease": ({"row_bytes=100000000": 0, "piece=1": 0, "tasks=4": 0, "slots=4": 0}, {}),
+    "between": ({"user=skips": 0, "executors=2": 0}, {}),
     "open.failed": ({"broker:crash|open": 0.0}, {"db:broken|open": 0.0}),
     "admit.failed": ({"user=swallows": 0.0, "answer:Produce:59": 1.0}, {"user=swallows": 0.0, "db:broken": 3.0}),
     "plan.failed": ({"broker:crash|plan": 0.0}, {"db:broken|plan": 0.0}),
     "send.failed": ({"spark:task fails": 0.3}, {"answer:Produce:59": 2.0}, {"db:broken": 2.0}),
     "lease.failed": ({"line:broken": 2.0}, {"answer:Produce:59": 2.0}),
-    "check.failed": ({"line:broken": 3.0},),
     "offsets.failed": ({"broker:crash|offsets": 0.0},),
     "ledger.failed": ({"answer:Produce:59": 1.0}, {"db:broken": 3.0}),
-    "move.failed": ({"db:broken": 3.0}, {"db:session ended": 3.0}),
+    "move.failed": ({"db:broken|move": 0.5}, {"db:session ended|move": 0.5}),
     "commit.failed": ({"answer:EndTxn:120": 1.0}, {"db:broken": 3.0}, {"net:black hole": 2.0}),
-    "publish.failed": ({"store:down": 1.0}, {"db:broken": 2.0}),
-    "deliver.failed": ({"target:down": 1.0},),
+    "abort.failed": (
+        {"answer:Produce:59": 3.0, "broker:crash|abort": 0.0},
+        {"spark:task fails": 0.5, "db:broken|abort": 0.0},
+        {"spark:task fails": 0.5, "target:down|abort": 0.0},
+    ),
+    "publish.failed": ({"target:down|publish": 0.0}, {"db:broken|publish": 0.0}),
+    "deliver.failed": ({"target:down|deliver": 0.0},),
     "replay.failed": ({"crash:spark.before the commit log": 2.0, "spark:task fails|replay": 0.0},),
 }
 """To some steps, and to the failure of any, a story comes only by another fault: one of these goes with such an aim,
 some of them in a step of their own (``kind|step``), or with an option (``name=value``)."""
+
+LEADS_OF_KINDS: Mapping[str, Mapping[str, float]] = {
+    "kafka:expired id lingers": {"id_expiration_ms=20000": 0, "pause:finish.finished": 0.5},
+    "answer:CreateTopics": {"ledger_partitions=0": 0},
+    "answer:DescribeTransactions": {"user:second copy": 20.0},
+}
+"""The same of kinds of faults, whatever the step."""
 
 _OTHER_GAPS = (2, 500)
 _PLACES = ("world", "spark", "pipelines")
@@ -286,11 +294,15 @@ def _aimed(
     leads = [lead for lead in LEADS_TO.get(place) or LEADS_TO.get(step, ()) if part.has_all(lead)]
     odds: dict[str, float] = {}
     aims: dict[str, str] = {}
-    for name, gap in leads[int(chance.random() * len(leads))].items() if leads else ():
+    lead = dict(leads[int(chance.random() * len(leads))]) if leads else {}
+    for kinds, more in LEADS_OF_KINDS.items():
+        if kind.startswith(kinds) and part.has_all(more):
+            lead.update(more)
+    for name, gap in lead.items():
         option, chosen, value = name.partition("=")
         other, _, where = name.partition("|")
         if chosen:
-            options[option] = value
+            options[option] = next(one for one in part.options[option] if str(one) == value)
         else:
             odds[other] = gap
             aims.update({other: where} if where else {})

@@ -20,6 +20,7 @@ from simulation.spark.frames import Plan, key_of
 from simulation.spark.jobs import Executors, Jobs
 from simulation.spark.query import Checkpoint, Query, Source
 from simulation.world.files import Files
+from simulation.world.kafka.settings import ClusterSettings
 from simulation.world.kafka.cluster import Cluster
 
 FAULTS = {
@@ -62,12 +63,14 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "at_home": (True, False),
     "in_process": (True, False),
     "trouble_seconds": (40.0, 120.0, 400.0),
+    "id_expiration_ms": (604_800_000, 604_800_000, 604_800_000, 20_000),
 }
 """``stateful``: the query counts by key; then it has a shuffle, and nothing by chance. ``slots``: tasks at a time.
 ``piece``: rows between which a task may be interrupted. ``row_bytes``: many, so that a task sends piece by piece.
 ``retained``: ``spark.sql.streaming.minBatchesToRetain``. ``lags``: replication and the like
 take their time. ``at_home``: the source lies on the sink's cluster.
-``in_process``: a query that failed is started again in its process. ``trouble_seconds``: until the world heals."""
+``in_process``: a query that failed is started again in its process. ``trouble_seconds``: until the world heals.
+``id_expiration_ms``: ``transactional.id.expiration.ms``, so short that a pause is enough for it."""
 
 
 class Start:
@@ -113,7 +116,10 @@ class World:
         stand_ins.put()
         self.files = Files(sim)
         self.cluster = Cluster(
-            Around(sim, setting.lags), brokers=setting.brokers, transaction_version=setting.transaction_version
+            Around(sim, setting.lags),
+            brokers=setting.brokers,
+            transaction_version=setting.transaction_version,
+            settings=ClusterSettings(transactional_id_expiration_ms=setting.id_expiration_ms),
         )
         self.pipeline = swarm.pipelines()[setting.pipeline]()
         self.doors: dict[tuple[str, int], Any] = {}
