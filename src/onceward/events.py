@@ -17,8 +17,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -150,14 +149,19 @@ def publish(event: Event) -> None:
         listener(event)
 
 
-@contextmanager
-def step(name: str, **ids: Any) -> Iterator[None]:
+class step:  # noqa: N801 — a verb where it is used: `with events.step(events.COMMIT, …):`
     """Publish that step ``name`` starts, and how it ends."""
-    publish(Event(name, "started", ids))
-    began = time.perf_counter()
-    try:
-        yield
-    except BaseException as error:
-        publish(Event(name, "failed", ids, time.perf_counter() - began, error))
-        raise
-    publish(Event(name, "finished", ids, time.perf_counter() - began))
+
+    __slots__ = ("_began", "_ids", "_name")
+
+    def __init__(self, name: str, **ids: Any) -> None:
+        self._name = name
+        self._ids = ids
+
+    def __enter__(self) -> None:
+        publish(Event(self._name, "started", self._ids))
+        self._began = time.perf_counter()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        seconds = time.perf_counter() - self._began
+        publish(Event(self._name, "finished" if error is None else "failed", self._ids, seconds, error))

@@ -216,6 +216,14 @@ def test_stretches_without_wanted_tables_are_in_no_part():
     assert found.changes == 1
 
 
+@pytest.mark.parametrize("end", ["BEGIN", "COMMIT", "ROLLBACK"])
+def test_a_statement_that_ends_like_a_transaction_is_a_stop(end: str):
+    log = Log().gtid(1).query("BEGIN").query(f"CALL p() -- \0{end}").put(kinds.XID, bytes(8)).transaction(2)
+    stop = cut(log.events, start()).stop
+    assert isinstance(stop, ChangeUnreadable)
+    assert stop.details["reason"] == "statement"
+
+
 def test_a_rollback_of_rows_is_a_stop():
     log = Log().gtid(1).query("BEGIN").row().query("ROLLBACK")
     stop = cut(log.events, start()).stop
@@ -272,6 +280,20 @@ def test_which_tables_are_read():
     assert not settings().wanted("mysql", "user")
     assert mine.wanted_database("app_2")
     assert not mine.wanted_database("mysql")
+
+
+def test_in_names_of_tables_only_a_star_is_any_text():
+    mine = settings(tables=["shop.log[2024]", "shop.a?", "[x].*", "many.*_*\n"])
+    assert mine.wanted("shop", "log[2024]")
+    assert not mine.wanted("shop", "log2")
+    assert mine.wanted("shop", "a?")
+    assert not mine.wanted("shop", "ab")
+    assert mine.wanted("[x]", "two\nlines")
+    assert mine.wanted_database("[x]")
+    assert not mine.wanted_database("x")
+    assert mine.wanted("many", "_\n")
+    assert not mine.wanted("many", "a_b")
+    assert mine.for_server(1).wanted("SHOP", "LOG[2024]")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import struct
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -12,13 +15,18 @@ from made_events import FILE, GOLDEN_FILES, NOW, dialect_of, format_description,
 from made_tables import INT, NAME, NULL_INT, TABLE_MAP, WRITE, number, row, rows, table_map, text
 
 from onceward.binlog.changes import CHANGES, Decoder
+from onceward.binlog.column import Kind
 from onceward.binlog.event import Event
 from onceward.binlog.framing import events_of_file
 from onceward.binlog.kinds import ANONYMOUS_GTID, FORMAT_DESCRIPTION, GTID, IGNORABLE_FLAG, QUERY, XA_PREPARE, XID
+from onceward.errors import ServerUnreachable
+from onceward.sources.mysql import parts
 from onceward.sources.mysql.cuts import Cutter, Range
 from onceward.sources.mysql.parts import framed
-from onceward.sources.mysql.position import Position
+from onceward.sources.mysql.position import Place, Position
 from onceward.sources.mysql.settings import Settings
+from onceward.sources.mysql.snapshot import as_of
+from onceward.sources.mysql.snapshot.keys import KeyColumn
 
 SOURCE = uuid.UUID(int=7)
 READABLE = [path for path in GOLDEN_FILES if "minimal" not in path.name]
@@ -55,6 +63,19 @@ class Log:
         for each in numbers:
             self.add(WRITE, rows(3, row(number(each), text(b"a"), None)))
         self.add(XID, bytes(8))
+
+    @contextmanager
+    def dump(self, place: Place, most: int = 1 << 30) -> Iterator[SimpleNamespace]:
+        """As a server sends it from there on, an event at a time; after ``most`` it says that there is no more."""
+        sent = [event for event in self.events if (event.file, event.position) >= (place.file, place.pos)][:most]
+        reader = SimpleNamespace(dialect="mysql", file=place.file, position=place.pos)
+
+        def blocks(*_: object) -> Iterator[list[Event]]:
+            for event in sent:
+                reader.file, reader.position = event.file, event.position + event.stop - event.start + 4
+                yield [event]
+
+        yield SimpleNamespace(reader=reader, blocks=blocks)
 
     def cut(self) -> Range:
         return range_of(self.events, Position("mysql", "a server", 0, FILE, 4, None, None), 1)
@@ -117,6 +138,61 @@ def test_a_truncate_is_a_change_by_itself():
     found = log.cut()
     assert found.changes == 1
     assert [(change["op"], change["table"]) for change in decoded(log.events, found)] == [("t", "t")]
+
+
+def test_what_was_emptied_has_the_name_that_its_rows_have(monkeypatch):
+    """Where lower_case_table_names is 1, table maps have small letters, and statements what was written."""
+    log = Log()
+    log.begins()
+    log.says("TRUNCATE TABLE Shop.T")
+    log.transaction(1)
+    settings = Settings({}, (("Shop", "T"),))
+    cutter = Cutter(settings.for_server(1), Position("mysql", "a server", 0, FILE, 4, None, None))
+    cutter.feed(log.events)
+    (part,) = cutter.range().parts
+    monkeypatch.setattr(parts, "reading", lambda settings, server, place: log.dump(place))
+    found = parts.read(settings, {**part, "server": "a server", "era": 0, "names": 1}).to_pylist()
+    assert [(change["op"], change["db"], change["table"]) for change in found] == [
+        ("t", "shop", "t"),
+        ("c", "shop", "t"),
+    ]
+
+
+CHUNK = {
+    "table": ["shop", "t"],
+    "key": [KeyColumn("id", "int", Kind.INTEGER).to_json()],
+    "after": None,
+    "up_to": None,
+    "ts_ms": 0,
+}
+
+
+def touched(log: Log, dumps: Iterator[int]) -> list[str]:
+    """The keys that a snapshot finds changed between the beginning of a log and its end, in one dump or several."""
+    begin = Position("mysql", "a server", 0, FILE, 4, None, None)
+    high = Place(log.events[-1].file, log.position)
+
+    def reading(place: Place) -> object:
+        return log.dump(place, next(dumps))
+
+    return list(as_of._first_changes(lambda _: [], reading, CHUNK, begin, high, Settings({}, (("*", "*"),))))
+
+
+@pytest.mark.parametrize("dumps", [[100], [1] * 100, [0, 5, 0, 1, 0, 100]], ids=["whole", "cut", "late"])
+def test_a_snapshot_reads_on_where_a_dump_ends_too_early(dumps):
+    log = Log()
+    log.transaction(*range(5))
+    log.transaction(7)
+    assert touched(log, iter(dumps)) == keys(0, 1, 2, 3, 4, 7)
+
+
+def test_a_snapshot_does_not_wait_forever_for_what_is_not_sent(monkeypatch):
+    monkeypatch.setattr(as_of, "_SECONDS", 0.1)
+    log = Log()
+    log.transaction(1)
+    with pytest.raises(ServerUnreachable, match=f"between {FILE}:") as late:
+        touched(log, iter([3, *[0] * 1000]))
+    assert late.value.details["at"] == f"{FILE}:{log.events[3].position}"
 
 
 def test_a_part_ends_with_its_file():

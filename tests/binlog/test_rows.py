@@ -8,7 +8,7 @@ import random
 from decimal import Decimal
 
 import pytest
-from made_events import GOLDEN, GOLDEN_FILES, dialect_of
+from made_events import GOLDEN, GOLDEN_FILES, dialect_of, query
 from made_tables import (
     DELETE,
     INT,
@@ -209,6 +209,12 @@ def test_rows_of_a_table_that_is_not_wanted_are_not_looked_at():
     made.feed(event(WRITE, rows(1, b"garbage")))
     assert made.flush().num_rows == 0
     assert asked == [("d", "t")]
+
+
+@pytest.mark.parametrize("text", ["TRUNCATE xBEGIN", "TRUNCATE xBEGIN -- \0BEGIN"], ids=ascii)
+def test_a_truncate_that_ends_like_a_begin_is_one(text):
+    (found,) = changes(query("BEGIN"), query(text), query("BEGIN", ""))
+    assert (found["op"], found["db"], found["table"]) == ("t", "shop", "xBEGIN")
 
 
 def test_a_server_may_number_its_tables_anew_forever():

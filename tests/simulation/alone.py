@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -31,9 +31,10 @@ def world(seed: int, odds: Mapping[str, float] | None = None, tell: Any = None) 
 @contextmanager
 def standing_in(stand_ins: list[tuple[str, str, Any]]) -> Iterator[None]:
     """The names of the product's modules mean what the simulation says, until this is left."""
-    before = [(sys.modules[module], name, getattr(sys.modules[module], name)) for module, name, _ in stand_ins]
-    for module, name, value in stand_ins:
-        setattr(sys.modules[module], name, value)
+    owners = [importlib.import_module(module) for module, _, _ in stand_ins]
+    before = [(owner, name, getattr(owner, name)) for owner, (_, name, _) in zip(owners, stand_ins, strict=True)]
+    for owner, (_, name, value) in zip(owners, stand_ins, strict=True):
+        setattr(owner, name, value)
     try:
         yield
     finally:

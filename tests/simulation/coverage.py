@@ -15,6 +15,7 @@ from onceward.events import STEPS
 from onceward.wire import error_table
 from onceward.wire.error_table import Api, Rule
 from simulation import swarm
+from simulation.steps import BETWEEN
 
 if TYPE_CHECKING:
     from simulation.run import Outcome
@@ -129,7 +130,7 @@ def all_pairs() -> list[tuple[str, str]]:
     """Every step of the engine with every kind of fault that may happen in it. A broker's refusals are counted by the
     rows of the error table instead, and a driver that ends at a step is no pair with any other."""
     pairs = {
-        (step, kind) for kind in swarm.faults() for step in swarm.steps_of(kind, STEPS) if step
+        (step, kind) for kind in swarm.faults() for step in swarm.steps_of(kind, (*STEPS, BETWEEN)) if step
     }  # fmt: skip
     return sorted(pairs)
 

@@ -120,7 +120,8 @@ def simulate_setting(
 ) -> Outcome:
     """The story of a setting."""
     outcome = Outcome(setting)
-    lots = Lots(setting.seed, setting.odds, without=without, exactly=only, aim=setting.aim)
+    most = setting.options.get("most_faults", 1_000)
+    lots = Lots(setting.seed, setting.odds, without=without, exactly=only, aims=setting.aims, most=most)
     sim = Sim(lots, tell)
     enter(sim)
     install(sim)

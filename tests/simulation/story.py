@@ -24,6 +24,8 @@ NOTABLE = ("⚡", "✝", "‖", "▶", "✗", "★")
 """A fault · a death · a process that stands still · … that goes on · an error that ends something · a decision of the
 operator: a start, healing."""
 
+_EXPECTED = ("✝ exits", "✝ its driver is gone", "✝ the story is over")
+
 NEAR = 6
 """So many lines before and after a notable one are told."""
 
@@ -79,7 +81,7 @@ def _near(told: Sequence[Told]) -> list[bool]:
 
 
 def is_notable(what: str) -> bool:
-    return what.startswith(NOTABLE) or " failed" in what[:16]
+    return (what.startswith(NOTABLE) or " failed" in what[:16]) and what not in _EXPECTED
 
 
 def _line(event: Told, width: int) -> str:
@@ -110,15 +112,19 @@ def _repeats_folded(stretch: Sequence[Told], width: int) -> list[str]:
 
 def _folded(stretch: Sequence[Told], width: int) -> str:
     """A stretch of routine in one line."""
-    words = Counter(what.split(",")[0].split("→")[0].split(" (")[0] for _, _, what in stretch)
-    shapes: Counter[str] = Counter()
-    for what, times in words.items():
-        shapes[shape_of(what).strip()] += times
+    shapes = Counter(_gist(what) for _, _, what in stretch)
     most = sorted(shapes.items(), key=lambda item: (-item[1], item[0]))
     text = ", ".join(f"{what} ×{times}" for what, times in most[:_LONGEST_SUMMARY])
     rest = ", …" if len(most) > _LONGEST_SUMMARY else ""
     first, last = stretch[0][0], stretch[-1][0]
     return f"{'':10}    {'':<{width}}  ┄ {len(stretch)} lines of routine, {first:.3f} to {last:.3f} s: {text}{rest}"
+
+
+def _gist(what: str) -> str:
+    """Of a request or an answer its name, of the rest what comes before the first detail."""
+    if what.startswith("→"):
+        return what.partition(": ")[2].split(" ")[0].rstrip(":")
+    return shape_of(what.split(",")[0].split(" (")[0])
 
 
 def _verdict(violations: Iterable[str]) -> list[str]:

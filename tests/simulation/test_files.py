@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from onceward.ids import PipelineId
+from onceward.errors import CommitInDoubt, LedgerUnreachable, LedgerUnreadable
+from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
+from onceward.ledger.folder import FolderLedger
+from onceward.ledger.record import LedgerRecord
 from onceward.spark.handed_over import HandedOver, Note
 from simulation.alone import run_to_the_end, standing_in, world
-from simulation.world.files import FAULTS, Files
+from simulation.kernel.scheduler import Process
+from simulation.world.files import FAULTS, Files, posix
 from simulation.world.files.stand_ins import STAND_INS
 
 PIPELINE = PipelineId("pipeline")
@@ -101,3 +105,111 @@ def test_whatever_befalls_a_note_it_is_never_taken_for_less() -> None:
 def test_the_same_seed_is_the_same_story() -> None:
     odds = dict.fromkeys(FAULTS, 10.0)
     assert [notes_of(seed, odds) for seed in range(20)] == [notes_of(seed, odds) for seed in range(20)]
+
+
+LEDGER_FAULTS = sorted(FAULTS)
+
+
+def chain_of(seed: int, kinds: list[str], *, gap: float = 25.0) -> tuple[list[str], set[str], int]:
+    """Two copies append to one chain, while their disk does what it does. Violations, what happened, and how far the
+    chain came."""
+    with world(seed, dict.fromkeys(kinds, gap)) as sim, standing_in(STAND_INS):
+        sim.world.files = files = Files(sim)
+        said: dict[int, tuple[int, int]] = {}
+        wrong: list[str] = []
+
+        def decided(record: LedgerRecord) -> None:
+            if said.setdefault(record.sequence, record.attempt) != record.attempt:
+                wrong.append(f"{record.sequence} was decided twice")
+
+        def copy() -> None:
+            chain = FolderLedger("/ledger").chain(PIPELINE)
+            while len(said) < 12:
+                with suppress(LedgerUnreachable, LedgerUnreadable):
+                    newest = chain.take()
+                    while len(said) < 12:
+                        record = record_behind(newest, chain.begin(newest))
+                        sim.sleep(0.2 * sim.lots.time.random())
+                        try:
+                            chain.append(record)
+                        except CommitInDoubt:
+                            newest = chain.settle()
+                            if newest == record:
+                                decided(record)
+                            continue
+                        decided(record)
+                        newest = record
+                sim.sleep(0.5)
+
+        def story() -> None:
+            copies: list[Process] = []
+            for _ in range(60):
+                if len(said) >= 12:
+                    break
+                if sum(process.alive and bool(process.tasks) for process in copies) < 2:
+                    copies.append(sim.process(f"copy-{len(copies)}"))
+                    sim.spawn(copies[-1], copy)
+                sim.sleep(3.0)
+            for process in copies:
+                sim.kill(process)
+            sim.lots.calm = True
+            try:
+                kept = list(FolderLedger("/ledger").chain(PIPELINE).history(1_000))[::-1]
+            except LedgerUnreadable as error:
+                wrong.append(error.message)
+                return
+            for number, record in enumerate(kept):
+                if record.sequence != number:
+                    wrong.append(f"{record.sequence} is at {number}")
+            there = {record.sequence: record.attempt for record in kept}
+            wrong.extend(f"{number} was decided and is gone" for number in said if there.get(number) != said[number])
+
+        run_to_the_end(sim, story)
+        assert files.disk.at("/ledger") is not None
+        return wrong, {kind for kind, _ in sim.lots.fired}, len(said)
+
+
+def record_behind(newest: LedgerRecord | None, attempt: AttemptId) -> LedgerRecord:
+    number = 0 if newest is None else newest.sequence + 1
+    sources = (SourceRange(number, number + 1),)
+    return LedgerRecord(PIPELINE, number, BatchId("query", number), sources, attempt, {}, 0)
+
+
+def test_a_ledger_in_a_folder_is_one_chain_whatever_befalls_its_disk() -> None:
+    came, met = 0, set()
+    for seed in range(SEEDS):
+        kinds = [kind for number, kind in enumerate(LEDGER_FAULTS) if (seed >> number % 3 ^ number) & 1]
+        wrong, fired, far = chain_of(seed, kinds)
+        assert not wrong, (seed, wrong)
+        came += far
+        met |= fired
+    assert met == set(LEDGER_FAULTS)
+    assert came > 4 * SEEDS
+
+
+def _rename_instead(source: Any, target: Any) -> None:
+    """As Spark's ``createAtomic`` does it: it looks, and renames then."""
+    if posix.disk().look(str(target)) is not None:
+        raise FileExistsError
+    posix.disk().rename(str(source), str(target))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("onceward.ledger.folder.os.link", _rename_instead),
+        ("onceward.ledger.folder.sync", lambda path: None),
+        ("onceward.ledger.folder.os.fsync", lambda descriptor: None),
+        ("onceward.ledger.folder.FolderChain._still_ours", lambda chain: chain._listed()[0]),
+    ],
+)
+def test_what_a_ledger_in_a_folder_rests_on_is_missed_when_it_is_gone(
+    name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, _, attribute = name.rpartition(".")
+    if owner.endswith(".os"):
+        monkeypatch.setattr(posix.OS, attribute, value)
+    else:
+        monkeypatch.setattr(name, value)
+    kinds = ["fs:power failure", "fs:pause", "fs:slow"]
+    assert any(chain_of(seed, kinds)[0] for seed in range(SEEDS))

@@ -21,6 +21,7 @@ from .findings import Findings, Ledger, Visible
 from .workload import COUNTS, KEYS, SOURCE, SOURCE_PARTITIONS, key_index, key_of, number_in, value_of
 
 _SILENCE_SECONDS = 60.0
+_POLL_SECONDS = 0.02
 
 
 def check_source(found: Findings, servers: str, account: Path) -> list[np.ndarray]:
@@ -123,8 +124,8 @@ def _messages(servers: str, topic: str, ends: dict[int, int]) -> Iterator[Any]:
         unread = {partition for partition, end in ends.items() if end > 0}
         silent = 0.0
         while unread:
-            messages = consumer.consume(10_000, 1.0)
-            silent = 0.0 if messages else silent + 1.0
+            messages = consumer.consume(10_000, _POLL_SECONDS)
+            silent = 0.0 if messages else silent + _POLL_SECONDS
             if silent > _SILENCE_SECONDS:
                 raise RuntimeError(f"{topic}: nothing more comes, with partitions {sorted(unread)} unread")
             for message in messages:

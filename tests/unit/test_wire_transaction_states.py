@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import Fenced, OncewardError, TransactionTimedOut
+from onceward.errors import BrokerUnreachable, Fenced, OncewardError, TransactionTimedOut
 from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.wire.conversation import Refused
+from onceward.wire.conversation import Refused, Unanswered
+from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api, rule_of
 from onceward.wire.transactions.coordinator import TransactionDescription
 from onceward.wire.transactions.fencing import Fencing, judge
@@ -203,3 +204,19 @@ def test_two_tasks_that_meet_one_timeout_are_told_the_same(monkeypatch: pytest.M
     taken = TransactionDescription(ProducerIdentity(7, 6), "Empty")
     monkeypatch.setattr(transaction, "_holder", told_of(taken))
     assert type(transaction.explain(Fenced("refused"))) is Fenced
+
+
+def test_recovery_with_nobody_to_ask_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its claim was refused, and the coordinator does not say why: in transaction version 1 either may have been."""
+
+    def silent() -> None:
+        raise Unanswered(Api.DESCRIBE_TRANSACTIONS, "id", Deadline(1), "no answer", None)
+
+    transaction = transaction_in(State.TIMED_OUT)
+    transaction.identity = OURS
+    monkeypatch.setattr(transaction, "_client", SimpleNamespace(transaction_version=lambda: 1))
+    monkeypatch.setattr(transaction, "_claim_next_epoch", lambda ours: (_ for _ in ()).throw(Fenced("refused")))
+    monkeypatch.setattr(transaction._holder, "_describe", silent)
+    with pytest.raises(BrokerUnreachable, match="nothing settled"):
+        transaction.recover()
+    assert transaction.state is State.TIMED_OUT

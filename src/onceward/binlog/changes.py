@@ -33,7 +33,6 @@ _SECOND_VERSION = 30
 _END_OF_STATEMENT = 1
 _NO_TABLE = b"\xff\xff\xff\0\0\0"
 """The number of a rows event without rows, which only says that a statement is over."""
-_BEGIN = b"BEGIN"
 _MOST_NUMBERS = 4096
 _MOST_TABLES = 4096
 _BLOCK_BYTES, _LEAST_BYTES, _CELLS = 32 << 20, 1 << 16, 4 << 20
@@ -116,8 +115,7 @@ class Decoder:
         elif kind in kinds.TRANSACTION_STARTS:
             self._gtid = event
         elif kind == kinds.QUERY:
-            if event.buffer[event.stop - len(_BEGIN) : event.stop] != _BEGIN:
-                self._statement(event)
+            self._statement(event)
         elif kind in PACKED and not self._is_unwanted(event):
             for inner in unpacked(event):
                 self.feed(inner)

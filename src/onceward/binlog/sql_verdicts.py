@@ -273,9 +273,12 @@ class Sentence:
             return PASSED
         if word.says(*_WITHOUT_ROWS) and self._said.next.says("PARTITION", "TABLESPACE", "TABLE"):
             return _ddl(f"an ALTER TABLE … {word.text.upper()} {self._said.next.text.upper()}", name)
+        if word.says("DROP") and self._said.skip("SYSTEM"):
+            versions = self._said.next is not None and self._said.next.says("VERSIONING")
+            return _ddl("an ALTER TABLE … DROP SYSTEM VERSIONING", name) if versions else PASSED
         if word.says("ENGINE"):
             self._said.skip_sign("=")
-            if self._said.next is not None and self._said.next.text.upper() == "BLACKHOLE":
+            if self._said.next is not None and self._said.next.text.strip("'\"").upper() == "BLACKHOLE":
                 return _ddl("an ALTER TABLE … ENGINE = BLACKHOLE", name)
         return PASSED
 

@@ -21,19 +21,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from onceward.binlog.event import Event
+from onceward.binlog.event import HEADER_BYTES, Event
 from onceward.binlog.lengths import Fields
 from onceward.binlog.sql_verdicts import PASSED, Passed, Stop, Truncated, Verdict, unknown, verdict_of
 from onceward.binlog.sql_words import words
 
-__all__ = ["PASSED", "Passed", "Statement", "Stop", "Truncated", "Verdict", "classify", "judged", "statement_of"]
+__all__ = [
+    "PASSED", "Passed", "Statement", "Stop", "Truncated", "Verdict", "classify", "judged", "short_text", "statement_of",
+]  # fmt: skip
 
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 0x4, 0x100000  # of sql_mode
 _SQL_MODE, _CHARSET = 1, 4  # status variables
 _WIDTHS = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3}
 _TEXTS = {5: 1, 6: 1, 11: 2}  # how many texts, each behind its length
 _TEXT_AT = 13  # in the body, behind the numbers at its front: variables, database, a zero, then the text
-_HARMLESS, _SHORT = frozenset({b"BEGIN", b"COMMIT"}), 8
+_HARMLESS, _SHORT = frozenset({b"BEGIN", b"COMMIT"}), len("ROLLBACK")
 
 _CODECS = {
     "utf-8": (33, 45, 46, 76, 83, *range(192, 216), *range(223, 248), *range(255, 324)),
@@ -77,12 +79,19 @@ def classify(
     :param lower_case_names: ``lower_case_table_names`` is not 0: names are asked for, and given, in lower case.
     :raises BinlogDamaged: it ends inside of a field.
     """
-    body = event.body
-    if len(body) > _TEXT_AT:
-        text = body[_TEXT_AT + body[8] + int.from_bytes(body[11:13], "little") + 1 :]
-        if len(text) < _SHORT and bytes(text) in _HARMLESS:
-            return PASSED  # most are: without looking closer
+    if short_text(event) in _HARMLESS:
+        return PASSED  # most are: without looking closer
     return judged(statement_of(event), wanted, wanted_database, lower_case_names=lower_case_names)
+
+
+def short_text(event: Event) -> bytes:
+    """The statement of a QUERY event, if it is one of the words that begin and end transactions, or as short; else
+    nothing. What an event ends with does not tell: a table may be called ``xBEGIN``."""
+    buffer, at = event.buffer, event.start + HEADER_BYTES
+    if event.stop - at <= _TEXT_AT:
+        return b""
+    begins = at + _TEXT_AT + buffer[at + 8] + int.from_bytes(buffer[at + 11 : at + 13], "little") + 1
+    return bytes(buffer[begins : event.stop]) if event.stop - begins <= _SHORT else b""
 
 
 def statement_of(event: Event) -> Statement:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import IllegalArgumentException
 
+from onceward import surroundings
 from onceward.durable import make, sync
 from onceward.errors import ConfigurationError
 
@@ -215,7 +215,7 @@ class LocalFiles(Files):
         if (there := self.text(path)) is not None:
             return there
         place = Path(self._at(path))
-        written = place.with_name(f".{uuid.uuid4().hex}")
+        written = place.with_name(f".{surroundings.random_bytes(16).hex()}")
         try:
             written.write_text(text, "utf-8")
             sync(written)
@@ -318,7 +318,7 @@ class HadoopFiles(Files):
     def _put(self, path: str, text: str) -> None:
         """Whole, or not at all; what is there meanwhile stays."""
         folder, _, name = path.rpartition("/")
-        written = f"{folder}/.{uuid.uuid4().hex}-{name}"
+        written = f"{folder}/.{surroundings.random_bytes(16).hex()}-{name}"
         self._asked(lambda: self._write(written, text))
         if not self.move(written, path):
             self.remove(written)

@@ -46,7 +46,12 @@ class Readers:
 
     def add(self, frame: DataFrame) -> None:
         """``frame`` was read by a job."""
-        self._times += _persisted_behind(frame)
+        read = _persisted_behind(frame)
+        if read:
+            # Executors come in mid-batch, too: one that did may have computed a block for this job, and be gone
+            # before the last one.
+            self._executors |= _executors(self._context)
+        self._times += read
 
     def must_have_seen_the_same(self) -> None:
         """After the last job.

@@ -18,6 +18,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import TracebackType
 
 from onceward.errors import ConfigurationError
 from onceward.spark.jars import resolve
@@ -119,6 +120,12 @@ class LocalS3(LocalServer):
         (self.folder / "data").mkdir()
         names = ("master", "master.grpc", "volume", "volume.grpc", "filer", "filer.grpc", "s3.grpc", "metrics")
         self._ports = dict(zip(names, free_ports(len(names)), strict=True))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()  # in order it takes 25 seconds, for data that go with it
+        super().__exit__(kind, error, trace)
 
     def _started(self, log: Path) -> GuardedServer:
         settings: dict[str, object] = {

@@ -14,7 +14,7 @@ from onceward.errors import BrokerUnreachable, TopicMissing
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 _POLL_RECORDS = 10_000
-_POLL_SECONDS = 1.0
+_POLL_SECONDS = 0.02  # all of which librdkafka waits where fewer records than asked for come: at the end of every read
 _ERRORS = 3  # as in syslog; librdkafka warns of what it then retries by itself
 
 
@@ -114,6 +114,7 @@ def reader_settings(bootstrap_servers: str, isolation: Isolation) -> dict[str, A
         "check.crcs": True,
         "log_level": _ERRORS,
         "fetch.queue.backoff.ms": 5,  # the default of one second makes bulk reads slow
+        "fetch.wait.max.ms": 50,  # the end of a partition is an empty answer, for which the broker waits so long
     }
 
 

@@ -30,7 +30,7 @@ Where = tuple[str, int]
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 
 _POLL_RECORDS = 10_000
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.02  # all of which librdkafka waits where fewer records than asked for come: at the end of every read
 _LOOK_SECONDS = 0.1
 _AT_ONCE = 64  # partitions read at the same time
 _CONTACT_SECONDS = 10.0

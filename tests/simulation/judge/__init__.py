@@ -55,11 +55,14 @@ def _topics(facts: Facts, topics: list[str], said: list[Violation]) -> chain.Cha
     return told
 
 
-def _partitions(cluster: Any, topic: str) -> list[int]:
-    """In the order of their numbers; none if there is no such topic."""
-    return sorted(partition for name, partition in cluster.partitions if name == topic)
+def _partitions(cluster: Any, topic: str) -> range:
+    """None if there is no such topic."""
+    return range(len(cluster.topics[topic].partitions) if topic in cluster.topics else 0)
 
 
 def _folded(facts: Facts, told: chain.Chain) -> list[Row]:
+    world = facts.world
     batches = [output.range_of(record, _SOURCE) for record in told.records if not record.supplement]
-    return fold.counts(batches, facts.world.key_of, facts.world.plan_branches)
+    rows, newest = fold.counts(batches, world.key_of, world.plan_branches)
+    missing = output.not_handed_over(facts, told)
+    return rows + [row for row in newest if row[0] not in missing]

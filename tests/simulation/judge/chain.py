@@ -21,7 +21,8 @@ class Record:
     """One ledger record of the pipeline, as it lies in the log."""
 
     __slots__ = (
-        "at", "batch_id", "document", "ended_ms", "ends", "identity", "query_id", "run_id", "sequence", "starts", "value",
+        "at", "batch_id", "document", "ended_ms", "ends", "identity", "query_id", "run_id", "sequence", "starts",
+        "value",
     )  # fmt: skip
 
     def __init__(
@@ -77,7 +78,7 @@ def read_chain(cluster: Any, topic: str, partitions: Iterable[int], pipeline: st
         chain.violations += reading.violations
         if reading.visible or reading.hidden:
             _take(chain, reading, key)
-    _judge(chain, compacted)
+    judge_records(chain, compacted=compacted)
     return chain
 
 
@@ -102,7 +103,8 @@ def _take(chain: Chain, reading: Reading, key: bytes) -> None:
             chain.violations.append(Violation("I6", sentence))
 
 
-def _judge(chain: Chain, compacted: bool) -> None:
+def judge_records(chain: Chain, *, compacted: bool = False) -> None:
+    """Each of what was written against what lies before it."""
     said = chain.violations
     before: Record | None = None
     for record in chain.written:

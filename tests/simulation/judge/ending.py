@@ -1,6 +1,8 @@
-"""How a story has ended: everything closed and caught up, or a stop that has a name (I8), and who was fenced when (I7)."""
+"""How a story has ended: all is closed and caught up, or a stop has a name (I8); and who was fenced when (I7)."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from simulation.judge.chain import Chain, positions
 from simulation.judge.facts import Facts
@@ -16,9 +18,8 @@ def judge_ending(facts: Facts) -> list[Violation]:
         how = f"ended with {type(last.error).__name__}: {last.error}" if last.error is not None else "did not end"
         sentence = f"it never caught up, though all faults are over; start {last.number}, the last one, {how}"
         said.append(Violation("I8", sentence))
-    for what in world.cluster.open_transactions():
-        said.append(Violation("I8", f"a transaction is open when all is over: {what}"))
-    return said
+    left = world.cluster.open_transactions()
+    return said + [Violation("I8", f"a transaction is open when all is over: {what}") for what in left]
 
 
 def judge_lag(facts: Facts, chain: Chain, source: str) -> list[Violation]:
@@ -26,12 +27,13 @@ def judge_lag(facts: Facts, chain: Chain, source: str) -> list[Violation]:
     if not facts.caught_up or facts.swallowed or facts.user_is("skips"):
         return []
     ends, counted = chain.ends(), facts.world.source
-    return [
-        Violation("I8", f"the ledger ends at {ends.get((source, str(partition)), 0)} of {source}-{partition}, which has "
-                  f"{counted.produced(partition)} records")
-        for partition in range(counted.partitions)
-        if ends.get((source, str(partition)), 0) != counted.produced(partition)
-    ]  # fmt: skip
+    said = []
+    for partition in range(counted.partitions):
+        end, produced = ends.get((source, str(partition)), 0), counted.produced(partition)
+        if end != produced:
+            sentence = f"the ledger ends at {end} of {source}-{partition}, which has {produced} records"
+            said.append(Violation("I8", sentence))
+    return said
 
 
 def judge_group(facts: Facts, chain: Chain, group: str) -> list[Violation]:
@@ -64,7 +66,7 @@ def judge_takeovers(facts: Facts, chain: Chain) -> list[Violation]:
     opened = sorted(
         (start.opened_at, start.number, start.query.run_id) for start in world.starts if start.opened_at >= 0
     )
-    followed = {run: later[0] for (_, _, run), later in zip(opened, opened[1:], strict=False)}
+    followed = {run: later[0] for (_, _, run), later in pairwise(opened)}
     zero_ms = world.cluster.around.now_ms() - world.sim.now * 1000
     said = []
     for record in chain.written:

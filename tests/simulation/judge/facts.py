@@ -1,4 +1,4 @@
-"""What happened in a story, as the judges need to know it: which faults, which copies beside each other, how it ended."""
+"""What happened in a story, as judges need to know it: which faults, which copies beside each other, how it ended."""
 
 from __future__ import annotations
 

@@ -18,16 +18,20 @@ def counts(
     batches: Iterable[Range],
     key_of: Callable[[int, int], int],
     branches: Callable[[int, int], list[str]],
-) -> list[Row]:
-    """``(branch, -1 - key, count)`` of each batch and each key in it; a key's newest record says where it goes."""
+) -> tuple[list[Row], list[Row]]:
+    """``(branch, -1 - key, count)`` of each batch and each key in it, those of the newest batch apart. A key's newest
+    record says where it goes; a record without a branch does not count."""
     known: dict[int, int] = {}
     rows: list[Row] = []
+    newest: list[Row] = []
     for starts, ends in batches:
         touched: dict[int, str] = {}
         for partition in sorted(ends):
             for offset in range(starts.get(partition, 0), ends[partition]):
-                key = key_of(partition, offset)
-                known[key] = known.get(key, 0) + 1
-                touched[key] = branches(partition, offset)[0]
-        rows += [(branch, -1 - key, known[key]) for key, branch in touched.items()]
-    return rows
+                if where := branches(partition, offset):
+                    key = key_of(partition, offset)
+                    known[key] = known.get(key, 0) + 1
+                    touched[key] = where[0]
+        rows += newest
+        newest = [(branch, -1 - key, known[key]) for key, branch in touched.items()]
+    return rows, newest

@@ -16,7 +16,18 @@ Cause = Callable[[Facts, Any], bool]
 
 _NETWORK = ("net:", "broker:", "kafka:", "answer:", "db:")
 _WORKERS = ("spark:", "line:")
-_STANDSTILL = ("pause:", "net:slow", "net:held", "net:black hole", "line:slow", "spark:task slow", "spark:executor")
+_STANDSTILL = (
+    "pause:",
+    "target:slow",
+    "fs:slow",
+    "fs:pause",
+    "net:slow",
+    "net:held",
+    "net:black hole",
+    "line:slow",
+    "spark:task slow",
+    "spark:executor",
+)
 
 
 def _faults(*prefixes: str) -> Cause:
@@ -44,6 +55,10 @@ def _refused_with(*codes: int) -> Cause:
     return lambda facts, start: any(kind.startswith("answer:") and kind.endswith(endings) for kind in facts.kinds)
 
 
+def _says(words: str) -> Cause:
+    return lambda facts, start: words in str(start.error)
+
+
 def _little_room(facts: Facts, start: Any) -> bool:
     return facts.setting.pipeline == "prepared" and facts.setting.room < 100
 
@@ -58,11 +73,17 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "StoreUnreachable": (_faults("fs:", "pause:"), "a file system was in trouble"),
     "TargetUnreachable": (_faults("fs:", "db:", "target:", "pause:", "net:"), "the target was in trouble"),
     "SequencerUnreachable": (_faults(*_WORKERS, "pause:"), "lines between tasks and driver broke"),
-    "SendFailed": (_BATCH_LOST, "brokers, the network or tasks were in trouble"),
+    "SendFailed": (
+        _any(_BATCH_LOST, _says("INVALID_TXN_STATE")),
+        "brokers, the network or tasks were in trouble, or a marker of the transaction before crossed the first record",
+    ),
     "BatchFailed": (_BATCH_LOST, "brokers, the network or tasks were in trouble"),
     "EpochPoisoned": (_BATCH_LOST, "tasks or their lines were in trouble"),
     "AttemptSuperseded": (_faults(*_WORKERS, *_STANDSTILL), "a task was attempted again"),
-    "ComputationsMixed": (_faults("spark:executor", "spark:output lost", "db:client dies"), "Spark lost intermediate results"),
+    "ComputationsMixed": (
+        _faults("spark:executor", "spark:output lost", "db:client dies", "target:caller", "fs:"),
+        "Spark lost intermediate results",
+    ),
     "TransactionTimedOut": (_BATCH_LOST, "something stood still for long, or an older copy asked for it"),
     "TransactionTimeoutTooShort": (_BATCH_LOST, "something stood still for long, more than once"),
     "BatchTimedOut": (_BATCH_LOST, "something stood still for long"),
@@ -73,9 +94,15 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     ),
     "TargetLost": (_faults("db:ended by hand", "target:", "fs:"), "somebody has removed what was prepared"),
     "LedgerOutdated": (_faults("broker:isolated"), "a broker was cut off, and did not know it"),
+    "TargetLost": (_faults("target:forgets", "target:rot"), "what was prepared was lost"),
+    "DeliveryRefused": (_faults("target:refuses"), "the target refused a chunk for good"),
+    "JavaError": (_faults("fs:"), "a file system was in trouble, and notes beside the checkpoint could not be written"),
+    "Unanswered": (_faults("target:", "pause:"), "the target was in trouble, and the user's own code met it"),
     # another copy
     "Fenced": (
-        _any(_beside, _later, _faults("net:held", "net:slow", "net:black hole", "pause:", "broker:", "kafka:", "answer:")),
+        _any(
+            _beside, _later, _faults("net:held", "net:slow", "net:black hole", "pause:", "broker:", "kafka:", "answer:")
+        ),
         "another copy was there, or a request for the id came late",
     ),
     "CheckpointRewound": (
@@ -93,8 +120,11 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     # what a broker refuses for good
     "AccessDenied": (_refused_with(29, 30, 31, 44, 53), "a broker said so"),
     "ConfigurationError": (
-        _any(_refused_with(12, 21, 24, 28, 32, 33, 37, 38, 40, 42, 76, 87), _little_room),
-        "a broker said that a setting is wrong, or a database has room for few prepared transactions",
+        _any(
+            _refused_with(12, 21, 24, 28, 32, 33, 37, 38, 40, 42, 76, 87), _little_room, _faults("target:answers")
+        ),
+        "a broker said that a setting is wrong, a database has room for few prepared transactions, or a function of the "
+        "user's answered what it must not",
     ),
     "InvalidTopicName": (_refused_with(17), "a broker said so"),
     "TopicMissing": (_refused_with(3, 100), "a broker did not know the topic, again and again"),
@@ -103,7 +133,10 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "TransactionTimeoutTooLarge": (_refused_with(50), "a broker said so"),
     "ResourceError": (_refused_with(1, 2, 105), "a broker said so"),
     # Spark's own
-    "JobFailed": (_faults("spark:", "line:", "pause:", "db:client dies"), "a task failed four times"),
+    "JobFailed": (
+        _faults("spark:", *_NETWORK, "line:", "pause:", "db:client dies", "target:", "fs:"),
+        "a task failed four times",
+    ),
     "LogUpdated": (_beside, "two copies were writing one checkpoint"),
 }
 """By the name of the error's class: when it is right, and that in words."""

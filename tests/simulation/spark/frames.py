@@ -45,6 +45,11 @@ class Rows(list[Row]):
     def nbytes(self) -> int:
         return 100 * len(self)
 
+    schema = None
+
+    def slice(self, start: int, length: int) -> Rows:
+        return Rows(self[start : start + length], self.batch_id, self.computation)
+
     def to_batches(self) -> list[Rows]:
         return [self] if self else []
 
@@ -88,7 +93,9 @@ class Computed:
     def tasks(self) -> int:
         return self.plan.tasks if self.plan.shuffle else len(self.start)
 
-    def counts_of(self, task: int, nonces: list[int], known: dict[int, int]) -> tuple[Rows, dict[int, int]]:
+    def counts_of(
+        self, task: int, nonces: list[int], known: dict[int, int], only: tuple[str, ...] | None
+    ) -> tuple[Rows, dict[int, int]]:
         """Of a query that counts by key: the rows of one task, ``(branch, -1 - key, count)`` for each key that the
         batch has records of, and the state behind it."""
         records = Rows()
@@ -101,7 +108,9 @@ class Computed:
             if key % self.plan.tasks == task:
                 counts[key] = counts.get(key, 0) + 1
                 touched[key] = self.plan.branches(partition, offset, 0)[0]
-        rows = [(branch, -1 - key, counts[key]) for key, branch in sorted(touched.items())]
+        rows = [
+            (branch, -1 - key, counts[key]) for key, branch in sorted(touched.items()) if only is None or branch in only
+        ]
         return Rows(rows, self.batch_id, nonces[0]), counts
 
     def rows_of(self, task: int, nonces: list[int], only: tuple[str, ...] | None) -> Rows:

@@ -303,6 +303,9 @@ class _Job:
     def _attempted(self, attempt: _Attempt) -> None:
         self._befall(attempt)
         rows = self._input(attempt)
+        if (self._bring_rows or self._frame.open_writer is None) and self._sim.lots.fires("spark:task fails"):
+            self._say(f"⚡ task {attempt.partition}.{attempt.number} raises")
+            raise RuntimeError("a function of the user's failed")
         self._attempted_with(attempt, rows)
 
     def _attempted_with(self, attempt: _Attempt, rows: Rows) -> None:
@@ -350,7 +353,7 @@ class _Job:
             raise RuntimeError(
                 f"[CANNOT_LOAD_STATE_STORE] state of batch {computed.batch_id - 1}, task {task}, is missing"
             )
-        rows, after = computed.counts_of(task, nonces, before or {})
+        rows, after = computed.counts_of(task, nonces, before or {}, self._frame.only)
         state[computed.batch_id, task] = after
         state.pop((computed.batch_id - 10, task), None)
         return rows

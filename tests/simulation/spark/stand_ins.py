@@ -14,6 +14,7 @@ from typing import Any
 
 import crc32c
 
+from onceward.errors import OncewardError
 from onceward.ids import TopicPartition
 from onceward.records.batch import Fragment
 from onceward.records.checksum import ContentChecksum
@@ -168,7 +169,7 @@ STAND_INS: Mapping[str, Any] = {
     "onceward.engine.decoding.steps_of": lambda frame, run_id: (),
     "onceward.engine.runs._janitor": _NoThread(),
     "onceward.engine.micro_batch.is_deterministic": lambda frame: not frame.computed.plan.by_chance,
-    "onceward.engine.task_job.planned": lambda frame, open_writer, brought_back=(Exception,): frame.written(
+    "onceward.engine.task_job.planned": lambda frame, open_writer, brought_back=(OncewardError,): frame.written(
         open_writer, brought_back
     ),
     "onceward.spark.query.query_of": lambda frame: _Execution(frame.computed.query),

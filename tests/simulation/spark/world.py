@@ -35,6 +35,11 @@ FAULTS = {
        for phase in ("started", "finished", "failed")},
 }  # fmt: skip
 
+_TROUBLES = ("broker:crash", "broker:isolated", "user:second copy", "user:checkpoint restored", "clock:jump")
+_PHASES = ("started", "finished", "failed")
+_AT_STEPS = {
+    (step, phase): (f"crash:{step}.{phase}", f"pause:{step}.{phase}") for step in events.STEPS for phase in _PHASES
+}
 _LOOK = 0.6
 _LONGEST_CALM = 1_500.0
 _AFTERWARDS = 130.0
@@ -126,6 +131,7 @@ class World:
         self._executors: dict[Process, Executors] = {}
         self._drivers: dict[Process, None] = {}
         self._copies_kept: list[Any] = []
+        self._troubled = any(self.lots.is_on(kind) for kind in _TROUBLES)
         self._stop_listening = events.probe(self.probe)
         self.source = Source(self, setting.source_partitions, setting.batches * self.most_offsets)
         self.checkpoint = Checkpoint(self, "checkpoint")
@@ -178,6 +184,7 @@ class World:
         while True:
             sim.sleep(_LOOK * (0.5 + self.lots.time.random()))
             if not self.lots.calm and (sim.now > calm_at or len(self.starts) > _MOST_STARTS // 2):
+                calm_at = min(calm_at, sim.now)
                 self._heal()
             elif sim.now > calm_at + _LONGEST_CALM:
                 break  # the judge will say that it never came to an end
@@ -196,8 +203,8 @@ class World:
                 if repeated[name] > 2 and (self.lots.calm or repeated[name] > 5):
                     self.stopped_by = last.error
                     break
-            if len(self.starts) > _MOST_STARTS:
-                break
+            if len(self.starts) > _MOST_STARTS + 20:
+                break  # the judge will say so
             self._between_copies()
             sim.sleep(self.lots.time.random() * 2)
             self._begin_copy()
@@ -237,6 +244,7 @@ class World:
                 self.cluster.restart(node)
 
     def _trouble(self) -> None:
+        """What befalls the world from outside: asked now and then, and at each step of a driver."""
         sim, lots = self.sim, self.lots
         if lots.fires("broker:crash"):
             node = self.cluster.node_ids[lots.below("broker:crash", len(self.cluster.node_ids))]
@@ -253,7 +261,7 @@ class World:
             self._say("⚡ somebody starts another copy")
             self._begin_copy()
         if lots.fires("clock:jump") and self._drivers:
-            driver = next(iter(self._drivers))
+            driver = next(reversed(self._drivers))
             driver.wall_offset += (lots.below("clock:jump", 2) * 2 - 1) * lots.below("clock:jump", 3600)
             self._say(f"⚡ the clock of {driver} is {driver.wall_offset:+.0f} s wrong")
         if lots.is_on("user:checkpoint restored") and len(self._copies_kept) < 3:
@@ -321,7 +329,7 @@ class World:
             again = (
                 self.setting.in_process
                 and start.error is not None
-                and len(self.starts) < _MOST_STARTS
+                and len(self.starts) <= _MOST_STARTS + 20
                 and (not isinstance(start.error, OncewardError) or start.error.recovery is not Recovery.STOP)
             )
             if not again:
@@ -350,11 +358,14 @@ class World:
             self._start_here().opened_at = sim.now
         if sim.tell is not None and step != events.LEASE:
             sim.tell(sim.now, sim.here.name, f"{step} {phase}" + (f": {event.error}" if event.error else ""))
-        if lots.fires(f"crash:{step}.{phase}"):
+        if self._troubled and not lots.calm:
+            self._trouble()
+        crash, pause = _AT_STEPS[step, phase]
+        if lots.fires(crash):
             sim.kill(sim.here, f"killed: {step} {phase}")
-        if lots.fires(f"pause:{step}.{phase}"):
+        if lots.fires(pause):
             process = sim.here
-            sim.pause(process, lots.below(f"pause:{step}.{phase}", 1000) / 1000 * 90)
+            sim.pause(process, lots.below(pause, 1000) / 1000 * 90)
             sim.park(0.0)  # from here on nothing of it runs
 
     def _identity(self, event: events.Event) -> None:

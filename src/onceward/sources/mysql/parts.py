@@ -71,7 +71,8 @@ def _range(settings: Settings, part: Mapping[str, Any]) -> Iterator[pa.Table]:
     snapshot, passed = part.get("snapshot"), settings.passed_places
     with reading(settings, server, place) as dump, _flushing(settings, snapshot) as flush:
         decoder = Decoder(
-            dump.reader.dialect, settings.wanted, values=settings.values, maps=maps, gtid=part.get("gtid")
+            dump.reader.dialect, settings.wanted, values=settings.values, maps=maps, gtid=part.get("gtid"),
+            lower_case_names=settings.any_case,
         )  # fmt: skip
         held = 0
         for events in dump.blocks(place.file, part["to"]):

@@ -196,7 +196,7 @@ def _replica(server: Server, variables: Mapping[str, str]) -> Iterator[Finding]:
 
 def _tables(server: Server, settings: Settings, tables: list[tuple[str, str]]) -> Iterator[Finding]:
     for database, table in settings.tables:
-        if any(sign in database + table for sign in "*?["):
+        if "*" in database + table:
             continue
         there = any(settings.is_named(*one, database, table) for one in tables)
         yield Finding(

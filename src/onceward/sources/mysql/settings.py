@@ -1,6 +1,7 @@
 """What users say to ``ow.mysql_changes``, checked when the query is defined. Pure; pickled to where it is read.
 
-Which tables: ``"shop.orders"``, ``"shop.*"``, ``"shop_*.orders"``: shell patterns, for the database and for the table.
+Which tables: ``"shop.orders"``, ``"shop.*"``, ``"shop_*.orders"``: ``*`` is any text, in the database and in the table.
+Every other sign is itself, for names may have them all (```log[2024]```).
 A name is compared as it is written; with ``lower_case_table_names`` servers write small letters into their binlogs, or
 compare without them, and so do we (:meth:`Settings.for_server`).
 """
@@ -11,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, Literal, cast, get_args
 
 from onceward.errors import ConfigurationError, ContradictoryOptions
@@ -62,7 +63,7 @@ class Settings:
             return False
         if self.any_case:
             database, table = database.lower(), table.lower()
-        return any(fnmatchcase(database, one) and fnmatchcase(table, other) for one, other in self.tables)
+        return any(_fits(database, one) and _fits(table, other) for one, other in self.tables)
 
     def is_named(self, database: str, table: str, *name: str) -> bool:
         """Is ``name``, one of :attr:`tables`, that table's?"""
@@ -71,7 +72,7 @@ class Settings:
     def wanted_database(self, database: str) -> bool:
         """Is any table of it read?"""
         database = database.lower() if self.any_case else database
-        return database not in SYSTEM and any(fnmatchcase(database, one) for one, _ in self.tables)
+        return database not in SYSTEM and any(_fits(database, one) for one, _ in self.tables)
 
     def for_server(self, lower_case_table_names: int) -> Settings:
         """As this server compares names."""
@@ -125,6 +126,15 @@ def settings_of(
         heartbeat_seconds=float(heartbeat_seconds),
         pass_over=_passed(pass_over),
     )
+
+
+@lru_cache(1024)
+def _pattern(said: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, said.split("*"))), re.DOTALL)
+
+
+def _fits(name: str, said: str) -> bool:
+    return _pattern(said).fullmatch(name) is not None
 
 
 def _patterns(tables: str | Sequence[str]) -> tuple[tuple[str, str], ...]:

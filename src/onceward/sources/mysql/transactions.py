@@ -22,7 +22,7 @@ from onceward.binlog import kinds
 from onceward.binlog.event import Event
 from onceward.binlog.gtids import Gtid, Gtids, gtid_of, gtids_before
 from onceward.binlog.packed import unpacked
-from onceward.binlog.statements import statement_of
+from onceward.binlog.statements import short_text, statement_of
 from onceward.binlog.stops import damaged, unreadable
 from onceward.errors import BinlogDamaged, ChangeUnreadable, OncewardError, SourceReplaced
 from onceward.sources.mysql.position import Place, Position, number_of
@@ -30,7 +30,6 @@ from onceward.sources.mysql.position import Place, Position, number_of
 OUTSIDE, BEGUN, OPEN = range(3)
 """Between transactions; behind the first event of one; behind its BEGIN."""
 
-_BEGIN, _COMMIT, _ROLLBACK = b"\0BEGIN", b"\0COMMIT", b"\0ROLLBACK"  # behind the zero that ends the database's name
 _STANDALONE = 1  # a flag of MariaDB's GTID event
 
 _MISSING = "the tables that are read may have other rows now: compare them, or start from a new checkpoint"
@@ -164,13 +163,12 @@ class Walk:
         return found or _NAMELESS
 
     def _query(self, event: Event) -> None:
-        tail = bytes(event.buffer[max(event.start, event.stop - 9) : event.stop])
-        compressed = event.kind == kinds.QUERY_COMPRESSED
-        if not compressed and tail.endswith(_BEGIN):
+        said = short_text(event) if event.kind == kinds.QUERY else b""
+        if said == b"BEGIN":
             self._state = OPEN
-        elif self._state == OPEN and not compressed and tail.endswith(_COMMIT):
+        elif self._state == OPEN and said == b"COMMIT":
             self._end(event)
-        elif self._state == OPEN and not compressed and tail.endswith(_ROLLBACK):
+        elif self._state == OPEN and said == b"ROLLBACK":
             if not self._passing:
                 self._undone(event)
             self._end(event)

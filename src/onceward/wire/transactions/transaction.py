@@ -385,7 +385,11 @@ class Transaction:
         except Fenced as fenced:
             # Version 1 answers so even if the abort was made for our own sake: the coordinator ended the transaction
             # under the next epoch, which is nobody's as long as the claim succeeds. See wire.transactions.fencing.
-            if self._holder.why_refused(self.identity, took_part=self._took_part()) is not Fencing.ABORTED_FOR_US:
+            try:
+                why = self._holder.why_refused(self.identity, took_part=self._took_part())
+            except Unanswered as unanswered:
+                raise_as_error(unanswered, "recover() before the next transaction")
+            if why is not Fencing.ABORTED_FOR_US:
                 raise
             next_epoch = ProducerIdentity(self.identity.producer_id, self.identity.epoch + 1)
             try:

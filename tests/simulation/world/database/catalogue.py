@@ -128,5 +128,8 @@ SHAPES: tuple[tuple[re.Pattern[str], Callable[[Any, Any], Understood]], ...] = (
     (_shaped("SELECT table_schema, table_name, table_type, engine,"), _answer(_relation_of_mysql)),
     (_shaped("SELECT column_name, column_type, is_nullable,"), _answer(_columns_of_mysql)),
     (_shaped("SELECT index_name, column_name, sub_part"), _answer(_unique_of_mysql)),
-    (_shaped("SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND LEFT("), _answer(_left_of_mysql)),
+    (
+        _shaped("SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND LEFT("),
+        _answer(_left_of_mysql),
+    ),
 )

@@ -45,7 +45,7 @@ class Expression:
         self._at = 0
         self.source = self._either()
         if self._at != len(self._tokens):
-            raise Unknown(f"{text!r} from {self._tokens[self._at:]}")
+            raise Unknown(f"{text!r} from {self._tokens[self._at :]}")
         self.parameters = self._next - first
 
     def function(self) -> Value:
@@ -177,7 +177,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 def unquoted(name: str) -> str:
     """``"name"`` or `` `name` `` as it is."""
-    if name[0] in "\"`" and name[-1] == name[0]:
+    if name[0] in '"`' and name[-1] == name[0]:
         return name[1:-1].replace(name[0] * 2, name[0])
     return name
 

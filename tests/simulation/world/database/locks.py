@@ -83,7 +83,9 @@ class Lock:
 
     def _blockers(self, holder: Any, mode: int) -> list[Any]:
         return [
-            other for other, has in self.holders.items() if other is not holder and (mode == EXCLUSIVE or has == EXCLUSIVE)
+            other
+            for other, has in self.holders.items()
+            if other is not holder and (mode == EXCLUSIVE or has == EXCLUSIVE)
         ]
 
     def _granted(self, holder: Any, mode: int, held: int) -> None:

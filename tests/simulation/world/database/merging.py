@@ -14,7 +14,8 @@ from simulation.world.database.expressions import Row, Unknown, column_names, un
 from simulation.world.database.rows_from import Source
 
 _LATE = re.compile(
-    r"rank\(\) OVER \((?:PARTITION BY (?P<keys>.+?))?(?: ORDER BY (?P<order>[^()]+?))?\) AS onceward_late", re.IGNORECASE
+    r"rank\(\) OVER \((?:PARTITION BY (?P<keys>.+?))?(?: ORDER BY (?P<order>[^()]+?))?\) AS onceward_late",
+    re.IGNORECASE,
 )
 _DELETES = re.compile(r"(?:CAST\()?([\"`]\w+[\"`])(?: AS BINARY\))? IN \(([^()]*)\), (?:false|0)\) AS onceward_deletes")
 _KNOWN = re.compile(r"NOT IN \(([^()]*)\)")

@@ -208,7 +208,10 @@ def _load(server: Any, found: re.Match[str]) -> Understood:
 
 _XID = r"X'(?P<first>[0-9a-f]*)', X'(?P<second>[0-9a-f]*)', \d+$"
 SHAPES: tuple[tuple[re.Pattern[str], Make], ...] = (
-    (re.compile(r"SET (?:SESSION )?(?P<local>LOCAL )?(?P<name>(?!sql_mode)\w+) = (?P<value>\S+)(?:, \w+ = \d+)*$"), _setting),
+    (
+        re.compile(r"SET (?:SESSION )?(?P<local>LOCAL )?(?P<name>(?!sql_mode)\w+) = (?P<value>\S+)(?:, \w+ = \d+)*$"),
+        _setting,
+    ),
     (re.compile(r"SET CONSTRAINTS ALL IMMEDIATE$"), _says()),
     (re.compile(r"SELECT set_config\(name, '0', false\) FROM pg_settings"), _says()),
     (re.compile(r"SET (?:DateStyle|IntervalStyle|SESSION TRANSACTION|NAMES) "), _says()),

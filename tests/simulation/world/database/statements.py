@@ -19,6 +19,7 @@ from simulation.world.database.rows_from import Source
 from simulation.world.database.tables import Table
 from simulation.world.database.trouble import Trouble
 
+
 def understand(server: Any, sql: str) -> Understood:
     """:raises Unknown: the model has not learnt it."""
     text = " ".join(sql.split())
@@ -105,7 +106,11 @@ def _insert_values(server: Any, found: re.Match[str]) -> Understood:
         values.append(expression.function())
     then = found["then"] or ""
     replace = found["verb"] == "REPLACE"
-    update = column_names(re.sub(r" = excluded\.\w+", "", then.partition(" DO UPDATE SET ")[2])) if "excluded" in then else ()
+    update = (
+        column_names(re.sub(r" = excluded\.\w+", "", then.partition(" DO UPDATE SET ")[2]))
+        if "excluded" in then
+        else ()
+    )
     looks = "DO NOTHING" in then or "pipeline = pipeline" in then
 
     def run(session: Any, transaction: Any, parameters: Sequence[Any]) -> Result:
@@ -122,7 +127,9 @@ def _insert_values(server: Any, found: re.Match[str]) -> Understood:
                 return Result(touched=0)
             if not update:
                 raise Trouble("unique", f"duplicate key value violates unique constraint of {name}")
-            news = dict(zip(table.columns, there, strict=True)) | {column: row[table.place[column]] for column in update}
+            news = dict(zip(table.columns, there, strict=True)) | {
+                column: row[table.place[column]] for column in update
+            }
             row = tuple([news[column] for column in table.columns])
         transaction.set(table, key, row)
         return Result(touched=1)
@@ -329,7 +336,9 @@ _SHAPES: tuple[tuple[re.Pattern[str], Callable[[Any, Any], Understood]], ...] = 
         _count,
     ),
     (
-        re.compile(r"SELECT (?P<asked>(?:max|MAX)\((?:char_length|CHAR_LENGTH)\(.+?) FROM \((?P<rows>SELECT .+)\) AS (?:rows|staged)$"),
+        re.compile(
+            r"SELECT (?P<asked>(?:max|MAX)\((?:char_length|CHAR_LENGTH)\(.+?) FROM \((?P<rows>SELECT .+)\) AS (?:rows|staged)$"
+        ),
         _longest,
     ),
     (

@@ -15,7 +15,20 @@ class Table:
     :param logged: False: a crash of the server empties it (``CREATE UNLOGGED TABLE``).
     """
 
-    __slots__ = ("columns", "key", "lock", "logged", "made_at", "made_by", "made_for", "name", "place", "row_locks", "rows", "types")
+    __slots__ = (
+        "columns",
+        "key",
+        "lock",
+        "logged",
+        "made_at",
+        "made_by",
+        "made_for",
+        "name",
+        "place",
+        "row_locks",
+        "rows",
+        "types",
+    )
 
     def __init__(
         self, name: str, made_for: str, columns: tuple[str, ...], key: tuple[str, ...] = (), *, logged: bool = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from simulation.kernel.scheduler import Process
 from simulation.kernel.threads import RLock
-from simulation.world.files.hadoop import Hadoop, Session
+from simulation.world.files.hadoop import Hadoop, Jvm, Session
 from simulation.world.files.tree import FAULTS, Tree
 
 __all__ = ["FAULTS", "Files", "Hadoop", "Tree"]
@@ -21,7 +21,7 @@ class Files:
     :param default: the scheme of a path that names none (``fs.defaultFS``).
     """
 
-    __slots__ = ("default", "disk", "hadoop", "hdfs", "locks", "objects")
+    __slots__ = ("default", "disk", "hadoop", "hdfs", "jvm", "locks", "objects")
 
     def __init__(self, sim: object, default: str = "hdfs") -> None:
         self.disk = Tree(sim, "disk")
@@ -33,6 +33,7 @@ class Files:
         """Of modules, one in each process."""
         self.hadoop = Hadoop(self)
         """What is below ``jvm.org.apache.hadoop.fs``."""
+        self.jvm = Jvm(self.hadoop)
 
     def tree(self, scheme: str) -> Tree:
         scheme = scheme or self.default

@@ -10,6 +10,7 @@ from typing import Any
 from simulation.kernel import current
 from simulation.kernel.scheduler import Process
 from simulation.kernel.threads import RLock
+from simulation.world.files import posix
 
 
 class LockOfProcess:
@@ -36,6 +37,20 @@ class LockOfProcess:
         return lock
 
 
+_ON_THE_DISK = (
+    "onceward.durable",
+    "onceward.ledger.folder",
+    "onceward.sinks.write_ahead.row_files",
+    "onceward.sinks.write_ahead.sink",
+    "onceward.sinks.write_ahead.store",
+    "onceward.spark.file_system",
+)
+
 STAND_INS: list[tuple[str, str, Any]] = [
     ("onceward.spark.handed_over", "_lock", LockOfProcess("notes")),
+    *((module, "os", posix.OS) for module in _ON_THE_DISK),
+    *((module, "Path", posix.Path) for module in _ON_THE_DISK),
+    ("onceward.ledger.folder", "_refuse_other_file_systems", lambda folder: None),
+    ("onceward.spark.file_system", "shutil", posix.SHUTIL),
+    ("onceward.spark.file_system", "ThreadPoolExecutor", posix.POOL),
 ]

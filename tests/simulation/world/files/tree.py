@@ -37,11 +37,12 @@ Change = tuple["Folder", str, Node, Node]
 class File:
     """Bytes, and what of them is on the disk for good."""
 
-    __slots__ = ("data", "synced")
+    __slots__ = ("data", "made_at", "synced")
 
-    def __init__(self, data: bytes = b"") -> None:
+    def __init__(self, made_at: float, data: bytes = b"") -> None:
         self.data = data
         self.synced = b""
+        self.made_at = made_at
 
 
 class Folder:
@@ -131,7 +132,7 @@ class Tree:
             raise _error(errno.EISDIR, path)
         if there is not None and not replace:
             raise _error(errno.EEXIST, path)
-        file = File()
+        file = File(self._sim.now)
         self._change((parent, name, there, file))
         if late:
             raise late
@@ -153,7 +154,7 @@ class Tree:
         """A file whole or not at all, over what is there: a PUT."""
         late = self.door("put", path, writes=True)
         parent, name = self._place(path, parents=True)
-        self._change((parent, name, parent.entries.get(name), File(data)))
+        self._change((parent, name, parent.entries.get(name), File(self._sim.now, data)))
         if late:
             raise late
 
@@ -243,12 +244,9 @@ class Tree:
         if late:
             raise late
 
-    def sync(self, path: str) -> None:
+    def sync_node(self, node: Node, path: str) -> None:
         """``fsync`` of a file's bytes, or of a folder's names."""
         late = self.door("sync", path)
-        node = self.at(path)
-        if node is None:
-            raise _error(errno.ENOENT, path)
         if late:
             raise late  # fsync(2) that fails has perhaps written nothing
         if node.__class__ is Folder:
@@ -256,12 +254,8 @@ class Tree:
                 self._unsynced.pop(number, None)
             node.unsynced.clear()
         else:
-            self.sync_file(node)
-
-    def sync_file(self, file: File) -> None:
-        """Without a door of its own."""
-        file.synced = file.data
-        self._written.pop(file, None)
+            node.synced = node.data
+            self._written.pop(node, None)
 
     # ── what befalls it ──
 

@@ -22,7 +22,11 @@ class Surroundings(Protocol):
         """Does this fault happen at this opportunity?"""
 
     def is_on(self, fault: str) -> bool:
-        """Can it happen in this story at all? Asked once, so that what cannot happen costs nothing."""
+        """Can it happen in this story at all? Asked once, so that what cannot happen costs nothing.
+
+        Also asked for ``lag:replicate``, ``lag:markers`` and ``lag:verify``: where it is not on, that lag is 0 always,
+        and :meth:`lag` is not asked.
+        """
 
 
 LAGS = {
@@ -34,6 +38,7 @@ LAGS = {
     "load": "until a coordinator has read its log",
     "metadata": "until one broker has heard of a new topic or leader",
     "catch up": "until a broker that came back is in sync again",
+    "offsets": "3.9.1: until a group's coordinator takes the offsets of a transaction that is marked already",
     "expire": "until the coordinator looks for overdue transactions (10 s at most, by default)",
 }
 """The steps that take time, and what each is."""

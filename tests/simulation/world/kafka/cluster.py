@@ -25,13 +25,21 @@ from kafka.protocol.producer import (
 from onceward.wire.appends.produce_frame import ProduceFrame
 from simulation.world.kafka import admin, produce, reads, transaction_requests
 from simulation.world.kafka.around import Surroundings
+from simulation.world.kafka.compaction import compacted
 from simulation.world.kafka.coordinator import Coordinator
 from simulation.world.kafka.faulty import FaultyAnswers
 from simulation.world.kafka.groups import GroupCoordinator
 from simulation.world.kafka.nodes import Nodes
-from simulation.world.kafka.partition import NOBODY, Broker, Led, Partition
+from simulation.world.kafka.partition import NOBODY, Broker, Health, Held, Led, Partition
 from simulation.world.kafka.producers import ProducerState, marker_refused
-from simulation.world.kafka.settings import OFFSETS_TOPIC, OLD, STATE_TOPIC, ClusterSettings, newest_versions
+from simulation.world.kafka.settings import (
+    OFFSETS_TOPIC,
+    OLD,
+    STATE_TOPIC,
+    TOPIC_DEFAULTS,
+    ClusterSettings,
+    newest_versions,
+)
 from simulation.world.kafka.transactions import Where
 from simulation.world.kafka.truth import Truth
 
@@ -56,9 +64,6 @@ HANDLERS: Mapping[type, tuple[str, Handler]] = {
     DescribeTransactionsRequest: ("DescribeTransactions", transaction_requests.describe),
 }
 _PRODUCER_BLOCK = 1_000  # ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``
-_TOPIC_DEFAULTS = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1",
-                   "compression.type": "producer", "segment.bytes": "1073741824", "message.timestamp.type": "CreateTime",
-                   "delete.retention.ms": "86400000", "min.cleanable.dirty.ratio": "0.5", "unclean.leader.election.enable": "false"}  # fmt: skip
 
 
 class Topic:
@@ -95,6 +100,11 @@ class Cluster(Nodes, Truth):
         self.versions = newest_versions(self.settings.version)
         self.brokers = {node: Broker(node) for node in range(1, brokers + 1)}
         self.node_ids = list(self.brokers)
+        self.health = Health(around)
+        self.marker_lags = around.is_on("lag:markers")
+        self.verify_lags = around.is_on("lag:verify")
+        self.slow_state_log = around.is_on("kafka:state log slow")
+        self.short_fetches = around.is_on("kafka:short fetch")
         self.cluster_id = "simulated-cluster"
         self.no_id = UUID(int=0)
         self.topics: dict[str, Topic] = {}
@@ -105,6 +115,9 @@ class Cluster(Nodes, Truth):
         """Partition → node → until when (ms) it has not heard of the new leader, and whom it believes in."""
         self.coordinators: dict[Led, Coordinator] = {}
         self.group_coordinators: dict[Led, GroupCoordinator] = {}
+        self._homes: dict[str, Partition] = {}
+        self._group_homes: dict[str, Partition] = {}
+        self._negotiated: dict[tuple[type, int | None, int | None], int] = {}
         self._next_block = 0
         self._topics_made = 0
         min_isr = self.settings.internal_min_isr or (2 if brokers >= 3 else 1)
@@ -127,7 +140,7 @@ class Cluster(Nodes, Truth):
     def topic_defaults(self) -> dict[str, str]:
         """Settings of a topic that nobody has configured."""
         return {
-            **_TOPIC_DEFAULTS,
+            **TOPIC_DEFAULTS,
             "min.insync.replicas": "2" if len(self.brokers) >= 3 else "1",
             "max.message.bytes": str(self.settings.message_max_bytes),
         }
@@ -179,7 +192,7 @@ class Cluster(Nodes, Truth):
         first = self._topics_made if not topic.internal else 0
         for index in range(len(topic.partitions), count):
             assigned = [nodes[(first + index + step) % len(nodes)] for step in range(replicas)]
-            partition = Partition(self.around, self.brokers, topic.name, index, assigned, min_isr)
+            partition = Partition(self.around, self.brokers, self.health, topic.name, index, assigned, min_isr)
             topic.partitions.append(partition)
             self.partitions[topic.name, index] = partition
 
@@ -203,6 +216,18 @@ class Cluster(Nodes, Truth):
                         done(3)
             partition.led = None
         self.unheard.pop(name, None)
+
+    def delete_records(self, name: str, index: int, before: int) -> None:
+        """Retention, or ``DeleteRecords``: never beyond the high watermark."""
+        partition = self.partitions[name, index]
+        partition.settle()
+        partition.log.forget_before(before)
+
+    def compact(self, name: str, index: int, *, markers: bool = False) -> None:
+        """The log cleaner passes. ``markers``: also over those that are older than ``delete.retention.ms``."""
+        partition = self.partitions[name, index]
+        partition.settle()
+        compacted(partition.log, markers=markers)
 
     def _spread(self, name: str) -> None:
         """The news of a topic."""
@@ -230,11 +255,8 @@ class Cluster(Nodes, Truth):
 
         :raises kafka.errors.IncompatibleBrokerVersion: there is none.
         """
-        if type(request) is ProduceFrame:
-            lowest, highest, api = request._min_version, request._max_version, "Produce"
-        else:
-            lowest, highest = request._min_version or 0, request._max_version
-            api = HANDLERS[type(request)][0]
+        api = HANDLERS[type(request)][0]
+        lowest, highest = request._min_version or 0, request._max_version
         newest = self.versions[api]
         version = newest if highest is None or highest > newest else highest
         if version < lowest:
@@ -246,11 +268,14 @@ class Cluster(Nodes, Truth):
 
         :raises kafka.errors.IncompatibleBrokerVersion: before anything else, as kafka-python does at the client's side.
         """
-        api, handler = HANDLERS[type(request)]
-        version = self.negotiate(request)
+        api, handler = HANDLERS[request.__class__]
+        asked = (request.__class__, request._min_version, request._max_version)
+        version = self._negotiated.get(asked)
+        if version is None:
+            version = self._negotiated[asked] = self.negotiate(request)
         broker = self.brokers.get(node)  # type: ignore[arg-type]
         if broker is None:
-            broker = self.brokers[self.node_ids[0] if isinstance(node, str) and not node[-1:].isdigit() else int(str(node).rpartition("-")[2])]  # fmt: skip
+            broker = self.brokers[int(str(node).rpartition("-")[2])]  # a bootstrap server, by its number
         if not broker.up:
             reply(None)
             return
@@ -263,19 +288,25 @@ class Cluster(Nodes, Truth):
 
     def silent(self, broker: Broker, reply: Reply) -> None:
         """Nobody answers, until the connection breaks."""
-        from simulation.world.kafka.partition import Held
-
         Held(broker, reply)
 
     # ── who coordinates what ──
 
     def home_of(self, name: str) -> Partition:
         """``TransactionStateManager.partitionFor``."""
-        return self.partitions[STATE_TOPIC, java_hash(name) % self.settings.transaction_state_partitions]
+        home = self._homes.get(name)
+        if home is None:
+            count = self.settings.transaction_state_partitions
+            home = self._homes[name] = self.partitions[STATE_TOPIC, java_hash(name) % count]
+        return home
 
     def group_home_of(self, group: str) -> Partition:
         """``GroupCoordinatorService.partitionFor``."""
-        return self.partitions[OFFSETS_TOPIC, java_hash(group) % self.settings.offsets_partitions]
+        home = self._group_homes.get(group)
+        if home is None:
+            count = self.settings.offsets_partitions
+            home = self._group_homes[group] = self.partitions[OFFSETS_TOPIC, java_hash(group) % count]
+        return home
 
     def coordinator_at(self, name: str, broker: Broker) -> Coordinator | None:
         """The coordinator of an id, if it is ``broker`` as far as that knows."""
@@ -289,6 +320,9 @@ class Cluster(Nodes, Truth):
     def coordinator_for(self, name: str, asking: Broker) -> Coordinator | int:
         """The coordinator of an id as another broker finds it, or the error with which it comes back."""
         home = self.home_of(name)
+        if self.health.well and not self.late:
+            led = home.led
+            return 15 if led is None else self.coordinators[led]
         leader = self.leader_seen_by(asking, home)
         if leader == NOBODY or self.brokers[leader].fenced:
             return 15
@@ -328,33 +362,25 @@ class Cluster(Nodes, Truth):
         return self.around.now_ms() - state.last_ms >= self.settings.producer_id_expiration_ms
 
     def write_marker(
-        self, where: Where, producer: int, epoch: int, commit: bool, coordinator_epoch: int, version: int, written: Any
-    ) -> None:
-        """``WriteTxnMarkers`` to the leader of one partition: ``written`` is told how it went."""
+        self, where: Where, producer: int, epoch: int, commit: bool, coordinator_epoch: int, version: int
+    ) -> int | tuple[Partition, Led]:
+        """``WriteTxnMarkers`` to the leader of one partition: how it went, or whose acknowledgement is awaited."""
         partition = self.partitions.get(where)
         if partition is None:
-            written(0)  # deleted meanwhile: there is nothing to mark (``addTxnMarkersToBrokerQueue``)
-            return
+            return 0  # deleted meanwhile: there is nothing to mark (``addTxnMarkersToBrokerQueue``)
         led = partition.led
-        if led is None or not self.brokers[led.node].well:
-            written(6)
-            return
-        if not partition.enough():
-            written(19)
-            return
-        refused = marker_refused(led.log.producers.get(producer), epoch, coordinator_epoch, version, self.old)
-        if refused:
-            written(refused)
-            return
+        if led is None or not (self.health.well or self.brokers[led.node].well):
+            return 6
+        if len(partition.isr) < partition.min_isr:
+            return 19
         log = led.log
+        refused = marker_refused(log.producers.get(producer), epoch, coordinator_epoch, version, self.old)
+        if refused:
+            return refused
         entry = log.end_transaction(producer, epoch, commit, coordinator_epoch, led.epoch, self.around.now_ms())
-        if where[0] is OFFSETS_TOPIC:
-            self.group_coordinators[led].replay(entry)
-        partition.appended(led)
-        if log.high == log.end:
-            written(0)
-        else:
-            partition.wait(led, log.end, self.settings.request_timeout_ms, written)
+        if where[0] == OFFSETS_TOPIC:
+            self.group_coordinators[led].marked(entry)
+        return 0 if partition.appended(led) else (partition, led)
 
     def known_groups(self) -> Iterable[str]:
         """Groups that have committed anything."""

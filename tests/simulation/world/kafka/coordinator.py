@@ -8,11 +8,12 @@ Sources: ``TransactionCoordinator``, ``TransactionStateManager`` (``appendTransa
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from simulation.world.kafka import transactions as rules
 from simulation.world.kafka.partition import Led, Partition
-from simulation.world.kafka.transactions import Metadata, Transit, Where
+from simulation.world.kafka.transactions import Facts, Metadata, Where
 
 if TYPE_CHECKING:
     from simulation.world.kafka.cluster import Cluster
@@ -21,6 +22,7 @@ LOADING, NOT_AVAILABLE, NOT_COORDINATOR, UNKNOWN_TOPIC = 14, 15, 16, 3
 _RETRY_MS = 100.0
 _MARKER_FAILED_FOR_GOOD = (47, 52)
 _AGAIN_MS = 1_000
+_HOURLY_MS = 3_600_000  # transaction.remove.expired.transaction.cleanup.interval.ms
 
 Ended = Callable[[int, int, int], None]
 """Told an error code, and with 0 the identity to go on with."""
@@ -56,54 +58,66 @@ class Coordinator:
         if self.resigned:
             return
         self.loading = False
+        in_log = 1 if self.cluster.transaction_version >= 2 else 0
+        known = self.known
         for entry in self.led.log.entries:
-            name, transit = entry.body
-            if transit is None:
-                self.known.pop(name, None)
-                continue
-            now = self.known.get(name)
-            if now is None:
-                now = self.known[name] = Metadata(name, transit.producer, transit.timeout_ms, 0)
-            now.take(transit, 1 if self.cluster.transaction_version >= 2 else 0)
-        for now in list(self.known.values()):
-            if now.state is rules.ONGOING:
-                self._watch(now, now.started_ms)
-            elif now.state is rules.PREPARE_COMMIT or now.state is rules.PREPARE_ABORT:
-                self._send_markers(now, rules.completed(now, self.cluster.around.now_ms()))
+            name, facts = entry.body
+            if facts is None:
+                known.pop(name, None)
+            else:
+                known[name] = Metadata(name, facts)
+        for held in list(known.values()):
+            held.facts = held.facts.read_back(in_log)
+            state = held.facts.state
+            if state is rules.ONGOING:
+                self._watch(held, held.facts.started_ms)
+            elif state is rules.PREPARE_COMMIT or state is rules.PREPARE_ABORT:
+                self._send_markers(held, rules.completed(held, self.cluster.around.now_ms()))
 
-    def _append(self, now: Metadata, transit: Transit, done: Callable[[int], None], *, insist: bool = False) -> None:
+    def _append(self, held: Metadata, new: Facts, done: Callable[[int], None], *, insist: bool = False) -> None:
         """``appendTransactionToLog``: done with 0 once it is replicated and true, or with why it is not.
 
         :param insist: the transition stays pending after a failure that may pass; whoever asked asks again.
         """
         partition, led = self.partition, self.led
-        if led is partition.led and not partition.enough():
-            code = NOT_AVAILABLE
+        if len(partition.isr) < partition.min_isr and led is partition.led:
             if not insist:
-                now.pending = None
-            done(code)
+                held.pending = None
+            done(NOT_AVAILABLE)
+            return
+        led.log.note((held.name, new))
+        replicated_now = partition.appended(led)
+        cluster = self.cluster
+        if cluster.slow_state_log and not insist and cluster.around.fires("kafka:state log slow"):
+            # ``appendTransactionToLog``: REQUEST_TIMED_OUT. What is known here stays as it was; the log goes on.
+            late = partial(self._too_late, held, done)
+            cluster.around.later(cluster.settings.request_timeout_ms, late, "state log")
+            return
+        if replicated_now:
+            held.facts = new
+            held.pending = None
+            done(0)
             return
 
         def replicated(code: int) -> None:
             if self.resigned:
                 done(NOT_COORDINATOR)
-                return
-            if code == 0:
-                now.complete(transit)
+            elif code == 0:
+                held.facts = new
+                held.pending = None
                 done(0)
-                return
-            code = NOT_COORDINATOR if code == 6 else NOT_AVAILABLE
-            if not (insist and code == NOT_AVAILABLE):
-                now.pending = None
-            done(code)
+            else:
+                code = NOT_COORDINATOR if code == 6 else NOT_AVAILABLE
+                if not (insist and code == NOT_AVAILABLE):
+                    held.pending = None
+                done(code)
 
-        log = led.log
-        log.append(None, (now.name, transit), 1, -1, -1, -1, False, led.epoch, transit.updated_ms)
-        partition.appended(led)
-        if log.high == log.end:
-            replicated(0 if partition.enough() else 20)
-        else:
-            partition.wait(led, log.end, self.cluster.settings.request_timeout_ms, replicated)
+        partition.wait(led, led.log.end, self.cluster.settings.request_timeout_ms, replicated)
+
+    def _too_late(self, held: Metadata, done: Callable[[int], None]) -> None:
+        if not self.resigned:
+            held.pending = None
+        done(NOT_COORDINATOR if self.resigned else NOT_AVAILABLE)
 
     def resign(self) -> None:
         self.resigned = True
@@ -114,26 +128,27 @@ class Coordinator:
         """What is known of an id; LOADING or NOT_COORDINATOR; 0: nothing."""
         if self.loading:
             return LOADING
-        now = self.known.get(name)
-        if now is None:
+        held = self.known.get(name)
+        if held is None:
             return 0
-        if now.state is not rules.ONGOING and now.pending is None:
-            age = self.cluster.around.now_ms() - now.updated_ms
-            if age >= self.cluster.settings.transactional_id_expiration_ms and self._expire(now):
+        facts = held.facts
+        if facts.state is not rules.ONGOING and held.pending is None:
+            age = self.cluster.around.now_ms() - facts.updated_ms
+            if age >= self.cluster.settings.transactional_id_expiration_ms and self._expire(held, age):
                 return 0
-        return now
+        return held
 
-    def _expire(self, now: Metadata) -> bool:
+    def _expire(self, held: Metadata, age: int) -> bool:
         """``removeExpiredTransactionalIds``: hourly, so that it may not have come round yet."""
-        if now.state in (rules.PREPARE_COMMIT, rules.PREPARE_ABORT) or not self.partition.enough():
+        cluster, partition = self.cluster, self.partition
+        if held.facts.state in (rules.PREPARE_COMMIT, rules.PREPARE_ABORT) or not partition.enough():
             return False
-        late = self.cluster.around.now_ms() - now.updated_ms - self.cluster.settings.transactional_id_expiration_ms
-        if late < 3_600_000 and self.cluster.around.fires("kafka:expired id lingers"):
+        lately = age < cluster.settings.transactional_id_expiration_ms + _HOURLY_MS
+        if lately and cluster.around.fires("kafka:expired id lingers"):
             return False
-        del self.known[now.name]
-        led = self.led
-        led.log.append(None, (now.name, None), 1, -1, -1, -1, False, led.epoch, self.cluster.around.now_ms())
-        self.partition.appended(led)
+        del self.known[held.name]
+        self.led.log.note((held.name, None))
+        partition.appended(self.led)
         return True
 
     def init(
@@ -146,180 +161,192 @@ class Coordinator:
     ) -> None:
         """``handleInitProducerId``."""
         cluster = self.cluster
-        now = self.find(name)
-        if now == LOADING:
+        held = self.find(name)
+        if held == LOADING:
             done(LOADING, -1, -1)
             return
         now_ms = cluster.around.now_ms()
-        if not isinstance(now, Metadata):
-            now = self.known[name] = Metadata(name, cluster.new_producer(node), timeout_ms, now_ms)
-        metadata = now
-        decision = rules.begin_again(metadata, timeout_ms, expected, lambda: cluster.new_producer(node), now_ms)
-        if isinstance(decision, int):
-            done(decision, -1, -1)
-        elif decision.state is rules.FENCE:
+        if not isinstance(held, Metadata):
+            held = self.known[name] = rules.created(name, cluster.new_producer(node), timeout_ms, now_ms)
+        new = rules.begin_again(held, timeout_ms, expected, lambda: cluster.new_producer(node), now_ms)
+        if isinstance(new, int):
+            done(new, -1, -1)
+        elif new.state is rules.FENCE:
             version = cluster.transaction_version
-            self._end(
-                node, metadata, decision.producer, decision.epoch, False, False, version,
-                lambda code, _, __: done(code or rules.CONCURRENT, -1, -1),
-            )  # fmt: skip
+
+            def aborted(code: int, _: int, __: int) -> None:
+                done(code or rules.CONCURRENT, -1, -1)
+
+            self._end(node, held, new.producer, new.epoch, False, False, version, aborted)
         else:
-            self._append(
-                metadata,
-                decision,
-                lambda code: done(0, decision.producer, decision.epoch) if code == 0 else done(code, -1, -1),
-            )
+            producer, epoch = new.producer, new.epoch
+            self._append(held, new, lambda code: done(code, -1, -1) if code else done(0, producer, epoch))
 
     def add(
         self, name: str, producer: int, epoch: int, partitions: list[Where], version: int, done: Callable[[int], None]
     ) -> None:
         """``handleAddPartitionsToTransaction``."""
-        now = self.find(name)
-        if not isinstance(now, Metadata):
-            done(now or rules.INVALID_MAPPING)
+        held = self.find(name)
+        if held.__class__ is not Metadata:
+            done(held or rules.INVALID_MAPPING)  # type: ignore[arg-type]
             return
         cluster = self.cluster
-        decision = rules.add(now, producer, epoch, partitions, version, cluster.around.now_ms(), cluster.old)
-        if isinstance(decision, int):
-            done(decision)
+        new = rules.add(held, producer, epoch, partitions, version, cluster.around.now_ms(), cluster.old)  # type: ignore[arg-type]
+        if new.__class__ is int:
+            done(new)  # type: ignore[arg-type]
             return
-        fresh = now.state is not rules.ONGOING
-        self._append(now, decision, done)
+        fresh = held.facts.state is not rules.ONGOING  # type: ignore[union-attr]
+        self._append(held, new, done)  # type: ignore[arg-type]
         if fresh:
-            self._watch(now, decision.started_ms)
+            self._watch(held, new.started_ms)  # type: ignore[union-attr, arg-type]
 
     def verify(self, name: str, producer: int, epoch: int, partitions: list[Where]) -> int | dict[Where, int]:
         """``handleVerifyPartitionsInTransaction``: a code for all, or one for each that is not part of it."""
-        now = self.find(name)
-        if not isinstance(now, Metadata):
-            return now or rules.INVALID_MAPPING
-        code = rules.verify(now, producer, epoch)
+        held = self.find(name)
+        if not isinstance(held, Metadata):
+            return held or rules.INVALID_MAPPING
+        code = rules.verify(held, producer, epoch)
         if code:
             return code
-        known = now.partitions
+        known = held.facts.partitions
         return {partition: rules.ABORTABLE for partition in partitions if partition not in known}
 
     def end(self, node: int, name: str, producer: int, epoch: int, commit: bool, version: int, done: Ended) -> None:
         """``handleEndTransaction``."""
-        now = self.find(name)
-        if not isinstance(now, Metadata):
-            done(now or rules.INVALID_MAPPING, -1, -1)
+        held = self.find(name)
+        if not isinstance(held, Metadata):
+            done(held or rules.INVALID_MAPPING, -1, -1)
             return
-        self._end(node, now, producer, epoch, commit, True, version, done)
+        self._end(node, held, producer, epoch, commit, True, version, done)
 
     def _end(
-        self, node: int, now: Metadata, producer: int, epoch: int, commit: bool, client: bool, version: int, done: Ended
+        self,
+        node: int,
+        held: Metadata,
+        producer: int,
+        epoch: int,
+        commit: bool,
+        client: bool,
+        version: int,
+        done: Ended,
     ) -> None:
         cluster = self.cluster
-        fencing = now.pending is rules.FENCE
+        fencing = held.pending is rules.FENCE
         now_ms = cluster.around.now_ms()
         if version >= 2:
-            decision = rules.end_v2(now, producer, epoch, commit, client, lambda: cluster.new_producer(node), now_ms)
+            new = rules.end_v2(held, producer, epoch, commit, client, lambda: cluster.new_producer(node), now_ms)
         else:
-            decision = rules.end_v1(now, producer, epoch, commit, client, now_ms)
-        if isinstance(decision, int):
-            if decision == 0 and version >= 2:
-                done(0, now.producer, now.epoch)
+            new = rules.end_v1(held, producer, epoch, commit, client, now_ms)
+        if isinstance(new, int):
+            if fencing and held.pending is rules.FENCE:
+                held.pending = None
+            if new == 0 and version >= 2:
+                done(0, held.facts.producer, held.facts.epoch)
             else:
-                done(decision, -1, -1)
+                done(new, -1, -1)
             return
 
         def logged(code: int) -> None:
             if code:
                 if fencing and not self.resigned:
-                    now.failed_fence = True
+                    held.failed_fence = True
                 done(code, -1, -1)
                 return
-            complete = rules.completed(now, cluster.around.now_ms())
+            complete = rules.completed(held, cluster.around.now_ms())
             if version >= 2:
                 # The answer comes before the markers, with the identity of the next transaction: at overflow a new
                 # producer's.
                 done(0, complete.producer, complete.epoch)
             else:
                 done(0, -1, -1)
-            self._send_markers(now, complete)
+            self._send_markers(held, complete)
 
-        self._append(now, decision, logged)
+        self._append(held, new, logged)
 
     # ── markers ──
 
-    def _send_markers(self, now: Metadata, complete: Transit) -> None:
+    def _send_markers(self, held: Metadata, complete: Facts) -> None:
         """``addTxnMarkersToSend``: each partition by itself, until all have it; then the log learns of it."""
-        markers = now.markers = dict(now.partitions)
+        markers = held.markers = held.facts.partitions.copy()
         if not markers:
-            self._completed(now, complete)
+            self._completed(held, complete)
             return
-        around = self.cluster.around
-        for where in now.partitions:
-            lag = around.lag("markers")
+        around, lags = self.cluster.around, self.cluster.marker_lags
+        for where in list(markers):
+            lag = around.lag("markers") if lags else 0
             if lag <= 0:
-                self._send_marker(now, complete, where)
+                self._send_marker(held, complete, where)
             else:
-                around.later(lag, lambda where=where: self._send_marker(now, complete, where), "marker")  # type: ignore[misc]
+                around.later(lag, partial(self._send_marker, held, complete, where), "marker")
 
-    def _send_marker(self, now: Metadata, complete: Transit, where: Where) -> None:
-        if self.resigned or where not in now.markers:
+    def _send_marker(self, held: Metadata, complete: Facts, where: Where) -> None:
+        if self.resigned or where not in held.markers:
             return
-        cluster = self.cluster
-
-        def written(code: int) -> None:
-            if self.resigned or where not in now.markers:
-                return
-            if code == 0:
-                del now.markers[where]
-                if not now.markers:
-                    self._completed(now, complete)
-            elif code not in _MARKER_FAILED_FOR_GOOD:
-                again = max(_RETRY_MS, cluster.around.lag("markers"))
-                cluster.around.later(again, lambda: self._send_marker(now, complete, where), "marker")
-
-        if cluster.brokers[self.led.node].isolated:
-            written(13)
+        cluster, facts, led = self.cluster, held.facts, self.led
+        if not cluster.health.well and cluster.brokers[led.node].isolated:
+            self._marker_written(held, complete, where, 13)
             return
-        commit = now.state is rules.PREPARE_COMMIT
-        version = now.client_version
-        cluster.write_marker(where, now.producer, now.epoch, commit, self.led.epoch, version, written)
+        commit = facts.state is rules.PREPARE_COMMIT
+        code = cluster.write_marker(where, facts.producer, facts.epoch, commit, led.epoch, facts.client_version)
+        if code.__class__ is int:
+            self._marker_written(held, complete, where, code)  # type: ignore[arg-type]
+        else:
+            partition, leader = code  # type: ignore[misc]
+            written = partial(self._marker_written, held, complete, where)
+            partition.wait(leader, leader.log.end, cluster.settings.request_timeout_ms, written)
 
-    def _completed(self, now: Metadata, complete: Transit) -> None:
+    def _marker_written(self, held: Metadata, complete: Facts, where: Where, code: int) -> None:
+        """``TransactionMarkerRequestCompletionHandler.onComplete``."""
+        if self.resigned or where not in held.markers:
+            return
+        if code == 0:
+            del held.markers[where]
+            if not held.markers:
+                self._completed(held, complete)
+        elif code not in _MARKER_FAILED_FOR_GOOD:
+            around = self.cluster.around
+            again = max(_RETRY_MS, around.lag("markers"))
+            around.later(again, partial(self._send_marker, held, complete, where), "marker")
+
+    def _completed(self, held: Metadata, complete: Facts) -> None:
         """``writeTxnCompletion``."""
-
-        def logged(code: int) -> None:
-            if code == NOT_AVAILABLE and not self.resigned:
-                self.cluster.around.later(_RETRY_MS, lambda: self._completed(now, complete), "completion")
-
         if not self.resigned:
-            self._append(now, complete, logged, insist=True)
+            self._append(held, complete, partial(self._logged_completion, held, complete), insist=True)
+
+    def _logged_completion(self, held: Metadata, complete: Facts, code: int) -> None:
+        if code == NOT_AVAILABLE and not self.resigned:
+            self.cluster.around.later(_RETRY_MS, partial(self._completed, held, complete), "completion")
 
     # ── transactions that take too long ──
 
-    def _watch(self, now: Metadata, started_ms: int) -> None:
+    def _watch(self, held: Metadata, started_ms: int) -> None:
         """Look at it when it will be overdue: the coordinator looks at all of them every so often."""
         around = self.cluster.around
         now_ms = around.now_ms()
-        due = started_ms + now.timeout_ms + 1
-        if now.watched_until > now_ms and now.watched_until <= due:
+        due = started_ms + held.facts.timeout_ms + 1
+        if held.watched_until > now_ms and held.watched_until <= due:
             return  # that look will see to the next one
         due = max(due, now_ms + (_AGAIN_MS if due <= now_ms else 0))
-        now.watched_until = due
-        around.later(due - now_ms + around.lag("expire"), lambda: self._look_at(now, due), "transaction timeout")
+        held.watched_until = due
+        around.later(due - now_ms + around.lag("expire"), partial(self._look_at, held, due), "transaction timeout")
 
-    def _look_at(self, now: Metadata, due: int) -> None:
+    def _look_at(self, held: Metadata, due: int) -> None:
         """``abortTimedOutTransactions``: ended under the next epoch, which fences whoever is still at work."""
-        if self.resigned or self.known.get(now.name) is not now or now.watched_until != due:
+        if self.resigned or self.known.get(held.name) is not held or held.watched_until != due:
             return
-        now.watched_until = -1
-        if now.state is not rules.ONGOING:
-            if now.pending is rules.ONGOING:
-                self._watch(now, self.cluster.around.now_ms())
+        held.watched_until = -1
+        if held.facts.state is not rules.ONGOING:
+            if held.pending is rules.ONGOING:
+                self._watch(held, self.cluster.around.now_ms())
             return
-        if now.pending is not None or self.cluster.around.now_ms() - now.started_ms <= now.timeout_ms:
-            self._watch(now, now.started_ms)
+        if held.pending is not None or self.cluster.around.now_ms() - held.facts.started_ms <= held.facts.timeout_ms:
+            self._watch(held, held.facts.started_ms)
             return
-        decision = rules.fence(now)
+        new = rules.fence(held)
 
         def ended(code: int, _: int, __: int) -> None:
-            if code and not self.resigned and now.state is rules.ONGOING:
-                self._watch(now, now.started_ms)
+            if code and not self.resigned and held.facts.state is rules.ONGOING:
+                self._watch(held, held.facts.started_ms)
 
         version = self.cluster.transaction_version
-        self._end(self.led.node, now, decision.producer, decision.epoch, False, False, version, ended)
+        self._end(self.led.node, held, new.producer, new.epoch, False, False, version, ended)

@@ -51,13 +51,28 @@ class Entry:
         return 78 if self.head is None else 61 + len(self.body)
 
 
+class StateEntry:
+    """An entry of ``__transaction_state``: a transactional id and its facts, None once it is forgotten."""
+
+    __slots__ = ("base", "body", "last")
+
+    count = 1
+    head = None
+    kind = INTERNAL
+    leader_epoch = producer = -1
+
+    def __init__(self, base: int, body: Any) -> None:
+        self.base = self.last = base
+        self.body = body
+
+
 class Log:
-    """See the module. ``end`` is the offset of the next record; ``high`` the high watermark as this replica knows it."""
+    """See the module. ``end`` is the next record's offset; ``high`` the high watermark as this replica knows it."""
 
     __slots__ = ("aborted", "end", "entries", "high", "open", "producers", "start", "undecided", "verifying")
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[Any] = []
         self.start = self.end = self.high = 0
         self.producers: dict[int, ProducerState] = {}
         self.verifying: dict[int, Verification] = {}
@@ -93,6 +108,12 @@ class Log:
             self._remember(entry)
         return base
 
+    def note(self, body: Any) -> None:
+        """An entry of an internal topic that no producer has written."""
+        end = self.end
+        self.entries.append(StateEntry(end, body))
+        self.end = end + 1
+
     def _remember(self, entry: Entry) -> None:
         producer = entry.producer
         state = self.producers.get(producer)
@@ -101,7 +122,7 @@ class Log:
         first = entry.first
         last = (first + entry.last - entry.base) & 0x7FFFFFFF
         state.added(entry.epoch, first, last, entry.base, entry.last, entry.time_ms)
-        if entry.transactional:
+        if entry.transactional and entry.count:
             if state.open_since < 0:
                 state.open_since = entry.base
                 self.open[entry.base] = producer
@@ -125,7 +146,11 @@ class Log:
         state = self.producers.get(producer)
         if state is None:
             state = self.producers[producer] = ProducerState()
-        self.verifying.pop(producer, None)
+        waiting = self.verifying.get(producer)
+        # With transaction version 2 the marker has the epoch of the next transaction, whose first batch may be waiting
+        # for the coordinator's word already (``UnifiedLog.updateProducers``, KAFKA-18654).
+        if waiting is not None and not (waiting.bumps and waiting.epoch == entry.epoch):
+            del self.verifying[producer]
         first = state.open_since
         if first >= 0:
             del self.open[first]
@@ -200,8 +225,11 @@ class Log:
         other.open, other.undecided, other.aborted = self.open.copy(), self.undecided.copy(), self.aborted[:]
         return other
 
-    def rebuild(self) -> None:
-        """Read everything again, to learn of producers and transactions (``UnifiedLog.rebuildProducerState``)."""
+    def rebuild(self, read_up_to: int = 0) -> None:
+        """Read everything again, to learn of producers and transactions (``UnifiedLog.rebuildProducerState``).
+
+        :param read_up_to: of what lies below it only each producer's newest batch is known.
+        """
         self.producers.clear()
         self.verifying.clear()
         self.open.clear()
@@ -210,8 +238,12 @@ class Log:
         for entry in self.entries:
             if entry.kind is COMMITTED or entry.kind is ABORTED:
                 self._end(entry)
-            elif entry.producer >= 0 and entry.count:
+            elif entry.producer >= 0:
                 self._remember(entry)
+        for state in self.producers.values():
+            older = sum(batch[3] < read_up_to for batch in state.batches)
+            if older > 1:
+                del state.batches[: older - 1]
         high, self.high = self.high, -1
         self.raise_high(high)
 

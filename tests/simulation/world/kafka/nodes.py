@@ -1,14 +1,19 @@
 """What befalls nodes: they die and come back, are cut off from the others, or give a leadership away.
 
 Sources: KIP-631 (``broker.session.timeout.ms``: the controller fences whoever is silent), ``ClusterControlManager``,
-``ReplicationControlManager.handleBrokerFenced`` and ``maybeTriggerUncleanLeaderElection…``, ``KafkaRaftManager``; a broker
-that is cut off goes on to lead as far as it knows (``ReplicaManager`` asks nobody).
+``ReplicationControlManager.handleBrokerFenced``; a broker that is cut off goes on to lead as far as it knows
+(``ReplicaManager`` asks nobody).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from simulation.world.kafka.around import Surroundings
-from simulation.world.kafka.partition import NOBODY, Broker, Partition
+from simulation.world.kafka.coordinator import Coordinator
+from simulation.world.kafka.groups import GroupCoordinator
+from simulation.world.kafka.partition import NOBODY, Broker, Health, Led, Partition
 from simulation.world.kafka.transactions import Where
 
 
@@ -19,14 +24,24 @@ class Nodes:
     brokers: dict[int, Broker]
     partitions: dict[Where, Partition]
     late: dict[Where, dict[int, tuple[int, int]]]
+    topics: dict[str, Any]
+    unheard_of: Callable[[str, int], bool]
+    health: Health
+    coordinators: dict[Led, Coordinator]
+    group_coordinators: dict[Led, GroupCoordinator]
 
     def crash(self, node: int) -> None:
         """``kill -9``: connections break at once; the controller notices when the session has ended."""
         broker = self.brokers[node]
         if not broker.up:
             return
+        self._settle()
         broker.up = False
         self._changed(broker)
+        for coordinators in (self.coordinators, self.group_coordinators):
+            for led, coordinator in coordinators.items():
+                if led.node == node:
+                    coordinator.resign()  # what it had in mind is gone with it
         held, broker.held = broker.held, {}
         for each in held:
             each.broker = None
@@ -47,7 +62,11 @@ class Nodes:
             return
         if not broker.fenced:
             self._fence(node)  # its old session has to end before it may register again
+        self._settle()
         broker.up, broker.isolated = True, False
+        for partition in self.partitions.values():
+            if node in partition.followers:
+                partition.restarted(node)
         self._changed(broker)
         self._returns(broker)
 
@@ -58,6 +77,9 @@ class Nodes:
             return
         for where, partition in self.partitions.items():
             self.late.setdefault(where, {})[node] = (1 << 62, partition.leader)
+        for name in list(self.topics):
+            self.unheard_of(name, node)  # what it has heard of by now it goes on to know
+        self._settle()
         broker.isolated = True
         self._changed(broker)
 
@@ -66,9 +88,12 @@ class Nodes:
         broker = self.brokers[node]
         if not broker.isolated:
             return
+        self._settle()
         broker.isolated = False
-        for views in self.late.values():
+        for where, views in list(self.late.items()):
             views.pop(node, None)
+            if not views:
+                del self.late[where]
         broker.life += 1
         self._returns(broker)
 
@@ -86,7 +111,12 @@ class Nodes:
             partition.elect(preferred=able[0])
             self._announce(partition, before)
 
+    def _settle(self) -> None:
+        for partition in self.partitions.values():
+            partition.settle()
+
     def _changed(self, broker: Broker) -> None:
+        self.health.well = False
         broker.life += 1
         life = broker.life
         self.around.later(self.around.lag("session"), lambda: self._session_over(broker, life), "session")
@@ -109,6 +139,7 @@ class Nodes:
 
     def _returns(self, broker: Broker) -> None:
         broker.fenced = False
+        self.health.well = all(other.well and not other.fenced for other in self.brokers.values())
         life = broker.life
         for partition in self.partitions.values():
             if broker.node in partition.followers:
@@ -135,7 +166,8 @@ class Nodes:
     def _announce(self, partition: Partition, before: int) -> None:
         """The news of a leader; those who have not heard it name the one before."""
         now = self.around.now_ms()
-        views = self.late.setdefault((partition.topic, partition.index), {})
+        where = (partition.topic, partition.index)
+        views = self.late.pop(where, {})
         for node, broker in self.brokers.items():
             if broker.isolated or node == partition.leader:
                 continue
@@ -144,6 +176,8 @@ class Nodes:
                 views[node] = (now + int(lag), before)
             else:
                 views.pop(node, None)
+        if views:
+            self.late[where] = views
 
     def leader_seen_by(self, broker: Broker, partition: Partition) -> int:
         """The node that ``broker`` names as the leader of ``partition``."""
@@ -154,4 +188,6 @@ class Nodes:
                 if self.around.now_ms() < seen[0]:
                     return seen[1]
                 del views[broker.node]
+                if not views:
+                    del self.late[partition.topic, partition.index]
         return partition.leader if partition.led is not None else NOBODY

@@ -41,6 +41,17 @@ class Broker:
         return self.up and not self.isolated
 
 
+class Health:
+    """What all partitions ask all the time. ``quick``: nothing but a follower's fetch, at once, lies between an append
+    and its acknowledgement; ``well``: every node is."""
+
+    __slots__ = ("lags", "well")
+
+    def __init__(self, around: Surroundings) -> None:
+        self.well = True
+        self.lags = around.is_on("lag:replicate") or around.is_on("kafka:follower lags")
+
+
 class Held:
     """A request whose answer takes a while. Its connection breaks when the broker dies."""
 
@@ -75,27 +86,31 @@ class Led:
 
 
 class Follower:
-    """Up to where a replica has the log, and what it was told of the high watermark."""
+    """Up to where a replica has the log, and what it was told of the high watermark.
 
-    __slots__ = ("end", "high")
+    ``read_up_to``: what lies below it was read from a disk, at a start. Of a producer's batches there only the newest
+    is known (``ProducerStateManager.writeSnapshot``; seen on 3.9.1 and 4.3.1).
+    """
 
-    def __init__(self, end: int = 0, high: int = 0) -> None:
-        self.end = end
-        self.high = high
+    __slots__ = ("end", "high", "read_up_to")
+
+    def __init__(self) -> None:
+        self.end = self.high = self.read_up_to = 0
 
 
 class Partition:
     """See the module."""
 
     __slots__ = (
-        "around", "brokers", "compact", "epoch", "followers", "index", "isr", "led", "log", "max_bytes", "min_isr",
-        "on_leader", "replicas", "replicating", "stale", "topic",
+        "around", "brokers", "compact", "count", "epoch", "followers", "health", "index", "isr", "led", "level", "log",
+        "max_bytes", "min_isr", "on_leader", "replicas", "replicating", "stale", "topic",
     )  # fmt: skip
 
     def __init__(
         self,
         around: Surroundings,
         brokers: dict[int, Broker],
+        health: Health,
         topic: str,
         index: int,
         replicas: list[int],
@@ -103,9 +118,13 @@ class Partition:
     ) -> None:
         self.around = around
         self.brokers = brokers
+        self.health = health
+        self.level = False
+        """All replicas have all there is: what ``followers`` say is older than that."""
         self.topic = topic
         self.index = index
         self.replicas = replicas
+        self.count = len(replicas)
         self.min_isr = min_isr
         self.max_bytes = 1_048_588
         self.compact = False
@@ -137,10 +156,19 @@ class Partition:
         """May a batch be appended with acks=all?"""
         return len(self.isr) >= self.min_isr
 
-    def appended(self, led: Led) -> None:
-        """Something was appended by ``led``: let it be replicated."""
+    def appended(self, led: Led) -> bool:
+        """Something was appended by ``led``: let it be replicated. Is it already?"""
         if led is not self.led:
-            return  # nobody fetches from a leader that is none
+            return False  # nobody fetches from a leader that is none
+        log = led.log
+        health = self.health
+        if not health.lags and health.well and not led.waiting and len(self.isr) == self.count:
+            self.level = True
+            if log.undecided:
+                log.raise_high(log.end)
+            else:
+                log.high = log.end
+            return True
         if len(self.isr) == 1:
             self._raise_high(led)
         elif not self.replicating:
@@ -150,6 +178,15 @@ class Partition:
             else:
                 self.replicating = True
                 self.around.later(lag, self._replicate, "replicate")
+        return log.high == log.end
+
+    def settle(self) -> None:
+        """Write down where each replica is, because that is about to matter."""
+        if self.level:
+            self.level = False
+            log = self.log
+            for follower in self.followers.values():
+                follower.end, follower.high = log.end, log.high
 
     def wait(self, led: Led, end: int, timeout_ms: int, done: Done) -> None:
         """Call ``done`` with 0 when all in-sync replicas have everything below ``end``, or with an error code."""
@@ -178,11 +215,12 @@ class Partition:
     def _replicate(self) -> None:
         """Every follower that can fetches all there is; and the leader hears of it with the next request."""
         self.replicating = False
+        self.settle()
         led = self.led
         if led is None:
             return
         brokers = self.brokers
-        if brokers[led.node].isolated:
+        if not brokers[led.node].well:
             return
         end, high = led.log.end, led.log.high
         for node, follower in self.followers.items():
@@ -231,6 +269,7 @@ class Partition:
 
     def gone(self, node: int) -> None:
         """The controller has fenced ``node``: it is not in sync any more, and does not lead."""
+        self.settle()
         if node in self.isr and len(self.isr) > 1:
             self.isr.remove(node)
         if self.leader == node or self.led is None:
@@ -242,6 +281,7 @@ class Partition:
     def elect(self, preferred: int | None = None) -> None:
         """A replica in sync takes over, ``preferred`` if it is one; nobody if there is none (unclean elections are
         off)."""
+        self.settle()
         old = self.led
         able = [node for node in self.replicas if node in self.isr and self.brokers[node].well]
         if preferred in able:
@@ -279,7 +319,7 @@ class Partition:
         log.verifying.clear()
         if old is None or old.node != node:
             log.high = min(log.high, mine.high)
-            log.rebuild()
+            log.rebuild(mine.read_up_to)
         self.led = Led(node, log, self.epoch)
         for other, follower in self.followers.items():
             if other != node:
@@ -299,8 +339,16 @@ class Partition:
 
     # ── nodes that come back ──
 
+    def restarted(self, node: int) -> None:
+        """``node`` reads its disk."""
+        follower = self.followers[node]
+        follower.read_up_to = follower.end
+
     def back(self, node: int) -> None:
         """``node`` hears the controller again. What it has that its leader has not it cuts off."""
+        self.settle()
+        follower = self.followers[node]
+        follower.end = min(follower.end, self.log.end)
         old = self.stale.pop(node, None)
         if old is not None:
             waiting, old.waiting = old.waiting, []
@@ -309,13 +357,12 @@ class Partition:
         if self.led is None and node in self.isr:
             self.elect()
             return
-        follower = self.followers[node]
-        follower.end = min(follower.end, self.log.end)
         if self.led is not None and self.led.node == node:
             self._catch_up_soon()
 
     def in_sync(self, node: int) -> bool:
         """``node`` has caught up, and is a replica like the others; False: there is nobody to catch up with."""
+        self.settle()
         led = self.led
         if led is None or not self.brokers[led.node].well:
             return node in self.isr

@@ -127,21 +127,32 @@ def describe(cluster: Cluster, broker: Broker, version: int, request: Any, reply
         coordinator = cluster.coordinator_at(name, broker)
         now = NOT_COORDINATOR if coordinator is None else coordinator.find(name) or NOT_FOUND
         if not isinstance(now, Metadata):
-            states.append(Answer(error_code=now, transactional_id=name, producer_id=0, producer_epoch=0,
-                                 transaction_state="", transaction_timeout_ms=0, transaction_start_time_ms=0))  # fmt: skip
+            states.append(_untold(name, now))
             continue
         states.append(
             Answer(
                 error_code=0,
                 transactional_id=name,
-                transaction_state=now.state,
-                transaction_timeout_ms=now.timeout_ms,
-                transaction_start_time_ms=now.started_ms,
-                producer_id=now.producer,
-                producer_epoch=now.epoch,
+                transaction_state=now.facts.state,
+                transaction_timeout_ms=now.facts.timeout_ms,
+                transaction_start_time_ms=now.facts.started_ms,
+                producer_id=now.facts.producer,
+                producer_epoch=now.facts.epoch,
             )
         )
     reply(Answer(throttle_time_ms=0, transaction_states=states))
+
+
+def _untold(name: str, code: int) -> Answer:
+    return Answer(
+        error_code=code,
+        transactional_id=name,
+        producer_id=0,
+        producer_epoch=0,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=0,
+    )
 
 
 # ── offsets ──
@@ -217,10 +228,10 @@ def _verified(cluster: Cluster, broker: Broker, commit: _Commit) -> None:
     log = coordinator.led.log
     state = log.producers.get(producer)
     if state is not None:
-        if epoch < state.epoch:
+        if epoch < state.epoch and not cluster.old:
             commit.tell(INVALID_PRODUCER_EPOCH)
             return
-        if state.open_since >= 0 and state.epoch == epoch:
+        if state.open_since >= 0 and (state.epoch == epoch or cluster.old):
             _append(commit)
             return
     verification = log.verifying.setdefault(producer, Verification(-1, epoch, commit.version >= _BUMPS))
@@ -252,7 +263,7 @@ def _verified(cluster: Cluster, broker: Broker, commit: _Commit) -> None:
         else:
             told(transactions.verify(request.transactional_id, producer, epoch, [where]))
 
-    lag = cluster.around.lag("verify")
+    lag = cluster.around.lag("verify") if cluster.verify_lags else 0
     if lag <= 0:
         arrived()
     else:
@@ -269,6 +280,8 @@ def _append(commit: _Commit) -> None:
     partition, led = coordinator.partition, coordinator.led
     state = led.log.producers.get(request.producer_id)
     if state is not None and request.producer_epoch < state.epoch:
+        if cluster.old:
+            coordinator.fail_pending(request.producer_id, request.group_id, commit.accepted)
         commit.tell(INVALID_PRODUCER_EPOCH)
         return
     if not commit.accepted:
@@ -283,8 +296,7 @@ def _append(commit: _Commit) -> None:
     producer, epoch = request.producer_id, request.producer_epoch
     log.append(None, body, 1, producer, epoch, -1, True, led.epoch, now_ms)
     coordinator.replay(log.entries[-1])
-    partition.appended(led)
-    if log.high == log.end:
+    if partition.appended(led):
         commit.tell(0)
     else:
         timeout_ms = cluster.settings.request_timeout_ms

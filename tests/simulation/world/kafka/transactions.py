@@ -4,8 +4,8 @@ Sources: ``TransactionMetadata`` and ``TransactionCoordinator`` (``prepareInitPr
 ``handleAddPartitionsToTransaction``, ``handleVerifyPartitionsInTransaction``, ``endTransaction``,
 ``endTransactionWithTV1``) of 3.9.1 and 4.3.1; KIP-98, KIP-360, KIP-890.
 
-A decision is an error code, or a :class:`Transit` that has to be in the log before it is true. Until then the id is
-*pending*, and refuses with CONCURRENT_TRANSACTIONS.
+A decision is an error code, or the next :class:`Facts`, which have to be in the log before they are true. Until then
+the id is *pending*, and refuses with CONCURRENT_TRANSACTIONS.
 """
 
 from __future__ import annotations
@@ -23,92 +23,81 @@ NOBODY = -1
 Where = tuple[str, int]
 
 
-class Transit:
-    """What an id is about to become. ``partitions`` is not changed after it has been made."""
+class Facts:
+    """What stands in the log about an id. Not changed once they are handed out: a transition makes the next ones."""
 
     __slots__ = (
         "client_version", "epoch", "last_epoch", "next_producer", "partitions", "previous_producer", "producer",
         "started_ms", "state", "timeout_ms", "updated_ms",
     )  # fmt: skip
 
-    def __init__(self, state: str, now: Metadata) -> None:
+    def __init__(self, state: str, before: Facts | None) -> None:
         self.state = state
-        self.producer = now.producer
-        self.previous_producer = now.producer
-        self.next_producer = now.next_producer
-        self.epoch = now.epoch
-        self.last_epoch = now.last_epoch
-        self.timeout_ms = now.timeout_ms
-        self.partitions = now.partitions
-        self.started_ms = now.started_ms
-        self.updated_ms = now.updated_ms
-        self.client_version = now.client_version
-
-
-class Metadata:
-    """``TransactionMetadata``. ``last_epoch`` is not in the log (``TransactionLogValue``): it dies with its holder."""
-
-    __slots__ = (
-        "client_version", "epoch", "failed_fence", "last_epoch", "markers", "name", "next_producer", "partitions",
-        "pending", "previous_producer", "producer", "started_ms", "state", "timeout_ms", "updated_ms",
-        "watched_until",
-    )  # fmt: skip
-
-    def __init__(self, name: str, producer: int, timeout_ms: int, now_ms: int) -> None:
-        self.name = name
-        self.producer = producer
-        self.previous_producer = self.next_producer = NOBODY
-        self.epoch = self.last_epoch = -1
-        self.timeout_ms = timeout_ms
-        self.state = EMPTY
-        self.partitions: dict[Where, None] = {}
-        self.started_ms = -1
-        self.updated_ms = now_ms
-        self.client_version = 0
-        self.pending: str | None = None
-        self.failed_fence = False
-        self.markers: dict[Where, None] = {}
-        """Partitions whose markers are still to be written."""
-        self.watched_until = -1
-        """When it is looked at next whether its transaction is overdue."""
-
-    def complete(self, transit: Transit) -> None:
-        """``completeTransitionTo``: the log has it."""
-        self.state = transit.state
-        self.producer = transit.producer
-        self.previous_producer = transit.previous_producer
-        self.next_producer = transit.next_producer
-        self.epoch = transit.epoch
-        self.last_epoch = transit.last_epoch
-        self.timeout_ms = transit.timeout_ms
-        self.partitions = transit.partitions
-        self.started_ms = transit.started_ms
-        self.updated_ms = transit.updated_ms
-        self.client_version = transit.client_version
-        self.pending = None
-
-    def take(self, transit: Transit, version_in_log: int) -> None:
-        """What a coordinator that has just read the log knows (``TransactionLog.read``)."""
-        self.complete(transit)
-        self.last_epoch = -1
-        if version_in_log < 1:  # ``TransactionLogValue`` 0 does not tell them
-            self.previous_producer = self.next_producer = NOBODY
-        self.markers = {}
+        if before is not None:
+            self.producer = self.previous_producer = before.producer
+            self.next_producer = before.next_producer
+            self.epoch = before.epoch
+            self.last_epoch = before.last_epoch
+            self.timeout_ms = before.timeout_ms
+            self.partitions = before.partitions
+            self.started_ms = before.started_ms
+            self.updated_ms = before.updated_ms
+            self.client_version = before.client_version
+        else:
+            self.producer = self.previous_producer = self.next_producer = NOBODY
+            self.epoch = self.last_epoch = self.started_ms = self.updated_ms = -1
+            self.timeout_ms = self.client_version = 0
+            self.partitions: dict[Where, None] = {}
 
     @property
     def exhausted(self) -> bool:
         """``isEpochExhausted``: the last epoch is kept for fencing."""
         return self.epoch >= LAST_EPOCH - 1
 
+    def read_back(self, version_in_log: int) -> Facts:
+        """What a coordinator that has just read the log knows (``TransactionLog.read``): not the epoch before; and the
+        other producer ids only from ``TransactionLogValue`` 1 on."""
+        read = Facts(self.state, self)
+        read.last_epoch = -1
+        read.previous_producer = self.previous_producer if version_in_log else NOBODY
+        read.next_producer = self.next_producer if version_in_log else NOBODY
+        return read
+
+
+class Metadata:
+    """``TransactionMetadata``: the facts, and what is under way."""
+
+    __slots__ = ("facts", "failed_fence", "markers", "name", "pending", "watched_until")
+
+    def __init__(self, name: str, facts: Facts) -> None:
+        self.name = name
+        self.facts = facts
+        self.pending: str | None = None
+        """The state that it is about to have."""
+        self.failed_fence = False
+        self.markers: dict[Where, None] = {}
+        """Partitions whose markers are still to be written."""
+        self.watched_until = -1
+        """When it is looked at next whether its transaction is overdue."""
+
+
+def created(name: str, producer: int, timeout_ms: int, now_ms: int) -> Metadata:
+    """An id that nobody has used yet; nothing of it is in the log."""
+    facts = Facts(EMPTY, None)
+    facts.producer, facts.previous_producer = producer, NOBODY
+    facts.timeout_ms, facts.updated_ms = timeout_ms, now_ms
+    return Metadata(name, facts)
+
 
 def begin_again(
-    now: Metadata, timeout_ms: int, expected: tuple[int, int] | None, new_producer: Callable[[], int], now_ms: int
-) -> int | Transit:
+    held: Metadata, timeout_ms: int, expected: tuple[int, int] | None, new_producer: Callable[[], int], now_ms: int
+) -> int | Facts:
     """``InitProducerId``. :data:`FENCE` as the state of the answer: the open transaction has to be aborted first.
 
     :param expected: the identity that the asker believes to have (KIP-360); None: take it from whoever has it.
     """
-    if now.pending is not None:
+    now = held.facts
+    if held.pending is not None:
         return CONCURRENT
     if expected is not None and not (
         now.epoch == -1
@@ -120,49 +109,51 @@ def begin_again(
     if state is PREPARE_ABORT or state is PREPARE_COMMIT:
         return CONCURRENT
     if state is ONGOING:
-        return fence(now)
-    transit = Transit(EMPTY, now)
+        return fence(held)
+    new = Facts(EMPTY, now)
     if now.exhausted and (expected is None or expected[1] == now.epoch):
-        transit.producer, transit.epoch = new_producer(), 0
-        transit.last_epoch = now.epoch if expected is not None else -1
+        new.producer, new.epoch = new_producer(), 0
+        new.last_epoch = now.epoch if expected is not None else -1
     elif now.exhausted:
         return UNKNOWN_SERVER_ERROR  # ``prepareIncrementProducerEpoch`` throws IllegalStateException
     elif expected is None:
-        transit.epoch, transit.last_epoch = now.epoch + 1, -1
+        new.epoch, new.last_epoch = now.epoch + 1, -1
     elif now.epoch == -1 or expected[1] == now.epoch:
-        transit.epoch, transit.last_epoch = now.epoch + 1, now.epoch
+        new.epoch, new.last_epoch = now.epoch + 1, now.epoch
     elif expected[1] != now.last_epoch:
         return FENCED
-    now.pending = EMPTY
-    transit.timeout_ms, transit.partitions = timeout_ms, {}
-    transit.started_ms, transit.updated_ms = -1, now_ms
-    return transit
+    held.pending = EMPTY
+    new.timeout_ms, new.partitions = timeout_ms, {}
+    new.started_ms, new.updated_ms = -1, now_ms
+    return new
 
 
-def fence(now: Metadata) -> Transit:
+def fence(held: Metadata) -> Facts:
     """``prepareFenceProducerEpoch``: the next epoch, which nobody is given, to abort with."""
-    transit = Transit(FENCE, now)
-    if not now.failed_fence and now.epoch != LAST_EPOCH:
-        transit.epoch = now.epoch + 1
-    now.pending = FENCE
-    return transit
+    now = held.facts
+    new = Facts(FENCE, now)
+    if not held.failed_fence and now.epoch != LAST_EPOCH:
+        new.epoch = now.epoch + 1
+    held.pending = FENCE
+    return new
 
 
 def add(
-    now: Metadata, producer: int, epoch: int, partitions: list[Where], version: int, now_ms: int, old: bool
-) -> int | Transit:
+    held: Metadata, producer: int, epoch: int, partitions: list[Where], version: int, now_ms: int, old: bool
+) -> int | Facts:
     """``AddPartitionsToTxn``, by a client (version 0) or for it by a partition's leader (2); 0: they are in already.
 
     4.x looks first whether a transition is pending, 3.9 whose the id is.
     """
-    if now.pending is not None and not old:
+    now = held.facts
+    if held.pending is not None and not old:
         return CONCURRENT
     if now.producer != producer:
         return INVALID_MAPPING
     if now.epoch != epoch:
         return FENCED
     state = now.state
-    if now.pending is not None or state is PREPARE_COMMIT or state is PREPARE_ABORT:
+    if held.pending is not None or state is PREPARE_COMMIT or state is PREPARE_ABORT:
         return CONCURRENT
     known = now.partitions
     if state is ONGOING:
@@ -171,18 +162,21 @@ def add(
                 break
         else:
             return 0
-    transit = Transit(ONGOING, now)
-    transit.partitions = {**known, **dict.fromkeys(partitions)}
+    new = Facts(ONGOING, now)
+    new.partitions = added = known.copy()
+    for partition in partitions:
+        added[partition] = None
     if state is not ONGOING:
-        transit.started_ms = now_ms
-    transit.updated_ms = now_ms
-    transit.client_version = version
-    now.pending = ONGOING
-    return transit
+        new.started_ms = now_ms
+    new.updated_ms = now_ms
+    new.client_version = version
+    held.pending = ONGOING
+    return new
 
 
-def verify(now: Metadata, producer: int, epoch: int) -> int:
+def verify(held: Metadata, producer: int, epoch: int) -> int:
     """Of a leader that asks whether a partition takes part (KIP-890, part 1): 0 if the question makes sense."""
+    now = held.facts
     if now.producer != producer:
         return INVALID_MAPPING
     if now.epoch != epoch:
@@ -190,19 +184,21 @@ def verify(now: Metadata, producer: int, epoch: int) -> int:
     return CONCURRENT if now.state is PREPARE_COMMIT or now.state is PREPARE_ABORT else 0
 
 
-def end_v1(now: Metadata, producer: int, epoch: int, commit: bool, client: bool, now_ms: int) -> int | Transit:
+def end_v1(held: Metadata, producer: int, epoch: int, commit: bool, client: bool, now_ms: int) -> int | Facts:
     """``EndTxn`` up to version 4, or the coordinator's own abort where the cluster has transaction version 1."""
+    now = held.facts
     if now.producer != producer:
         return INVALID_MAPPING
     if (client and epoch != now.epoch) or epoch < now.epoch:
         return FENCED
-    if now.pending is not None and now.pending is not FENCE:
+    if held.pending is not None and held.pending is not FENCE:
         return CONCURRENT
     state = now.state
     if state is ONGOING:
-        if not commit and now.pending is FENCE:
-            now.epoch, now.last_epoch = epoch, -1
-        return _ending(now, commit, 0, NOBODY, now_ms)
+        if not commit and held.pending is FENCE:
+            held.facts = raised = Facts(state, now)
+            raised.previous_producer, raised.epoch, raised.last_epoch = now.previous_producer, epoch, -1
+        return _ending(held, commit, 0, NOBODY, now_ms)
     if state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT):
         return 0
     if state is (PREPARE_COMMIT if commit else PREPARE_ABORT):
@@ -211,15 +207,16 @@ def end_v1(now: Metadata, producer: int, epoch: int, commit: bool, client: bool,
 
 
 def end_v2(
-    now: Metadata, producer: int, epoch: int, commit: bool, client: bool, new_producer: Callable[[], int], now_ms: int
-) -> int | Transit:
+    held: Metadata, producer: int, epoch: int, commit: bool, client: bool, new_producer: Callable[[], int], now_ms: int
+) -> int | Facts:
     """``EndTxn`` version 5, whose answer is the next epoch: 0 means that an earlier request has done it (KIP-890).
 
-    The table in ``TransactionCoordinator``: a repetition comes under the epoch before the current one. An abort is taken
-    where nothing is open, too, and then there is a transaction of no partition.
+    The table in ``TransactionCoordinator``: a repetition comes under the epoch before the current one. An abort is
+    taken where nothing is open, too, and then there is a transaction of no partition.
     """
-    fencing = now.pending is FENCE
-    if now.pending is not None and not fencing:
+    now = held.facts
+    fencing = held.pending is FENCE
+    if held.pending is not None and not fencing:
         return CONCURRENT
     bumped = overflown = False
     if not fencing:
@@ -239,40 +236,42 @@ def end_v2(
     if not valid:
         return FENCED
     if state is ONGOING:
-        return _ending(now, commit, 2, new_producer() if now.exhausted else NOBODY, now_ms)
+        return _ending(held, commit, 2, new_producer() if now.exhausted else NOBODY, now_ms)
     if state is PREPARE_COMMIT or state is PREPARE_ABORT:
         return CONCURRENT if state is (PREPARE_COMMIT if commit else PREPARE_ABORT) else INVALID_TXN_STATE
     if (bumped or overflown) and state is not EMPTY:
         return 0 if state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT) else INVALID_TXN_STATE
     if commit:
         return INVALID_TXN_STATE
-    transit = _ending(now, False, 2, new_producer() if now.exhausted else NOBODY, now_ms)
-    transit.started_ms = now_ms
-    return transit
+    new = _ending(held, False, 2, new_producer() if now.exhausted else NOBODY, now_ms)
+    new.started_ms = now_ms
+    return new
 
 
-def _ending(now: Metadata, commit: bool, version: int, next_producer: int, now_ms: int) -> Transit:
+def _ending(held: Metadata, commit: bool, version: int, next_producer: int, now_ms: int) -> Facts:
     """``prepareAbortOrCommit``."""
-    transit = Transit(PREPARE_COMMIT if commit else PREPARE_ABORT, now)
+    now = held.facts
+    new = Facts(PREPARE_COMMIT if commit else PREPARE_ABORT, now)
     if version >= 2:
         if not (now.epoch == LAST_EPOCH and not commit):
-            transit.epoch = now.epoch + 1
-        transit.last_epoch = now.epoch
-    transit.next_producer = next_producer
-    transit.updated_ms = now_ms
-    transit.client_version = version
-    now.pending = transit.state
-    return transit
+            new.epoch = now.epoch + 1
+        new.last_epoch = now.epoch
+    new.next_producer = next_producer
+    new.updated_ms = now_ms
+    new.client_version = version
+    held.pending = new.state
+    return new
 
 
-def completed(now: Metadata, now_ms: int) -> Transit:
+def completed(held: Metadata, now_ms: int) -> Facts:
     """``prepareComplete``: to be logged when all markers are written."""
-    now.failed_fence = False
-    transit = Transit(COMPLETE_COMMIT if now.state is PREPARE_COMMIT else COMPLETE_ABORT, now)
+    now = held.facts
+    held.failed_fence = False
+    new = Facts(COMPLETE_COMMIT if now.state is PREPARE_COMMIT else COMPLETE_ABORT, now)
     if now.client_version >= 2 and now.next_producer != NOBODY:
-        transit.producer, transit.epoch = now.next_producer, 0
-    transit.next_producer = NOBODY
-    transit.partitions = {}
-    transit.updated_ms = now_ms
-    now.pending = transit.state
-    return transit
+        new.producer, new.epoch = now.next_producer, 0
+    new.next_producer = NOBODY
+    new.partitions = {}
+    new.updated_ms = now_ms
+    held.pending = new.state
+    return new

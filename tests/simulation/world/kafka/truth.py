@@ -106,7 +106,7 @@ class Truth:
             if led is coordinator.partition.led:
                 for name, now in coordinator.known.items():
                     found[name] = TransactionView(
-                        now.state, now.producer, now.epoch, tuple(now.partitions), now.pending
+                        now.facts.state, now.facts.producer, now.facts.epoch, tuple(now.facts.partitions), now.pending
                     )
         return dict(sorted(found.items()))
 

@@ -25,8 +25,8 @@ Source of 1: MySQL ``sql/binlog.cc`` (``MYSQL_BIN_LOG::process_commit_stage_queu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing
 from typing import Any
 
 import pyarrow as pa
@@ -58,6 +58,7 @@ PINNED = (
 """What values mean, how long a slow reader is waited for, how long we wait for an ALTER TABLE at its end."""
 _OLDER_MARIADB = PINNED.replace("transaction_isolation", "tx_isolation")
 _SECONDS = 60.0
+_PAUSE = 0.02
 _FLUSH_BYTES = 8 << 20
 _DEFINITION_CHANGED = 1412  # ER_TABLE_DEF_CHANGED: the table is younger than the view
 
@@ -196,10 +197,10 @@ def _first_changes(
             if op != "t":
                 found.setdefault(key, None if op == "c" else before)
 
-    with reading(as_of.place) as dump:
+    with closing(_blocks_up_to(reading, as_of.place, high)) as blocks:
         held, file = 0, as_of.file
-        for events in dump.blocks():
-            for event in _before(events, high):
+        for events in blocks:
+            for event in events:
                 if event.file != file:
                     flush()
                     held, file = 0, event.file
@@ -209,11 +210,39 @@ def _first_changes(
             if held >= _FLUSH_BYTES:
                 flush()
                 held = 0
-            # Not `blocks(*high)`: H may be written and not sent yet. What the view sees was sent before it was there.
-            if Place(dump.reader.file, dump.reader.position).order >= high.order:
-                break
         flush()
     return found
+
+
+def _blocks_up_to(reading: Reading, place: Place, high: Place) -> Generator[list[Event], None, None]:
+    """The events between the two, all of them.
+
+    A dump that is over before ``high`` goes on in another one: what is written may not be sent yet (``sync_binlog``),
+    and one that somebody ends with KILL QUERY says, in the middle, that there is no more.
+
+    Source: MySQL, ``sql/rpl_binlog_sender.cc`` (``Binlog_sender::run``: EOF once the thread is killed); MariaDB,
+    ``sql/sql_repl.cc`` (``should_stop``).
+    """
+    ends = time.monotonic() + _SECONDS
+    while place.order < high.order:
+        begun = place
+        with reading(place) as dump:
+            for events in dump.blocks():
+                yield _before(events, high)
+                place = Place(dump.reader.file, dump.reader.position)
+                if place.order >= high.order:
+                    return
+            place = Place(dump.reader.file, dump.reader.position)
+        if place != begun:
+            ends = time.monotonic() + _SECONDS
+        elif time.monotonic() > ends:
+            raise ServerUnreachable(
+                f"the server did not send for a minute what its binlog has between {place} and {high}",
+                next_step="see in SHOW PROCESSLIST what its commits wait for, and who ends its binlog dumps",
+                details={"at": str(place)},
+            )
+        else:
+            time.sleep(_PAUSE)
 
 
 def _untouched(
