@@ -92,6 +92,7 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
         _faults("target:", "fs:", "db:", "net:", "broker:", "pause:", "answer:"),
         "the target was in trouble",
     ),
+    "TargetLost": (_faults("db:ended by hand", "target:", "fs:"), "somebody has removed what was prepared"),
     "LedgerOutdated": (_faults("broker:isolated"), "a broker was cut off, and did not know it"),
     "TargetLost": (_faults("target:forgets", "target:rot"), "what was prepared was lost"),
     "DeliveryRefused": (_faults("target:refuses"), "the target refused a chunk for good"),
