@@ -64,7 +64,7 @@ def _little_room(facts: Facts, start: Any) -> bool:
 
 
 _UNREACHABLE = _faults(*_NETWORK, *_STANDSTILL)
-_BATCH_LOST = _any(_faults(*_NETWORK, *_WORKERS, *_STANDSTILL, "clock:"), _beside)
+_BATCH_LOST = _any(_faults(*_NETWORK, "fs:", *_WORKERS, *_STANDSTILL, "clock:"), _beside)
 
 ALLOWED: Mapping[str, tuple[Cause, str]] = {
     # what passes by itself
@@ -94,7 +94,7 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     ),
     "TargetLost": (_faults("db:ended by hand", "target:", "fs:"), "somebody has removed what was prepared"),
     "LedgerOutdated": (_faults("broker:isolated"), "a broker was cut off, and did not know it"),
-    "TargetLost": (_faults("target:forgets", "target:rot"), "what was prepared was lost"),
+    "TargetLost": (_faults("target:forgets", "target:rot", "target:file lost"), "what was prepared was lost"),
     "DeliveryRefused": (_faults("target:refuses"), "the target refused a chunk for good"),
     "JavaError": (_faults("fs:"), "a file system was in trouble, and notes beside the checkpoint could not be written"),
     "Unanswered": (_faults("target:", "pause:"), "the target was in trouble, and the user's own code met it"),

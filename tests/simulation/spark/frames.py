@@ -137,6 +137,7 @@ class Frame:
 
     columns = ("value",)
     schema = None
+    schema = None
 
     def __init__(
         self,
