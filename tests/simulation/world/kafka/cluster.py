@@ -188,10 +188,13 @@ class Cluster(Nodes, Truth):
         return topic
 
     def _add_partitions(self, topic: Topic, count: int, replicas: int, min_isr: int) -> None:
+        self.health.told.clear()
         nodes = self.node_ids
         first = self._topics_made if not topic.internal else 0
         for index in range(len(topic.partitions), count):
-            assigned = [nodes[(first + index + step) % len(nodes)] for step in range(replicas)]
+            # ``StripedReplicaPlacer``: those that are fenced come last
+            striped = [nodes[(first + index + step) % len(nodes)] for step in range(len(nodes))]
+            assigned = sorted(striped, key=lambda node: not self.brokers[node].well)[:replicas]
             partition = Partition(self.around, self.brokers, self.health, topic.name, index, assigned, min_isr)
             topic.partitions.append(partition)
             self.partitions[topic.name, index] = partition
@@ -206,6 +209,7 @@ class Cluster(Nodes, Truth):
 
     def delete_topic(self, name: str) -> None:
         """Whoever has something open with a leader is told that he leads no more."""
+        self.health.told.clear()
         for partition in self.topics.pop(name).partitions:
             del self.partitions[name, partition.index]
             self.late.pop((name, partition.index), None)

@@ -112,6 +112,8 @@ class Nodes:
             self._announce(partition, before)
 
     def _settle(self) -> None:
+        """Something is about to change."""
+        self.health.told.clear()
         for partition in self.partitions.values():
             partition.settle()
 

@@ -43,12 +43,13 @@ class Broker:
 
 class Health:
     """What all partitions ask all the time. ``quick``: nothing but a follower's fetch, at once, lies between an append
-    and its acknowledgement; ``well``: every node is."""
+    and its acknowledgement; ``well``: every node is; ``told``: what metadata have said, until anything changes."""
 
-    __slots__ = ("lags", "well")
+    __slots__ = ("lags", "told", "well")
 
     def __init__(self, around: Surroundings) -> None:
         self.well = True
+        self.told: dict[str, Any] = {}
         self.lags = around.is_on("lag:replicate") or around.is_on("kafka:follower lags")
 
 
@@ -272,6 +273,7 @@ class Partition:
         self.settle()
         if node in self.isr and len(self.isr) > 1:
             self.isr.remove(node)
+            self.health.told.clear()
         if self.leader == node or self.led is None:
             self.elect()
         elif self.led is not None:
@@ -290,6 +292,7 @@ class Partition:
             return
         self.led = None
         self.epoch += 1
+        self.health.told.clear()
         if old is not None:
             self._depose(old)
         if able:
@@ -368,6 +371,7 @@ class Partition:
             return node in self.isr
         if node not in self.isr:
             self.isr.append(node)
+            self.health.told.clear()
             self.isr.sort(key=self.replicas.index)
         follower = self.followers[node]
         if node != led.node:
