@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from simulation.world.kafka.answers import Answer
-from simulation.world.kafka.partition import NOBODY, Broker
+from simulation.world.kafka.broker import Broker
+from simulation.world.kafka.partition import NOBODY
 from simulation.world.kafka.settings import API_KEYS
 
 if TYPE_CHECKING:
