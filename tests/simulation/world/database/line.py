@@ -71,9 +71,9 @@ def _befall(session: Session, what: str, writes: bool) -> None:
         sim.pause(sim.here, lots.below("db:client stands still", 1000) / 1000 * _STILL)
         sim.park(_LATENCY)
     if lots.fires("db:crash"):
-        server.crash(lots.below("db:crash", 100) / 20)
+        _crash_soon(server, "db:crash")
     if lots.fires("db:read only"):
-        server.crash(lots.below("db:read only", 100) / 20, read_only=True)
+        _crash_soon(server, "db:read only")
     if lots.fires("db:session ended"):
         _tell(session, what, "its session was ended")
         session.end("ended")
@@ -94,6 +94,13 @@ def _befall(session: Session, what: str, writes: bool) -> None:
         seconds = lots.below("db:table locked", 1000) / 1000 * _LOCKED
         _tell(session, what, f"somebody else locks {targets[0]} for {seconds:.1f} s")
         server.lock_for_others(targets[0], seconds)
+
+
+def _crash_soon(server: Server, kind: str) -> None:
+    """Often it is back so soon that somebody who was busy elsewhere has not noticed."""
+    lots = server.sim.lots
+    soon, away = lots.below(kind, 1000) / 1000, lots.below(kind, 1000) / 1000
+    server.sim.after(soon * 0.02, server.crash, away**3 * 5, kind == "db:read only")
 
 
 def answered(session: Session, what: str) -> None:
