@@ -385,11 +385,7 @@ class Transaction:
         except Fenced as fenced:
             # Version 1 answers so even if the abort was made for our own sake: the coordinator ended the transaction
             # under the next epoch, which is nobody's as long as the claim succeeds. See wire.transactions.fencing.
-            try:
-                why = self._holder.why_refused(self.identity, took_part=self._took_part())
-            except Unanswered as unanswered:
-                raise_as_error(unanswered, "recover() before the next transaction")
-            if why is not Fencing.ABORTED_FOR_US:
+            if self._holder.why_refused(self.identity, took_part=self._took_part()) is not Fencing.ABORTED_FOR_US:
                 raise
             next_epoch = ProducerIdentity(self.identity.producer_id, self.identity.epoch + 1)
             try:
@@ -408,7 +404,7 @@ class Transaction:
         open_for_ms = 0.0 if self._opened_at is None else self._opened_at.age_ms()
         try:
             why = self._holder.why_refused(self.identity, took_part=self._took_part())
-        except (Unanswered, BrokerUnreachable):
+        except BrokerUnreachable:
             why = Fencing.STILL_OURS  # nobody to ask: recover() will find out, and is refused if it was a takeover
         too_young = open_for_ms < shortest_timeout(self.timeout_ms)
         if why is Fencing.ABORTED_FOR_US and too_young:
