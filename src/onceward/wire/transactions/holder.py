@@ -71,10 +71,14 @@ class Holder:
         """Why an identity of ours was refused.
 
         :param took_part: see :func:`onceward.wire.transactions.fencing.judge`.
-        :raises Unanswered, BrokerUnreachable: nobody can be asked.
+        :raises BrokerUnreachable: nobody can be asked.
         """
         try:
             return judge(ours, self._describe(), took_part=took_part)
+        except Unanswered as unanswered:
+            raise BrokerUnreachable(
+                str(unanswered), next_step="check that the brokers are up and reachable, then run again"
+            ) from unanswered
         except (Refused, ResourceError) as refused:
             if isinstance(refused, BrokerUnreachable):
                 raise
