@@ -380,12 +380,15 @@ class Transaction:
     def _recover(self) -> None:
         version = self._client.transaction_version()
         self._leave_a_newer_owner_alone()
+        before = self.state
         try:
             self._claim_next_epoch(self.identity)
         except Fenced as fenced:
             # Version 1 answers so even if the abort was made for our own sake: the coordinator ended the transaction
             # under the next epoch, which is nobody's as long as the claim succeeds. See wire.transactions.fencing.
+            self.state = before  # FENCED is for good, and whether it was a takeover is not known yet
             if self._holder.why_refused(self.identity, took_part=self._took_part()) is not Fencing.ABORTED_FOR_US:
+                self.state = State.FENCED
                 raise
             next_epoch = ProducerIdentity(self.identity.producer_id, self.identity.epoch + 1)
             try:
