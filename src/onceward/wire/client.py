@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
+from itertools import count
 from typing import Any, Literal
 from uuid import UUID
 
@@ -103,15 +104,17 @@ class KafkaClient:
         patience_s = ((timeout_ms or self.settings.request_timeout_ms) + _LATE_MS) / 1000
         return [_answer_or_lost(answer, patience_s) for answer in answers]
 
-    def call_any(self, request: Any, timeout_ms: float | None = None) -> Any:
+    def call_any(self, request: Any, timeout_ms: float | None = None, *, turn: int = 0) -> Any:
         """Send to any broker: those that are connected first, then other known ones, then the bootstrap servers.
 
+        :param turn: begin with the one after so many others.
         :raises ConnectionLost: none answered.
         """
         self._refuse_after_fork()
         deadline = Deadline(timeout_ms or self.settings.request_timeout_ms)
         lost: ConnectionLost | None = None
         nodes = self._connections.nodes()
+        nodes = [*nodes[turn % len(nodes) :], *nodes[: turn % len(nodes)]] if turn else nodes
         for position, node in enumerate(nodes):
             share_ms = deadline.remaining_ms / (len(nodes) - position)  # a dead first node must not eat it all
             try:
@@ -127,8 +130,8 @@ class KafkaClient:
     ) -> dict[str, dict[int, int]]:
         """Ask for ``topics`` now: per topic, partition → node id of its leader (``NO_LEADER`` during an election).
 
-        Never creates a topic. A topic unknown to one broker is asked for again for a moment, because brokers hear
-        of a new topic one after the other.
+        Never creates a topic. A topic unknown to one broker is asked for again for a moment, of the others in turn,
+        because brokers hear of a new topic one after the other, and one that is cut off from the controllers never.
 
         :raises TopicMissing: naming the topic. :raises AccessDenied: … :raises BrokerUnreachable: …
         """
@@ -138,7 +141,7 @@ class KafkaClient:
         }
 
     def _topics_asked(self, wanted: Sequence[str], timeout_ms: float | None, should_stop: ShouldStop | None) -> Any:
-        deadline = self._deadline(timeout_ms)
+        deadline, turns = self._deadline(timeout_ms), count()
         missing_until = Deadline(min(2_000, deadline.timeout_ms))
 
         def codes(answer: Any) -> list[int]:
@@ -155,7 +158,7 @@ class KafkaClient:
             answer = converse(
                 Api.METADATA,
                 f"topics {', '.join(wanted)}",
-                lambda left_ms: self.call_any(_metadata_request(wanted), left_ms),
+                lambda left_ms: self.call_any(_metadata_request(wanted), left_ms, turn=next(turns)),
                 codes,
                 deadline,
                 should_stop=should_stop,

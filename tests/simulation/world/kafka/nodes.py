@@ -7,6 +7,9 @@ that is cut off goes on to lead as far as it knows (``ReplicaManager`` asks nobo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from simulation.world.kafka.around import Surroundings
 from simulation.world.kafka.partition import NOBODY, Broker, Health, Partition
 from simulation.world.kafka.transactions import Where
@@ -19,6 +22,8 @@ class Nodes:
     brokers: dict[int, Broker]
     partitions: dict[Where, Partition]
     late: dict[Where, dict[int, tuple[int, int]]]
+    topics: dict[str, Any]
+    unheard_of: Callable[[str, int], bool]
     health: Health
 
     def crash(self, node: int) -> None:
@@ -61,6 +66,8 @@ class Nodes:
             return
         for where, partition in self.partitions.items():
             self.late.setdefault(where, {})[node] = (1 << 62, partition.leader)
+        for name in list(self.topics):
+            self.unheard_of(name, node)  # what it has heard of by now it goes on to know
         self._settle()
         broker.isolated = True
         self._changed(broker)
