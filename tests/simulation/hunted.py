@@ -1,37 +1,52 @@
-"""In which pipelines a mutant is looked for, by the place of its patch; and which are none of the simulation's, and why.
+"""In which pipelines a mutant is looked for, by the place of its patch; and which of them are none of its business.
 
-Nothing here is fitted to a mutant but the kind of pipeline, and of the user's function where only one kind of function
-comes to the place. Seeds, faults and settings are the swarm's.
+Nothing here is fitted to a mutant but the kind of pipeline and the groups of faults, which are those of the whole
+place, and the user's function where only one kind of function comes there. Seeds, odds and settings are the swarm's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-PLACES: Sequence[tuple[str, Sequence[str]]] = (
-    ("engine/two_phase", ("two_phase", "prepared")),
-    ("engine/spark_jobs", ("files",)),
-    ("engine/fan_out", ("fan_out",)),
-    ("engine/target", ("two_phase",)),
-    ("engine/", ("kafka",)),
-    ("ledger/folder", ("two_phase",)),
-    ("ledger/table", ("database", "prepared")),
-    ("ledger/postgresql", ("database", "prepared")),
-    ("ledger/mysql", ("database", "prepared")),
-    ("ledger/", ("kafka",)),
-    ("sinks/database/prepared", ("prepared",)),
-    ("sinks/database/", ("database", "prepared")),
-    ("sinks/files/", ("files",)),
-    ("sinks/write_ahead/", ("write_ahead",)),
-    ("sinks/kafka/", ("kafka",)),
-    ("spark/file_system", ("two_phase", "files")),
-    ("spark/handed_over", ("kafka",)),
-    ("spark/", ("kafka",)),
-    ("sources/kafka", ("kafka",)),
-    ("wire/", ("kafka",)),
-    ("errors", ("kafka",)),
+Place = tuple[str, Sequence[str], Sequence[str]]
+
+_KAFKA, _DECIDED = ("kafka",), ("two_phase", "prepared", "write_ahead")
+_TABLES = ("database", "prepared")
+_COPIES = ("crash:", "pause:", "user:")
+_WIRE = ("net:", "kafka:", "broker:", "answer:", "pause:", "user:")
+_TASKS = ("spark:", "line:", "kafka:", "net:")
+
+PLACES: Sequence[Place] = (
+    ("engine/two_phase", _DECIDED, (*_COPIES, "target:", "fs:")),
+    ("engine/target", _DECIDED, (*_COPIES, "broker:", "target:")),
+    ("engine/spark_jobs", ("files",), (*_COPIES, "spark:", "fs:")),
+    ("engine/fan_out", ("fan_out",), (*_COPIES, "target:", "fs:")),
+    ("engine/task_writer", _KAFKA, ("spark:", "line:")),
+    ("engine/driver_rows", _KAFKA, ("spark:", "kafka:")),
+    ("engine/micro_batch", ("kafka", "two_phase"), (*_COPIES, "net:", "kafka:")),
+    ("engine/", _KAFKA, (*_COPIES, "net:", "kafka:")),
+    ("ledger/folder", ("two_phase", "write_ahead"), (*_COPIES, "fs:")),
+    ("ledger/kafka", ("kafka", "two_phase"), (*_WIRE, "crash:")),
+    ("ledger/admission", _KAFKA, (*_COPIES, "net:", "kafka:")),
+    ("ledger/record", _KAFKA, (*_COPIES, "net:", "kafka:")),
+    ("ledger/", _TABLES, (*_COPIES, "db:")),
+    ("sinks/database/prepared", ("prepared",), (*_COPIES, "db:", "spark:")),
+    ("sinks/database/", _TABLES, (*_COPIES, "db:", "spark:")),
+    ("sinks/files/", ("files",), (*_COPIES, "fs:", "spark:")),
+    ("sinks/write_ahead/", ("write_ahead",), (*_COPIES, "fs:", "target:")),
+    ("sinks/kafka/group", _KAFKA, (*_COPIES, "kafka:")),
+    ("sinks/kafka/run", _KAFKA, (*_COPIES, "kafka:")),
+    ("sinks/kafka/", _KAFKA, _TASKS),
+    ("spark/file_system", ("files", "two_phase"), (*_COPIES, "fs:")),
+    ("spark/handed_over", _KAFKA, (*_COPIES, "fs:")),
+    ("spark/", _KAFKA, ("spark:",)),
+    ("sources/kafka", _KAFKA, (*_COPIES, "kafka:")),
+    ("wire/appends", _KAFKA, ("net:", "kafka:", "broker:", "answer:Produce")),
+    ("wire/", ("kafka", "two_phase"), (*_WIRE, "crash:")),
+    ("errors", _KAFKA, (*_COPIES, *_WIRE)),
 )
-"""The first that a patched file begins with tells the pipelines."""
+"""The first that a patched file begins with tells the pipelines that come there, and the groups of faults that a place
+like that is about: every third seed draws from these only."""
 
 USERS: Mapping[str, str] = {
     "45": "twice",

@@ -10,6 +10,7 @@ not apply.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import sys
@@ -23,6 +24,7 @@ from simulation.hunted import NOT_HERE, NOT_HERE_BY_NUMBER, PLACES, USERS
 from simulation.teller import Seed, Teller, Told
 
 FINDINGS = Path(__file__).with_name("findings")
+MANY = 1_000_000
 TABLE = ROOT / "docs" / "evidence" / "simulation-mutants.md"
 HANGS_SECONDS = 120.0
 """Nobody tells a seed for so long, on a machine that has other things to do, too; a hundredth is more than enough."""
@@ -78,33 +80,28 @@ def why_not(mutant: Mutant) -> str:
     return known or next((why for file in files for place, why in NOT_HERE if file.startswith(place)), "")
 
 
-def pipelines_of(mutant: Mutant, there_are: Sequence[str]) -> list[str]:
-    """Those of the simulated pipelines that come to where the patch is."""
-    found: dict[str, None] = {}
-    for file in mutant.files:
-        name = file.removeprefix("src/onceward/")
-        for pipeline in next((kinds for place, kinds in PLACES if name.startswith(place)), ()):
-            found[pipeline] = None
-    return [pipeline for pipeline in found if pipeline in there_are]
-
-
-def seeds_of(mutant: Mutant, pipelines: Sequence[str], first: int) -> Iterator[Seed]:
-    """Seeds without end. Where a kind of user comes to the place and others do not, it is every second one's."""
+def seeds_of(mutant: Mutant, there_are: Sequence[str], first: int) -> Iterator[Seed]:
+    """Seeds without end, or none if no pipeline comes to where the patch is. Of three, one is the swarm's as it is, one
+    has faults that the place is about, and one has these and the user who comes there, if others do not."""
+    files = [file.removeprefix("src/onceward/") for file in mutant.files]
+    places = [next((place for place in PLACES if file.startswith(place[0])), ("", (), ())) for file in files]
+    pipelines = list(dict.fromkeys(one for _, kinds, _ in places for one in kinds if one in there_are))
+    groups = list(dict.fromkeys(group for _, _, faults in places for group in faults))
     number, _, _ = mutant.name.partition("-")
     user = USERS.get(f"{number}-" if mutant.path.parent == FINDINGS else number)
-    seed = first
-    while True:
+    whose = {} if user is None else {"user": user}
+    for seed in itertools.count(first) if pipelines else ():
         for pipeline in pipelines:
-            changes: dict[str, Any] = {"user": user} if user is not None and seed % 2 == 0 else {}
-            yield pipeline, seed, changes
-        seed += 1
+            yield pipeline, seed, {}, []
+            yield pipeline, seed, whose if pipeline == "kafka" else {}, groups
+            yield pipeline, seed + MANY, whose if pipeline == "kafka" else {}, groups
 
 
-def hunt(mutant: Mutant, pipelines: Sequence[str], copy: Path, control: Control, limit: float, first: int) -> Verdict:
+def hunt(mutant: Mutant, seeds_to_tell: Iterator[Seed], copy: Path, control: Control, limit: float) -> Verdict:
     """Seed after seed, until one betrays the mutant, or so many seconds of CPU are over."""
     teller, seeds, batches, spent = Teller(copy / "src"), 0, 0, 0.0
     try:
-        for seed in seeds_of(mutant, pipelines, first):
+        for seed in seeds_to_tell:
             told = teller.tell(seed, HANGS_SECONDS)
             seeds += 1
             if told is None:
@@ -125,15 +122,16 @@ def judge(
 ) -> Verdict:
     """:raises PatchDoesNotApply: the code has moved away."""
     reason = why_not(mutant)
-    pipelines = pipelines_of(mutant, there_are)
-    if reason or not pipelines:
+    seeds = seeds_of(mutant, there_are, first)
+    some = next(seeds, None)
+    if reason or some is None:
         return Verdict(mutant.name, mutant.breaks, why_not=reason or "no pipeline that comes there is simulated")
     copy = folder / mutant.name
     shutil.copytree(folder / "base" / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
     for file in mutant.apply(copy, folder / "base"):
         compile(file.read_text(), str(file), "exec")
     try:
-        return hunt(mutant, pipelines, copy, control, limit, first)
+        return hunt(mutant, itertools.chain([some], seeds), copy, control, limit)
     finally:
         shutil.rmtree(copy)
 
@@ -155,9 +153,9 @@ def _say(verdict: Verdict) -> None:
 
 
 def _seed_text(seed: Seed) -> str:
-    pipeline, number, changes = seed
+    pipeline, number, changes, groups = seed
     changed = "".join(f", {name}={value}" for name, value in changes.items())
-    return f"{pipeline} {number}{changed}"
+    return f"{pipeline} {number}{changed}{', faults ' if groups else ''}{' '.join(groups)}"
 
 
 def _tell(text: str) -> None:
@@ -172,8 +170,9 @@ Made by `make simulate-mutants`; do not edit. Each line is a patch that breaks o
 [`tests/mutants`](../../tests/mutants), and, put back, findings of an early reading of the code that were mended since
 ([`tests/simulation/findings`](../../tests/simulation/findings)). Seeds of the [simulation](../simulation.md) are told
 from 1 on by a copy of the code with the patch, until a story is violated that the code as it is tells without a
-violation. Nothing else is run: no test, no broker. Of a mutant only the kind of pipeline is known, and for some the kind
-of user. Seconds are those of one CPU, stories alone. A seed is told again by `make simulate-mutants ARGS=<name>`.
+violation. Nothing else is run: no test, no broker. Of a mutant only its place is known: which pipelines come there,
+which groups of faults a place like that is about (one seed in three has any of all there are), and for some which
+kind of user. Seconds are those of one CPU, stories alone. A line is told again by `make simulate-mutants ARGS=<name>`.
 """
 
 
@@ -186,16 +185,17 @@ def table(verdicts: Sequence[Verdict]) -> str:
         if verdict.why_not:
             reasons.setdefault(verdict.why_not, []).append(verdict.name.partition("-")[0])
     tried = len(found) + len(missed)
-    parts = [_PREFACE, f"**{len(found)} of {tried} found.**\n", "## Found\n",
-             "| what | what it breaks | seed | seeds, batches, seconds | what is violated |\n|---|---|---|---|---|"]  # fmt: skip
+    parts = [_PREFACE, f"**{len(found)} of {tried} found.**\n", "## Found\n"]
+    parts.append("| what | what it breaks | seed | seeds, batches, seconds | what is violated |\n|---|---|---|---|---|")
     for verdict in found:
         assert verdict.seed is not None
         effort = f"{verdict.seeds}, {verdict.batches:,}, {verdict.cpu_seconds:.1f}"
         parts.append(f"| `{verdict.name}` | {verdict.breaks} | {_seed_text(verdict.seed)} | {effort} | "
                      f"{verdict.invariant}: {_cell(verdict.sentence)} |")  # fmt: skip
     parts += ["\n## Not found\n", "| what | what it breaks | seeds, batches, seconds |\n|---|---|---|"]
-    parts += [f"| `{verdict.name}` | {verdict.breaks} | {verdict.seeds}, {verdict.batches:,}, {verdict.cpu_seconds:.0f} |"
-              for verdict in missed]  # fmt: skip
+    for verdict in missed:
+        effort = f"{verdict.seeds}, {verdict.batches:,}, {verdict.cpu_seconds:.0f}"
+        parts.append(f"| `{verdict.name}` | {verdict.breaks} | {effort} |")
     parts += ["\n## Not looked for\n", "| mutants | why |\n|---|---|"]
     parts += [f"| {', '.join(sorted(numbers, key=int))} | {why} |" for why, numbers in reasons.items()]
     return "\n".join(parts) + "\n"

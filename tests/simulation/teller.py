@@ -1,7 +1,7 @@
 """Tells seeds on demand, in an OS process of its own, by the copy of the product that stands on its path.
 
-What is asked comes in as a line of JSON, ``[pipeline, seed, changes]``, and what became of it goes out as one: so that
-``mutants`` can ask two copies of the product for one story. The first line that goes out names the copy.
+What is asked comes in as a line of JSON, and what became of it goes out as one: so that ``mutants`` can ask two copies
+of the product for one story. The first line that goes out names the copy.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-Seed = tuple[str, int, dict[str, Any]]
-"""Pipeline, number, and what is not as the seed says."""
+Seed = tuple[str, int, dict[str, Any], list[str]]
+"""Pipeline, number, what is not as the seed says, and how kinds of faults begin, if they are to be drawn of these."""
 SECONDS_TO_BEGIN = 60.0
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -92,14 +92,16 @@ def _serve() -> None:
     import gc
 
     import onceward
-    from simulation.run import simulate
+    from simulation import swarm
+    from simulation.run import simulate_setting
 
     sys.stdout.write(json.dumps(str(onceward.__file__)) + "\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        pipeline, seed, changes = json.loads(line)
+        pipeline, seed, changes, groups = json.loads(line)
         began = time.process_time()
-        outcome = simulate(seed, pipeline=pipeline, change=changes)
+        setting = swarm.draw(seed, pipeline).changed(**changes)
+        outcome = simulate_setting(swarm.among(setting, groups) if groups else setting)
         told = Told(
             outcome.violations, outcome.broken is not None, outcome.batches, round(time.process_time() - began, 4)
         )
