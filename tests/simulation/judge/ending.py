@@ -34,6 +34,27 @@ def judge_lag(facts: Facts, chain: Chain, source: str) -> list[Violation]:
     return said
 
 
+def judge_returns(facts: Facts, chain: Chain) -> list[Violation]:
+    """I1: a batch of which the sink has told Spark that it is committed, is: by this run, or by one before it.
+
+    Spark may forget such a batch at once; that somebody else writes it a moment later is luck.
+    """
+    world = facts.world
+    zero_ms = world.cluster.around.now_ms() - world.sim.now * 1000
+    known: dict[tuple[str, int], list[tuple[str, float]]] = {}
+    for record in chain.written:
+        known.setdefault((record.query_id, record.batch_id), []).append((record.run_id, record.ended_ms - zero_ms))
+    said = []
+    for start, batch_id, when in world.returned:
+        records = known.get((start.query.checkpoint.query_id, batch_id), ())
+        run_id = start.query.run_id
+        if not any(run == run_id or ended <= when * 1000 + 1 for run, ended in records):
+            later = f"{records[0][0]} committed it later, at {records[0][1] / 1000:.3f} s" if records else "nobody did"
+            sentence = f"at {when:.3f} s {run_id} had Spark told that batch {batch_id} is committed: {later}"
+            said.append(Violation("I1", sentence))
+    return said
+
+
 def judge_group(facts: Facts, chain: Chain, group: str) -> list[Violation]:
     """I6: the group's offsets are committed with the ledger's records, so they are where one of them ends; where the
     newest does, unless a broker was away when it was written (a source is known by its addresses)."""
