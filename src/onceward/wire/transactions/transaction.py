@@ -378,9 +378,8 @@ class Transaction:
         return self._given_at.age_ms() >= _IDLE_MS and self._holder.is_forgotten()
 
     def _recover(self) -> None:
-        version = self._client.transaction_version()
+        version, before = self._client.transaction_version(), self.state
         self._leave_a_newer_owner_alone()
-        before = self.state
         try:
             self._claim_next_epoch(self.identity)
         except Fenced as fenced:
@@ -390,9 +389,8 @@ class Transaction:
             if self._holder.why_refused(self.identity, took_part=self._took_part()) is not Fencing.ABORTED_FOR_US:
                 self.state = State.FENCED
                 raise
-            next_epoch = ProducerIdentity(self.identity.producer_id, self.identity.epoch + 1)
             try:
-                self._claim_next_epoch(next_epoch)
+                self._claim_next_epoch(self.identity._replace(epoch=self.identity.epoch + 1))
             except Fenced:
                 raise fenced from None
         self.version = version
