@@ -20,8 +20,8 @@ from simulation.spark.frames import Plan, key_of
 from simulation.spark.jobs import Executors, Jobs
 from simulation.spark.query import Checkpoint, Query, Source
 from simulation.world.files import Files
-from simulation.world.kafka.settings import ClusterSettings
 from simulation.world.kafka.cluster import Cluster
+from simulation.world.kafka.settings import ClusterSettings
 
 FAULTS = {
     "user:second copy": "a second copy of the query is started while the first one runs",
