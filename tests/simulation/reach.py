@@ -1,7 +1,7 @@
-"""Stories that are told in order to meet something: each kind of fault in each step of the engine, each broker's refusal.
+"""Stories that are told in order to meet something: each kind of fault in each step of the engine, every refusal.
 
-First a few stories for each step, in which several kinds of faults are aimed at it, each in turn and not often; then, for
-what none of them has met, stories that are aimed at it alone. ``python -m simulation.reach`` tells what cannot be met.
+First a few stories for each step, in which several kinds of faults are aimed at it, each in turn and not often; then,
+for what none of them has met, stories that are aimed at it alone. ``python -m simulation.reach`` tells what is not met.
 """
 
 from __future__ import annotations

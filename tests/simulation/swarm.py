@@ -55,22 +55,23 @@ GAPS: Mapping[str, tuple[float, float]] = {
 """Of this kind, or of those that begin with this, the mean number of opportunities between two faults is drawn between
 these."""
 
+_HASTE = {"brokers=1": 0, "request_timeout_ms=1000": 0, "delivery_timeout_ms=8000": 0, "most_faults=40": 0}
 LEADS_TO: Mapping[str, Sequence[Mapping[str, float]]] = {
     "abort": ({"answer:Produce:59": 3.0}, {"spark:task fails": 0.5}, {"db:broken": 3.0}, {"target:down": 3.0}),
     "replay": ({"crash:spark.before the commit log": 2.0}, {"crash:finish.started": 2.0}),
     "lease": ({"row_bytes=100000000": 0, "piece=1": 0, "tasks=4": 0, "slots=4": 0}, {}),
     "between": ({"user=skips": 0, "executors=2": 0}, {}),
-    "open.failed": ({"broker:crash|open": 0.0}, {"db:broken|open": 0.0}),
+    "open.failed": ({"broker:crash|open": 0.0, **_HASTE}, {"db:broken|open": 0.0}),
     "admit.failed": ({"user=swallows": 0.0, "answer:Produce:59": 1.0}, {"user=swallows": 0.0, "db:broken": 3.0}),
-    "plan.failed": ({"broker:crash|plan": 0.0}, {"db:broken|plan": 0.0}),
+    "plan.failed": ({"broker:crash|plan": 0.0, **_HASTE}, {"db:broken|plan": 0.0}),
     "send.failed": ({"spark:task fails": 0.3}, {"answer:Produce:59": 2.0}, {"db:broken": 2.0}),
     "lease.failed": ({"line:broken": 2.0}, {"answer:Produce:59": 2.0}),
-    "offsets.failed": ({"broker:crash|offsets": 0.0},),
+    "offsets.failed": ({"broker:crash|offsets": 0.0, **_HASTE},),
     "ledger.failed": ({"answer:Produce:59": 1.0}, {"db:broken": 3.0}),
     "move.failed": ({"db:broken|move": 0.5}, {"db:session ended|move": 0.5}),
     "commit.failed": ({"answer:EndTxn:120": 1.0}, {"db:broken": 3.0}, {"net:black hole": 2.0}),
     "abort.failed": (
-        {"answer:Produce:59": 3.0, "broker:crash|abort": 0.0},
+        {"answer:Produce:59": 3.0, "broker:crash|abort": 0.0, **_HASTE},
         {"spark:task fails": 0.5, "db:broken|abort": 0.0},
         {"spark:task fails": 0.5, "target:down|abort": 0.0},
     ),
