@@ -6,10 +6,14 @@ from typing import Any
 
 import kafka.errors as kafka_errors
 import pytest
+from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer import EndTxnRequest
 
 from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.records.batch import Fragment, stamp
+from onceward.records.compression import Codec
 from onceward.records.reader import read_batches
+from onceward.wire.appends.produce_frame import ProduceFrame
 from onceward.wire.error_table import rows
 from simulation.model_check.sides import ModelSide
 from simulation.model_check.talk import Talk
@@ -47,20 +51,28 @@ def codes(talk: Talk) -> list[Any]:
     return [fact[2] for fact in talk.facts]
 
 
-def send(talk: Talk, node: int, who: ProducerIdentity, topic: str, sequence: int, *, name: str | None, acks: int = -1) -> list[Any]:  # fmt: skip
+def send(
+    talk: Talk, node: int, who: ProducerIdentity, topic: str, sequence: int, *, name: str | None, acks: int = -1
+) -> list[Any]:
     """Produce to a node that may not lead, and may not answer soon; the answers as they come."""
-    from onceward.records.batch import stamp
-    from onceward.wire.appends.produce_frame import ProduceFrame
-    from simulation.model_check.talk import _fragment
-
     where = TopicPartition(talk.real(topic), 0)
-    part = stamp(_fragment(1, 10, None, side(talk).now_ms()), who, sequence, transactional=name is not None)
+    part = stamp(one_record(side(talk).now_ms()), who, sequence, transactional=name is not None)
     frame = ProduceFrame(
-        {where: part}, transactional_id=name and talk.real(name), acks=acks, timeout_ms=30_000, min_version=11, max_version=12
-    )  # fmt: skip
+        {where: part},
+        transactional_id=name and talk.real(name),
+        acks=acks,
+        timeout_ms=30_000,
+        min_version=11,
+        max_version=12,
+    )
     answers: list[Any] = []
     side(talk).cluster.receive(node, "test", frame, answers.append)
     return answers
+
+
+def one_record(now_ms: int) -> Fragment:
+    """Whatever it is: nobody looks into it here."""
+    return Fragment(b"record", 1, Codec.NONE, now_ms, now_ms, None)  # type: ignore[arg-type]
 
 
 def code_of(answer: Any) -> int:
@@ -211,7 +223,11 @@ def test_an_expired_id_begins_anew() -> None:
     talk.describe("id")
     talk.init("id", first)
     talk.end("id", first, True)
-    assert talk.facts[1:] == [["describe", "id", 105, "", "", -1, 0], ["init", "id", 0, "P1", 0], ["commit", "id", 49, "nobody", -1]]  # fmt: skip
+    assert talk.facts[1:] == [
+        ["describe", "id", 105, "", "", -1, 0],
+        ["init", "id", 0, "P1", 0],
+        ["commit", "id", 49, "nobody", -1],
+    ]
 
 
 def test_a_silent_producer_is_forgotten() -> None:
@@ -331,7 +347,12 @@ def test_each_refusal_has_its_code_in_its_place(api: str, code: int, monkeypatch
     cluster._faults = FaultyAnswers(around)
     monkeypatch.setattr("simulation.model_check.talk.PASSING", frozenset())
     asked: list[Any] = []
-    monkeypatch.setattr(talk, "_ask", lambda request, where, told, passing=(): asked.append(told(side(talk).ask(request, where))) or _Enough.now())  # fmt: skip
+
+    def ask(request: Any, where: Any, told: Any, passing: Any = ()) -> None:
+        asked.append(told(side(talk).ask(request, where)))
+        raise _Enough
+
+    monkeypatch.setattr(talk, "_ask", ask)
     with pytest.raises(_Enough):
         _ask(talk, api, me)
     assert code in asked[0] or (api in ("Metadata", "DescribeConfigs") and asked[0] == [0])
@@ -339,10 +360,6 @@ def test_each_refusal_has_its_code_in_its_place(api: str, code: int, monkeypatch
 
 class _Enough(Exception):
     """The answer was seen."""
-
-    @classmethod
-    def now(cls) -> Any:
-        raise cls
 
 
 def _ask(talk: Talk, api: str, me: ProducerIdentity) -> None:
@@ -354,7 +371,7 @@ def _ask(talk: Talk, api: str, me: ProducerIdentity) -> None:
         "AddOffsetsToTxn": lambda: talk.add_offsets("id", me, "group"),
         "TxnOffsetCommit": lambda: talk.commit_offsets("id", me, "group", {("out", 0): 1}, version=5),
         "EndTxn": lambda: talk.end("id", me, False, version=5),
-        "Produce": lambda: talk.produce(talk_identity(talk), "out", 0),
+        "Produce": lambda: talk.produce(ProducerIdentity(99_000, 0), "out", 0),
         "DescribeTransactions": lambda: talk.describe("id"),
         "ListOffsets": lambda: talk.ends("out"),
         "OffsetFetch": lambda: talk.group("group"),
@@ -365,12 +382,6 @@ def _ask(talk: Talk, api: str, me: ProducerIdentity) -> None:
     ask[api]()
 
 
-def talk_identity(talk: Talk) -> ProducerIdentity:
-    return ProducerIdentity(99_000, 0)
-
-
 def _find(talk: Talk) -> None:
-    from kafka.protocol.metadata import FindCoordinatorRequest
-
     request = FindCoordinatorRequest(key="k", key_type=1, coordinator_keys=["k"], max_version=5)
     talk._ask(request, ("any", None), lambda a: [c.error_code for c in a.coordinators])

@@ -16,7 +16,18 @@ Cause = Callable[[Facts, Any], bool]
 
 _NETWORK = ("net:", "broker:", "kafka:", "answer:", "db:")
 _WORKERS = ("spark:", "line:")
-_STANDSTILL = ("pause:", "net:slow", "net:held", "net:black hole", "line:slow", "spark:task slow", "spark:executor")
+_STANDSTILL = (
+    "pause:",
+    "target:slow",
+    "fs:slow",
+    "fs:pause",
+    "net:slow",
+    "net:held",
+    "net:black hole",
+    "line:slow",
+    "spark:task slow",
+    "spark:executor",
+)
 
 
 def _faults(*prefixes: str) -> Cause:
@@ -82,7 +93,8 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
         "the target was in trouble",
     ),
     "LedgerOutdated": (_faults("broker:isolated"), "a broker was cut off, and did not know it"),
-    "TargetLost": (_faults("target:forgets"), "the target had lost what was prepared"),
+    "TargetLost": (_faults("target:forgets", "target:rot"), "what was prepared was lost"),
+    "DeliveryRefused": (_faults("target:refuses"), "the target refused a chunk for good"),
     "JavaError": (_faults("fs:"), "a file system was in trouble, and notes beside the checkpoint could not be written"),
     "Unanswered": (_faults("target:", "pause:"), "the target was in trouble, and the user's own code met it"),
     # another copy
@@ -107,8 +119,11 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     # what a broker refuses for good
     "AccessDenied": (_refused_with(29, 30, 31, 44, 53), "a broker said so"),
     "ConfigurationError": (
-        _any(_refused_with(12, 21, 24, 28, 32, 33, 37, 38, 40, 42, 76, 87), _little_room),
-        "a broker said that a setting is wrong, or a database has room for few prepared transactions",
+        _any(
+            _refused_with(12, 21, 24, 28, 32, 33, 37, 38, 40, 42, 76, 87), _little_room, _faults("target:answers")
+        ),
+        "a broker said that a setting is wrong, a database has room for few prepared transactions, or a function of the "
+        "user's answered what it must not",
     ),
     "InvalidTopicName": (_refused_with(17), "a broker said so"),
     "TopicMissing": (_refused_with(3, 100), "a broker did not know the topic, again and again"),

@@ -43,8 +43,13 @@ def main(arguments: list[str]) -> int:
         ]
         for nodes in wanted.nodes or (1, 3):
             wrong += _check(cluster, nodes, [each for each in chosen if each.nodes == nodes], wanted.record)
-    print(f"{wrong} differences")
+    _say(f"{wrong} differences")
     return min(wrong, 1)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def _check(cluster: str, nodes: int, conversations: list[Conversation], record: bool) -> int:
@@ -59,7 +64,7 @@ def _check(cluster: str, nodes: int, conversations: list[Conversation], record: 
             try:
                 real = recorded.as_json(held_with(side, each, uuid.uuid4().hex[:8]))
             except AssertionError as error:
-                print(f"✗ {cluster} {each.name}: {error}")
+                _say(f"✗ {cluster} {each.name}: {error}")
                 wrong += 1
                 continue
             found = [f"model ≠ brokers: {line}" for line in recorded.differences(each.name, real, model)]
@@ -69,11 +74,11 @@ def _check(cluster: str, nodes: int, conversations: list[Conversation], record: 
                 before = known.get(each.name, [])
                 found += [f"record ≠ brokers: {line}" for line in recorded.differences(each.name, real, before)]
             for line in found:
-                print(f"✗ {cluster} {line}")
+                _say(f"✗ {cluster} {line}")
             wrong += bool(found)
     if record:
         recorded.write(cluster, known)
-    print(f"{cluster}, {nodes} nodes: {len(conversations)} conversations in {time.monotonic() - began:.0f} s")
+    _say(f"{cluster}, {nodes} nodes: {len(conversations)} conversations in {time.monotonic() - began:.0f} s")
     return wrong
 
 

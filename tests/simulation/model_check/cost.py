@@ -7,6 +7,7 @@ markers of the four partitions; the building of the requests is not counted.
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -100,4 +101,4 @@ def _nobody(*_: Any) -> None:
 
 
 if __name__ == "__main__":
-    print(f"{min(microseconds() for _ in range(3)):.0f} µs a batch")
+    sys.stdout.write(f"{min(microseconds() for _ in range(3)):.0f} µs a batch\n")

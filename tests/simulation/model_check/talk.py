@@ -7,7 +7,7 @@ markers) is waited for and not written down.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest, DescribeTransactionsRequest
@@ -91,7 +91,7 @@ class Talk:
         chosen = {key.replace("_", "."): value for key, value in settings.items()}
         self.side.make_topic(self.real(name), partitions, chosen)
         for partition in range(partitions):
-            self._patiently(lambda partition=partition: self._end(name, partition))  # type: ignore[misc]
+            self._end(name, partition)
 
     def settled(self, name: str) -> None:
         """Every marker of the id's last transaction is written."""
@@ -515,7 +515,14 @@ class Talk:
 
     # ── asking ──
 
-    def _ask(self, request: Any, where: tuple[str, Any], codes: Any, passing: set[int] | frozenset[int] = frozenset(PASSING)) -> Any:  # fmt: skip
+    def _ask(
+        self,
+        request: Any,
+        where: tuple[str, Any],
+        codes: Callable[[Any], Sequence[int]],
+        passing: Collection[int] = frozenset(PASSING),
+    ) -> Any:
+        """Ask until the answer is one to write down."""
         answer = None
         for _ in range(400):
             answer = self.side.ask(request, where)
@@ -524,15 +531,6 @@ class Talk:
             self.side.pause(50)
         assert answer is not None, f"{request} is never answered"
         return answer
-
-    def _patiently(self, ask: Any) -> None:
-        for _ in range(200):
-            try:
-                ask()
-                return
-            except AssertionError:
-                self.side.pause(50)
-        ask()
 
 
 def _produced(answer: Any) -> list[int]:

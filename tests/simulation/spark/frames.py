@@ -45,6 +45,11 @@ class Rows(list[Row]):
     def nbytes(self) -> int:
         return 100 * len(self)
 
+    schema = None
+
+    def slice(self, start: int, length: int) -> Rows:
+        return Rows(self[start : start + length], self.batch_id, self.computation)
+
     def to_batches(self) -> list[Rows]:
         return [self] if self else []
 

@@ -37,11 +37,12 @@ Change = tuple["Folder", str, Node, Node]
 class File:
     """Bytes, and what of them is on the disk for good."""
 
-    __slots__ = ("data", "synced")
+    __slots__ = ("data", "made_at", "synced")
 
-    def __init__(self, data: bytes = b"") -> None:
+    def __init__(self, made_at: float, data: bytes = b"") -> None:
         self.data = data
         self.synced = b""
+        self.made_at = made_at
 
 
 class Folder:
@@ -131,7 +132,7 @@ class Tree:
             raise _error(errno.EISDIR, path)
         if there is not None and not replace:
             raise _error(errno.EEXIST, path)
-        file = File()
+        file = File(self._sim.now)
         self._change((parent, name, there, file))
         if late:
             raise late
@@ -153,7 +154,7 @@ class Tree:
         """A file whole or not at all, over what is there: a PUT."""
         late = self.door("put", path, writes=True)
         parent, name = self._place(path, parents=True)
-        self._change((parent, name, parent.entries.get(name), File(data)))
+        self._change((parent, name, parent.entries.get(name), File(self._sim.now, data)))
         if late:
             raise late
 

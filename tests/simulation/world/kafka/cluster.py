@@ -32,7 +32,14 @@ from simulation.world.kafka.groups import GroupCoordinator
 from simulation.world.kafka.nodes import Nodes
 from simulation.world.kafka.partition import NOBODY, Broker, Health, Held, Led, Partition
 from simulation.world.kafka.producers import ProducerState, marker_refused
-from simulation.world.kafka.settings import OFFSETS_TOPIC, OLD, STATE_TOPIC, ClusterSettings, newest_versions
+from simulation.world.kafka.settings import (
+    OFFSETS_TOPIC,
+    OLD,
+    STATE_TOPIC,
+    TOPIC_DEFAULTS,
+    ClusterSettings,
+    newest_versions,
+)
 from simulation.world.kafka.transactions import Where
 from simulation.world.kafka.truth import Truth
 
@@ -57,9 +64,6 @@ HANDLERS: Mapping[type, tuple[str, Handler]] = {
     DescribeTransactionsRequest: ("DescribeTransactions", transaction_requests.describe),
 }
 _PRODUCER_BLOCK = 1_000  # ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``
-_TOPIC_DEFAULTS = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1",
-                   "compression.type": "producer", "segment.bytes": "1073741824", "message.timestamp.type": "CreateTime",
-                   "delete.retention.ms": "86400000", "min.cleanable.dirty.ratio": "0.5", "unclean.leader.election.enable": "false"}  # fmt: skip
 
 
 class Topic:
@@ -136,7 +140,7 @@ class Cluster(Nodes, Truth):
     def topic_defaults(self) -> dict[str, str]:
         """Settings of a topic that nobody has configured."""
         return {
-            **_TOPIC_DEFAULTS,
+            **TOPIC_DEFAULTS,
             "min.insync.replicas": "2" if len(self.brokers) >= 3 else "1",
             "max.message.bytes": str(self.settings.message_max_bytes),
         }

@@ -89,7 +89,7 @@ class Coordinator:
         replicated_now = partition.appended(led)
         cluster = self.cluster
         if cluster.slow_state_log and not insist and cluster.around.fires("kafka:state log slow"):
-            # ``appendTransactionToLog``: REQUEST_TIMED_OUT. What is known here stays as it was; the log goes on without us.
+            # ``appendTransactionToLog``: REQUEST_TIMED_OUT. What is known here stays as it was; the log goes on.
             late = partial(self._too_late, held, done)
             cluster.around.later(cluster.settings.request_timeout_ms, late, "state log")
             return

@@ -1,8 +1,8 @@
 """What else a broker may answer, and what may befall the cluster: the faults that the model does not come to by itself.
 
-Every row of Onceward's error table is in one of three lists: :data:`ANSWERS` (given at the odds of the story), ``GIVEN``
-(the state machine comes to it by itself; some are in both, because the chance that it does so is small), ``NEVER`` (no
-broker can answer so to Onceward, and why).
+Every row of Onceward's error table is in one of three lists: :data:`ANSWERS` (given at the odds of the story),
+``GIVEN`` (the state machine comes to it by itself; some are in both, because the chance that it does so is small),
+``NEVER`` (no broker can answer so to Onceward, and why).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 FAULTS: dict[str, str] = {
     "kafka:follower lags": "a follower misses a round of fetches: in sync still, and behind",
     "kafka:expired id lingers": "a transactional id has expired, and the hourly look has not come round yet",
-    "kafka:state log slow": "a coordinator's append is acknowledged when its time is over: COORDINATOR_NOT_AVAILABLE, and "
-    "all the same in the log, for whoever reads it next",
+    "kafka:state log slow": "a coordinator's append is acknowledged when its time is over: COORDINATOR_NOT_AVAILABLE, "
+    "and all the same in the log, for whoever reads it next",
     "kafka:short fetch": "a Fetch ends after one batch: a segment of the log does, or there was a limit",
 }
 """Kinds of faults inside the cluster; those of :data:`ANSWERS` are added below."""
@@ -200,7 +200,7 @@ NEVER: Mapping[int, str] = {
     56: "of requests to the leader of a partition",
     59: "UNKNOWN_PRODUCER_ID: no longer said since 2.4, but by leaders of brokers that speak for Kafka",
     69: "GROUP_ID_NOT_FOUND: a commit without a generation makes the group; OffsetFetch answers with nothing committed",
-    72: "LISTENER_NOT_FOUND: in Metadata of listeners that differ between brokers, which Onceward's clients need not face",
+    72: "LISTENER_NOT_FOUND: in Metadata, of brokers without the listener that is asked; there is one in the model",
     74: "of requests that name a leader epoch",
     75: "of requests that name a leader epoch",
     78: "of requests for offsets and records",

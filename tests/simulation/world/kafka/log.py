@@ -67,7 +67,7 @@ class StateEntry:
 
 
 class Log:
-    """See the module. ``end`` is the offset of the next record; ``high`` the high watermark as this replica knows it."""
+    """See the module. ``end`` is the next record's offset; ``high`` the high watermark as this replica knows it."""
 
     __slots__ = ("aborted", "end", "entries", "high", "open", "producers", "start", "undecided", "verifying")
 

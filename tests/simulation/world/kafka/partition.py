@@ -88,7 +88,7 @@ class Led:
 class Follower:
     """Up to where a replica has the log, and what it was told of the high watermark.
 
-    ``read_up_to``: what lies below it was read from a disk, at a start. Of a producer's batches there only the newest one
+    ``read_up_to``: what lies below it was read from a disk, at a start. Of a producer's batches there only the newest
     is known (``ProducerStateManager.writeSnapshot``; seen on 3.9.1 and 4.3.1).
     """
 
@@ -220,7 +220,7 @@ class Partition:
         if led is None:
             return
         brokers = self.brokers
-        if brokers[led.node].isolated:
+        if not brokers[led.node].well:
             return
         end, high = led.log.end, led.log.high
         for node, follower in self.followers.items():

@@ -102,7 +102,8 @@ class _Question:
     """``AddPartitionsToTxn`` from a partition's leader to the transaction coordinator."""
 
     __slots__ = (
-        "appends", "asked", "broker", "cluster", "epoch", "name", "producer", "reply", "request", "started_ms", "version",
+        "appends", "asked", "broker", "cluster", "epoch", "name", "producer", "reply", "request", "started_ms",
+        "version",
     )  # fmt: skip
 
     def __init__(

@@ -1,8 +1,8 @@
 """What a partition remembers of the producers that wrote to it, and whom it refuses.
 
-Sources: ``ProducerAppendInfo`` (``checkProducerEpoch``, ``checkSequence``, ``appendEndTxnMarker``), ``ProducerStateEntry``
-(``NUM_BATCHES_TO_RETAIN``, ``findDuplicateBatch``), ``UnifiedLog.analyzeAndValidateProducerState`` and
-``maybeStartTransactionVerification``, of 3.9.1 and 4.3.1.
+Sources: ``ProducerAppendInfo`` (``checkProducerEpoch``, ``checkSequence``, ``appendEndTxnMarker``),
+``ProducerStateEntry`` (``NUM_BATCHES_TO_RETAIN``, ``findDuplicateBatch``), ``UnifiedLog`` (``maybeStart…Verification``,
+``analyzeAndValidateProducerState``), of 3.9.1 and 4.3.1.
 """
 
 from __future__ import annotations

@@ -127,8 +127,7 @@ def describe(cluster: Cluster, broker: Broker, version: int, request: Any, reply
         coordinator = cluster.coordinator_at(name, broker)
         now = NOT_COORDINATOR if coordinator is None else coordinator.find(name) or NOT_FOUND
         if not isinstance(now, Metadata):
-            states.append(Answer(error_code=now, transactional_id=name, producer_id=0, producer_epoch=0,
-                                 transaction_state="", transaction_timeout_ms=0, transaction_start_time_ms=0))  # fmt: skip
+            states.append(_untold(name, now))
             continue
         states.append(
             Answer(
@@ -142,6 +141,18 @@ def describe(cluster: Cluster, broker: Broker, version: int, request: Any, reply
             )
         )
     reply(Answer(throttle_time_ms=0, transaction_states=states))
+
+
+def _untold(name: str, code: int) -> Answer:
+    return Answer(
+        error_code=code,
+        transactional_id=name,
+        producer_id=0,
+        producer_epoch=0,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=0,
+    )
 
 
 # ── offsets ──
