@@ -121,7 +121,7 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     # what a broker refuses for good
     "AccessDenied": (_refused_with(29, 30, 31, 44, 53), "a broker said so"),
     "ConfigurationError": (
-        _any(_refused_with(12, 21, 24, 28, 32, 33, 37, 38, 40, 42, 76, 87), _little_room, _faults("target:answers")),
+        _any(_refused_with(12, 21, 24, 28, 32, 33, 37, 40, 42, 76, 87), _little_room, _faults("target:answers")),
         "a broker said that a setting is wrong, a database has room for few prepared transactions, or a function of the "
         "user's answered what it must not",
     ),
