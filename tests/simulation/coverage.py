@@ -9,17 +9,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from onceward.events import STEPS
 from onceward.wire import error_table
 from onceward.wire.error_table import Api, Rule
 from simulation import swarm
+from simulation.steps import BETWEEN
 
 if TYPE_CHECKING:
     from simulation.run import Outcome
 
 Row = tuple[str, int]
+"""Of the error table: an API and a code."""
+Pair = tuple[str, str]
+"""A step of the engine, and a kind of fault that happened in it."""
 
 _met: set[Row] = set()
 
@@ -129,14 +134,42 @@ def all_pairs() -> list[tuple[str, str]]:
     """Every step of the engine with every kind of fault that may happen in it. A broker's refusals are counted by the
     rows of the error table instead, and a driver that ends at a step is no pair with any other."""
     pairs = {
-        (step, kind) for kind in swarm.faults() for step in swarm.steps_of(kind, STEPS) if step
+        (step, kind) for kind in swarm.faults() for step in swarm.steps_of(kind, (*STEPS, BETWEEN)) if step
     }  # fmt: skip
     return sorted(pairs)
+
+
+def answered_rows() -> list[Row]:
+    """The rows that some broker can come to give us, as the model of Kafka has it; of the others it says why not."""
+    from simulation.world.kafka.faults import ANSWERS, GIVEN
+
+    return sorted({(api, code) for listed in (ANSWERS, GIVEN) for api, codes in listed.items() for code in codes})
 
 
 def all_rows() -> list[Row]:
     """Every row of the error table."""
     return [(api.value, code) for api, code, _ in error_table.rows()]
+
+
+_NOTHING_FAILS = "nothing is asked of anybody there, and nothing in it can fail"
+CANNOT: tuple[tuple[str, str, str], ...] = (
+    ("crash:spark.*", "!between", "it is Spark that dies there, before or behind the engine's steps"),
+    ("*:timed", "!between", "drawn when Spark hands the batch over; the time that it then takes may lie in any step"),
+    ("user:checkpoint restored", "*", "somebody does it while no copy runs"),
+    ("user:commit log lost", "*", "somebody does it while no copy runs"),
+    ("*:check.failed", "check", "reports and book differ only where the engine is wrong: what may meet ends the job"),
+    ("*:finish.failed", "finish", _NOTHING_FAILS),
+)
+"""Pairs that no story can meet: kind, step (``!``: all but this one), and why. ``*`` stands for anything."""
+
+
+def why_not(kind: str, step: str) -> str | None:
+    """The reason that no story can meet this pair; None: one can."""
+    for kinds, steps, why in CANNOT:
+        there = not fnmatchcase(step, steps[1:]) if steps.startswith("!") else fnmatchcase(step, steps)
+        if there and fnmatchcase(kind, kinds):
+            return why
+    return None
 
 
 def never(met: Iterable[Any], everything: Iterable[Any]) -> list[Any]:

@@ -121,7 +121,7 @@ def simulate_setting(
     """The story of a setting."""
     outcome = Outcome(setting)
     most = setting.options.get("most_faults", 1_000)
-    lots = Lots(setting.seed, setting.odds, without=without, exactly=only, aim=setting.aim, most=most)
+    lots = Lots(setting.seed, setting.odds, without=without, exactly=only, aims=setting.aims, most=most)
     sim = Sim(lots, tell)
     enter(sim)
     install(sim)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from onceward.events import Event
 from simulation.kernel.scheduler import Process, Sim
 
+BETWEEN = "between"
+"""Between two steps: Spark is at its logs, notes are written beside the checkpoint, the user's function is at work."""
+
 
 class Steps:
     """Hears of every step of every process. Steps may be nested, and those of leases overlap."""
@@ -28,9 +31,9 @@ class Steps:
             del steps[len(steps) - 1 - steps[::-1].index(step)]
 
     def innermost(self) -> str:
-        """Of the newest process that had any step and is alive; "" between two steps."""
+        """Of the newest process that had any step and is alive; "" where there is none."""
         for process in reversed(self._open):
             if process.alive:
                 steps = self._open[process]
-                return steps[-1] if steps else ""
+                return steps[-1] if steps else BETWEEN
         return ""

@@ -24,6 +24,8 @@ NOTABLE = ("⚡", "✝", "‖", "▶", "✗", "★")
 """A fault · a death · a process that stands still · … that goes on · an error that ends something · a decision of the
 operator: a start, healing."""
 
+_EXPECTED = ("✝ exits", "✝ its driver is gone", "✝ the story is over")
+
 NEAR = 6
 """So many lines before and after a notable one are told."""
 
@@ -79,7 +81,7 @@ def _near(told: Sequence[Told]) -> list[bool]:
 
 
 def is_notable(what: str) -> bool:
-    return what.startswith(NOTABLE) or " failed" in what[:16]
+    return (what.startswith(NOTABLE) or " failed" in what[:16]) and what not in _EXPECTED
 
 
 def _line(event: Told, width: int) -> str:

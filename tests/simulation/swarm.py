@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onceward.events import STEPS
+from simulation.steps import BETWEEN
 
 Options = Mapping[str, Sequence[Any]]
 
@@ -45,12 +46,47 @@ GAPS: Mapping[str, tuple[float, float]] = {
     "answer": (1, 200),
     "crash": (1, 60),
     "pause": (1, 60),
-    "user": (2, 200),
-    "broker": (2, 200),
-    "clock": (2, 200),
+    "user": (1, 10),
+    "user:second copy": (10, 2000),
+    "broker": (10, 2000),
+    "clock": (10, 2000),
     "db": (8, 2000),
 }
-"""Of kinds that begin with this, the mean number of opportunities between two faults is drawn between these."""
+"""Of this kind, or of those that begin with this, the mean number of opportunities between two faults is drawn between
+these."""
+
+LEADS_TO: Mapping[str, Sequence[Mapping[str, float]]] = {
+    "abort": ({"answer:Produce:59": 3.0}, {"spark:task fails": 0.5}, {"db:broken": 3.0}, {"target:down": 3.0}),
+    "replay": ({"crash:spark.before the commit log": 2.0}, {"crash:finish.started": 2.0}),
+    "lease": ({"row_bytes=100000000": 0, "piece=1": 0, "tasks=4": 0, "slots=4": 0}, {}),
+    "between": ({"user=skips": 0, "executors=2": 0}, {}),
+    "open.failed": ({"broker:crash|open": 0.0}, {"db:broken|open": 0.0}),
+    "admit.failed": ({"user=swallows": 0.0, "answer:Produce:59": 1.0}, {"user=swallows": 0.0, "db:broken": 3.0}),
+    "plan.failed": ({"broker:crash|plan": 0.0}, {"db:broken|plan": 0.0}),
+    "send.failed": ({"spark:task fails": 0.3}, {"answer:Produce:59": 2.0}, {"db:broken": 2.0}),
+    "lease.failed": ({"line:broken": 2.0}, {"answer:Produce:59": 2.0}),
+    "offsets.failed": ({"broker:crash|offsets": 0.0},),
+    "ledger.failed": ({"answer:Produce:59": 1.0}, {"db:broken": 3.0}),
+    "move.failed": ({"db:broken|move": 0.5}, {"db:session ended|move": 0.5}),
+    "commit.failed": ({"answer:EndTxn:120": 1.0}, {"db:broken": 3.0}, {"net:black hole": 2.0}),
+    "abort.failed": (
+        {"answer:Produce:59": 3.0, "broker:crash|abort": 0.0},
+        {"spark:task fails": 0.5, "db:broken|abort": 0.0},
+        {"spark:task fails": 0.5, "target:down|abort": 0.0},
+    ),
+    "publish.failed": ({"target:down|publish": 0.0}, {"db:broken|publish": 0.0}),
+    "deliver.failed": ({"target:down|deliver": 0.0},),
+    "replay.failed": ({"crash:spark.before the commit log": 2.0, "spark:task fails|replay": 0.0},),
+}
+"""To some steps, and to the failure of any, a story comes only by another fault: one of these goes with such an aim,
+some of them in a step of their own (``kind|step``), or with an option (``name=value``)."""
+
+LEADS_OF_KINDS: Mapping[str, Mapping[str, float]] = {
+    "kafka:expired id lingers": {"id_expiration_ms=20000": 0, "pause:finish.finished": 0.5},
+    "answer:CreateTopics": {"ledger_partitions=0": 0},
+    "answer:DescribeTransactions": {"user:second copy": 20.0},
+}
+"""The same of kinds of faults, whatever the step."""
 
 _OTHER_GAPS = (2, 500)
 _PLACES = ("world", "spark", "pipelines")
@@ -58,9 +94,10 @@ _ALL_FAULTS = ("",)
 
 
 class Setting:
-    """One seed's choices. ``aim`` is a fault's kind and a step, or None; the rest of the names are ``OPTIONS``'."""
+    """One seed's choices. ``aim`` is a fault's kind and the step that it is aimed at, or None; ``aims`` of each kind
+    that is, that one included, its step; what has no other name here is one of ``OPTIONS``."""
 
-    __slots__ = ("aim", "batches", "odds", "options", "pipeline", "seed")
+    __slots__ = ("aim", "aims", "batches", "odds", "options", "pipeline", "seed")
 
     def __init__(
         self,
@@ -69,6 +106,7 @@ class Setting:
         batches: int,
         odds: dict[str, float],
         aim: tuple[str, str] | None,
+        aims: dict[str, str],
         options: dict[str, Any],
     ) -> None:
         self.seed = seed
@@ -76,6 +114,7 @@ class Setting:
         self.batches = batches
         self.odds = odds
         self.aim = aim
+        self.aims = aims
         self.options = options
 
     def __getattr__(self, name: str) -> Any:
@@ -85,10 +124,10 @@ class Setting:
             raise AttributeError(name) from None
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.seed, self.pipeline, self.batches, self.odds, self.aim, self.options
+        return self.seed, self.pipeline, self.batches, self.odds, self.aim, self.aims, self.options
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.seed, self.pipeline, self.batches, self.odds, self.aim, self.options = state
+        self.seed, self.pipeline, self.batches, self.odds, self.aim, self.aims, self.options = state
 
     def changed(self, **changes: Any) -> Setting:
         """The same with other values. ``off=(kind, …)`` switches kinds of faults off.
@@ -96,19 +135,23 @@ class Setting:
         :raises ValueError: nothing is called so.
         """
         odds, options = dict(self.odds), dict(self.options)
-        batches, aim = changes.pop("batches", self.batches), changes.pop("aim", self.aim)
+        batches = changes.pop("batches", self.batches)
         for kind in changes.pop("off", ()):
             odds.pop(kind, None)
         unknown = sorted(changes.keys() - options.keys())
         if unknown:
             raise ValueError(f"a setting of {self.pipeline} has no {', '.join(unknown)}: there is {', '.join(options)}")
         options.update(changes)
-        return Setting(self.seed, self.pipeline, batches, odds, aim, options)
+        return Setting(self.seed, self.pipeline, batches, odds, self.aim, self.aims, options)
+
+    def with_faults(self, odds: dict[str, float], aims: dict[str, str]) -> Setting:
+        """The same with other faults."""
+        return Setting(self.seed, self.pipeline, self.batches, odds, self.aim, aims, self.options)
 
     def __str__(self) -> str:
         chosen = ", ".join(f"{name}={value}" for name, value in self.options.items())
         faults = ", ".join(f"{kind} 1:{gap:.0f}" for kind, gap in self.odds.items()) or "none"
-        aimed = f"; aimed at {self.aim[0]} in {self.aim[1]}" if self.aim else ""
+        aimed = "".join(f"; {kind} in step {step}" for kind, step in self.aims.items())
         return f"{self.pipeline}, {self.batches} batches, {chosen}; faults: {faults}{aimed}"
 
 
@@ -125,7 +168,14 @@ class Part:
             groups.setdefault(kind.partition(":")[0], []).append(kind)
         self.groups = [groups[name] for name in sorted(groups)]
         self.options = dict(options)
-        self.aims = [(kind, step) for kind in kinds for step in steps_of(kind, getattr(pipeline, "steps", STEPS))]
+        steps = (*getattr(pipeline, "steps", STEPS), BETWEEN)
+        self.aims = [(kind, step) for kind in kinds for step in steps_of(kind, steps)]
+
+    def has_all(self, lead: Mapping[str, float]) -> bool:
+        """Whether this pipeline knows all of one of :data:`LEADS_TO`."""
+        known = {kind for group in self.groups for kind in group}
+        options = {f"{name}={value}" for name, values in self.options.items() for value in values}
+        return all(name.partition("|")[0] in known or name in options for name in lead)
 
 
 def own_step(kind: str) -> str | None:
@@ -206,13 +256,16 @@ def draw(seed: int, pipeline: str | None = None, aim: tuple[str, str] | None = N
     part = part_of(name)
     options = {option: values[int(chance.random() * len(values))] for option, values in part.options.items()}
     batches = FEWEST_BATCHES + int(chance.random() * (MOST_BATCHES - FEWEST_BATCHES + 1))
-    if aim is None:
-        odds, aim = _odds(chance, part, seed // len(kinds))
+    sort = "aimed" if aim else _sort_of(seed // len(kinds))
+    if sort == "aimed" and not aim and part.aims:
+        aim = _aim_of(seed // len(kinds), part)
+    if aim:
+        if "user" in options and chance.random() < _PLAIN_USERS:
+            options["user"] = part.options["user"][0]
+        odds, aims = _aimed(chance, part, aim, options)
     else:
-        odds = _aimed(chance, aim)
-    if aim is not None and own_step(aim[0]) is not None:
-        aim = None  # it happens in that step or nowhere
-    return Setting(seed, name, batches, odds, aim if aim and aim[1] else None, options)
+        odds, aims = _odds(chance, part, sort), {}
+    return Setting(seed, name, batches, odds, aim, aims, options)
 
 
 def among(setting: Setting, groups: Sequence[str]) -> Setting:
@@ -225,33 +278,64 @@ def among(setting: Setting, groups: Sequence[str]) -> Setting:
         group = of_each[int(chance.random() * len(of_each))]
         chosen.add(group[int(chance.random() * len(group))])
     odds = {kind: _gap(chance, kind) for kind in sorted(chosen)}
-    return Setting(setting.seed, setting.pipeline, setting.batches, odds, None, setting.options)
+    return Setting(setting.seed, setting.pipeline, setting.batches, odds, None, {}, setting.options)
 
 
-def _odds(chance: random.Random, part: Part, number: int) -> tuple[dict[str, float], tuple[str, str] | None]:
-    sort = _sort_of(number)
+def _odds(chance: random.Random, part: Part, sort: str) -> dict[str, float]:
     if sort == "calm" or not part.groups:
-        return {}, None
-    if sort == "aimed" and part.aims:
-        tens, rest = divmod(number, 10)
-        aim = part.aims[(tens * 2 + (rest == 8)) % len(part.aims)]
-        return _aimed(chance, aim), aim
+        return {}
     chosen: set[str] = set()
     for _ in range(1 if sort == "one" else 2 + int(chance.random() * 5)):
         group = part.groups[int(chance.random() * len(part.groups))]
         chosen.add(group[int(chance.random() * len(group))])
-    return {kind: _gap(chance, kind) for kind in sorted(chosen)}, None
+    return {kind: _gap(chance, kind) for kind in sorted(chosen)}
 
 
-def _aimed(chance: random.Random, aim: tuple[str, str]) -> dict[str, float]:
-    return {aim[0]: (0.0, 0.5, 2.0, 8.0)[int(chance.random() * 4)]}
+def _aim_of(number: int, part: Part) -> tuple[str, str]:
+    """The aims are taken in turn."""
+    tens, rest = divmod(number, 10)
+    return part.aims[(tens * 2 + (rest == _LAST_AIMED)) % len(part.aims)]
+
+
+def _aimed(
+    chance: random.Random, part: Part, aim: tuple[str, str], options: dict[str, Any]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """The kind that is aimed, and what leads to the place: odds, and steps."""
+    kind, step = aim
+    own = own_step(kind)
+    place = kind.partition(":")[2] if own else step
+    leads = [lead for lead in LEADS_TO.get(place) or LEADS_TO.get(step, ()) if part.has_all(lead)]
+    odds: dict[str, float] = {}
+    aims: dict[str, str] = {}
+    lead = dict(leads[int(chance.random() * len(leads))]) if leads else {}
+    for kinds, more in LEADS_OF_KINDS.items():
+        if kind.startswith(kinds) and part.has_all(more):
+            lead.update(more)
+    for name, gap in lead.items():
+        option, chosen, value = name.partition("=")
+        other, _, where = name.partition("|")
+        if chosen:
+            options[option] = next(one for one in part.options[option] if str(one) == value)
+        else:
+            odds[other] = gap
+            aims.update({other: where} if where else {})
+    odds[kind] = (0.0, 0.5, 2.0, 8.0)[int(chance.random() * 4)]
+    if step and not own:  # else it happens in that step or nowhere
+        aims[kind] = step
+    return odds, aims
+
+
+_SORTS = ("calm", "swarm", "one", "aimed", "swarm", "swarm", "one", "swarm", "aimed", "swarm")
+"""Of each ten numbers, so that the sorts follow each other evenly."""
+_LAST_AIMED = 8
+_PLAIN_USERS = 0.75
+"""Of the aimed ones: a function that does it wrong stops the query before it comes to the place."""
 
 
 def _sort_of(number: int) -> str:
-    """Numbers that end in 3 and 8 are aimed, and so on: the sorts follow each other evenly."""
-    return ("calm", "swarm", "one", "aimed", "swarm", "swarm", "one", "swarm", "aimed", "swarm")[number % 10]
+    return _SORTS[number % len(_SORTS)]
 
 
 def _gap(chance: random.Random, kind: str) -> float:
-    low, high = GAPS.get(kind.partition(":")[0], _OTHER_GAPS)
+    low, high = GAPS.get(kind) or GAPS.get(kind.partition(":")[0], _OTHER_GAPS)
     return low * (high / low) ** chance.random()

@@ -67,7 +67,7 @@ class TestSeeds:
         assert sum(not setting.odds for setting in settings) == 100
         assert sum(setting.aim is not None for setting in settings) == 200
         assert {setting.aim for setting in settings if setting.aim} == {
-            (kind, step) for kind in toy.FAULTS for step in toy.Toy.steps
+            (kind, step) for kind in toy.FAULTS for step in (*toy.Toy.steps, "between")
         }
 
 
@@ -94,7 +94,7 @@ class TestFaults:
 
     def test_an_aimed_fault_is_named_as_any_other(self):
         step = ""
-        lots = Lots(1, {"a": 0.0}, aim=("a", "send"))
+        lots = Lots(1, {"a": 0.0}, aims={"a": "send"})
         lots.step = lambda: step
         assert not any(lots.fires("a") for _ in range(5))
         step = "send"

@@ -176,8 +176,8 @@ _ANSWERS: dict[str, Callable[[Any], str]] = {
         f"{topic.name}-{part.partition_index} at {part.offset}" for topic in answer.topics for part in topic.partitions
     ),
     "Fetch": lambda answer: _several(
-        f"{topic.topic}-{part.partition_index}: {len(part.records or b'')} bytes, high watermark {part.high_watermark}, "
-        f"stable to {part.last_stable_offset}"
+        f"{topic.topic}-{part.partition_index}: {len(part.records or b'')} bytes, "
+        f"high watermark {part.high_watermark}, stable to {part.last_stable_offset}"
         for topic in answer.responses
         for part in topic.partitions
     ),

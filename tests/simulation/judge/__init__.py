@@ -56,9 +56,9 @@ def _topics(facts: Facts, topics: list[str], said: list[Violation]) -> chain.Cha
     return told
 
 
-def _partitions(cluster: Any, topic: str) -> list[int]:
-    """In the order of their numbers; none if there is no such topic."""
-    return sorted(partition for name, partition in cluster.partitions if name == topic)
+def _partitions(cluster: Any, topic: str) -> range:
+    """None if there is no such topic."""
+    return range(len(cluster.topics[topic].partitions) if topic in cluster.topics else 0)
 
 
 def _folded(facts: Facts, told: chain.Chain) -> list[Row]:

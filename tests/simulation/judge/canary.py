@@ -17,10 +17,11 @@ _FORMS = (CANARY.encode(), base64.b64encode(CANARY.encode()), CANARY.encode().he
 
 def judge_secrets(facts: Facts, chain: Chain | None) -> list[Violation]:
     """No error text, no file beside the checkpoint and no ledger record has it, in clear or encoded."""
+    texts = list(_texts(facts, chain))
+    everything = b"\0".join(text for _, text in texts)
+    forms = [form for form in _FORMS if form in everything]
     return [
-        Violation("I12", f"the password is in {where}")
-        for where, text in _texts(facts, chain)
-        if any(form in text for form in _FORMS)
+        Violation("I12", f"the password is in {where}") for where, text in texts if any(form in text for form in forms)
     ]
 
 

@@ -17,7 +17,7 @@ from simulation.judge.verdict import Row, Violation, differences
 
 _SOURCE = "source"
 _SUFFIX, _FLOOR = ".json", "floor-"
-_HEALED = 3.0  # seconds that starts of a world that is about to heal may still meet a fault
+_LASTING = ("target:down", "fs:no space")  # they go on when they have happened
 
 
 def read_folder(tree: Any, folder: str, pipeline: str) -> Chain:
@@ -80,15 +80,15 @@ def judge_end_of_ledger(facts: Facts, chain: Chain) -> list[Violation]:
 
 
 def judge_leftovers(facts: Facts, chain: Chain, prepared: Iterable[tuple[str, float]], where: str) -> list[Violation]:
-    """I10: what was prepared before a healthy start that has decided a batch is published or dropped.
+    """I10: what was prepared before a start that was not disturbed and has decided a batch is published or dropped.
 
     :param prepared: what is still there, and since when (seconds).
     """
-    if not chain.records:
+    if not chain.records or facts.any_of(*_LASTING):
         return []
-    run = chain.records[-1].run_id
-    healed = 1.0 + facts.setting.trouble_seconds + _HEALED
-    opened = max((start.opened_at for start in facts.world.starts if start.query.run_id == run and start.when > healed),
-                 default=-1.0)  # fmt: skip
+    run, faults = chain.records[-1].run_id, len(facts.world.lots.fired)
+    undisturbed = facts.world.faults_before
+    opened = max((start.opened_at for start in facts.world.starts
+                  if start.query.run_id == run and undisturbed.get(start.process) == faults), default=-1.0)  # fmt: skip
     left = sorted(name for name, since in prepared if since < opened)
     return [Violation("I10", f"left over in {where} by earlier starts: {', '.join(left[:4])}")] if left else []

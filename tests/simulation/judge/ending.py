@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from simulation.judge.chain import Chain, positions
 from simulation.judge.facts import Facts
 from simulation.judge.verdict import Violation
@@ -78,22 +76,31 @@ def judge_group(facts: Facts, chain: Chain, group: str) -> list[Violation]:
 
 
 def judge_takeovers(facts: Facts, chain: Chain) -> list[Violation]:
-    """I7: once a copy has opened, nothing of a copy that had opened before becomes visible.
+    """I7: once a copy has opened, nothing of whoever had the id before becomes visible.
 
-    ``opened_at`` is when a start was told that the id is its own and what the ledger says; a marker that is written
-    after that ends somebody else's transaction too late.
+    ``opened_at`` is when a start had the id, and knew what the ledger says; ``identities`` are those under which it
+    tried to commit, the first of them not older than what it was given. Whoever commits under an older epoch of the
+    same producer had the id before: the marker must have been written by then.
     """
     world = facts.world
-    opened = sorted(
-        (start.opened_at, start.number, start.query.run_id) for start in world.starts if start.opened_at >= 0
-    )
-    followed = {run: later[0] for (_, _, run), later in pairwise(opened)}
-    zero_ms = world.cluster.around.now_ms() - world.sim.now * 1000
+    heirs = [
+        (start.identities[0], start.opened_at, start.number)
+        for start in world.starts
+        if start.opened_at >= 0 and start.identities
+    ]
+    if len(heirs) < 2:
+        return []
     said = []
-    for record in chain.written:
-        until = followed.get(record.run_id)
-        if until is not None and record.ended_ms - zero_ms > until * 1000 + 1:
-            later = (record.ended_ms - zero_ms) / 1000
-            sentence = f"{record.said} of {record.run_id} became visible at {later:.3f} s, a later start had opened at "
-            said.append(Violation("I7", f"{sentence}{until:.3f} s"))
+    zero_ms = world.cluster.around.now_ms() - world.sim.now * 1000
+    for (producer, epoch), opened, number in heirs:
+        until_ms = zero_ms + opened * 1000 + 1
+        for record in chain.written:
+            if record.identity[0] == producer and record.identity[1] < epoch and record.ended_ms > until_ms:
+                if record.run_id == world.starts[number].query.run_id:
+                    continue
+                sentence = (
+                    f"{record.said} of {record.run_id} became visible at {(record.ended_ms - zero_ms) / 1000:.3f} s; "
+                    f"start {number}, whose first epoch is {epoch}, had opened at {opened:.3f} s"
+                )
+                said.append(Violation("I7", sentence))
     return said

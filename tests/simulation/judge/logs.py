@@ -58,9 +58,15 @@ def read(cluster: Any, topic: str, partition: int) -> Reading:
         elif producer in open_since:  # else a coordinator that took over has written it again, which harms nobody
             begun = open_since.pop(producer)
             ended_ms = entry.time_ms
-            _one_transaction(where, begun, entry, violations)
+            target = visible if kind == "commit" else hidden
+            epoch = begun[0].epoch
+            # One epoch, and the marker has the same, or a newer one (KIP-890, version 2; a takeover).
+            mixed = entry.epoch < epoch
             for data in begun:
-                (visible if kind == "commit" else hidden).append(_written(data, ended_ms))
+                mixed = mixed or data.epoch != epoch
+                target.append(_written(data, ended_ms))
+            if mixed:
+                violations.append(_several_epochs(where, begun, entry))
     stable, high = log.last_stable_offset, log.high_watermark
     if stable != high:
         sentence = f"{where}: the last stable offset is {stable}, the high watermark {high}"
@@ -76,16 +82,13 @@ def _written(entry: Any, ended_ms: int) -> Written:
     )
 
 
-def _one_transaction(where: str, begun: list[Any], marker: Any, violations: list[Violation]) -> None:
-    """A transaction has one epoch; its marker has the same, or a newer one (KIP-890, version 2; a takeover)."""
-    epoch = begun[0].epoch
-    if marker.epoch < epoch or any(data.epoch != epoch for data in begun):
-        epochs = ", ".join(str(data.epoch) for data in begun)
-        sentence = (
-            f"{where}@{begun[0].base}: one transaction of producer {marker.producer}, ended at "
-            f"{marker.base} by {marker.kind}, has records of the epochs {epochs}"
-        )
-        violations.append(Violation("I7", sentence))
+def _several_epochs(where: str, begun: list[Any], marker: Any) -> Violation:
+    epochs = ", ".join(str(data.epoch) for data in begun)
+    sentence = (
+        f"{where}@{begun[0].base}: one transaction of producer {marker.producer}, ended at {marker.base} by "
+        f"{marker.kind} under epoch {marker.epoch}, has records of the epochs {epochs}"
+    )
+    return Violation("I7", sentence)
 
 
 def identity_text(identity: Identity) -> str:

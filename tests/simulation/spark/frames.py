@@ -45,6 +45,11 @@ class Rows(list[Row]):
     def nbytes(self) -> int:
         return 100 * len(self)
 
+    schema = None
+
+    def slice(self, start: int, length: int) -> Rows:
+        return Rows(self[start : start + length], self.batch_id, self.computation)
+
     def to_batches(self) -> list[Rows]:
         return [self] if self else []
 
@@ -131,6 +136,7 @@ class Frame:
     __slots__ = ("brought_back", "computed", "only", "open_writer")
 
     columns = ("value",)
+    schema = None
     schema = None
 
     def __init__(

@@ -312,6 +312,9 @@ class _Job:
     def _attempted(self, attempt: _Attempt) -> None:
         self._befall(attempt)
         rows = self._input(attempt)
+        if (self._bring_rows or self._frame.open_writer is None) and self._sim.lots.fires("spark:task fails"):
+            self._say(f"⚡ task {attempt.partition}.{attempt.number} raises")
+            raise RuntimeError("a function of the user's failed")
         self._attempted_with(attempt, rows)
 
     def _attempted_with(self, attempt: _Attempt, rows: Rows) -> None:

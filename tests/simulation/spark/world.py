@@ -20,6 +20,7 @@ from simulation.spark.frames import Plan, key_of
 from simulation.spark.jobs import Executors, Jobs
 from simulation.spark.query import Checkpoint, Query, Source
 from simulation.world.files import Files
+from simulation.world.kafka.settings import ClusterSettings
 from simulation.world.kafka.cluster import Cluster
 
 FAULTS = {
@@ -35,6 +36,11 @@ FAULTS = {
        for phase in ("started", "finished", "failed")},
 }  # fmt: skip
 
+_TROUBLES = ("broker:crash", "broker:isolated", "user:second copy", "user:checkpoint restored", "clock:jump")
+_PHASES = ("started", "finished", "failed")
+_AT_STEPS = {
+    (step, phase): (f"crash:{step}.{phase}", f"pause:{step}.{phase}") for step in events.STEPS for phase in _PHASES
+}
 _LOOK = 0.6
 _LONGEST_CALM = 1_500.0
 _AFTERWARDS = 130.0
@@ -57,6 +63,7 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "at_home": (True, False),
     "in_process": (True, False),
     "trouble_seconds": (40.0, 120.0, 400.0),
+    "id_expiration_ms": (604_800_000, 604_800_000, 604_800_000, 20_000),
     "watched": (False, True),
 }
 """``stateful``: the query counts by key; then it has a shuffle, and nothing by chance. ``slots``: tasks at a time.
@@ -64,6 +71,7 @@ OPTIONS: dict[str, Sequence[Any]] = {
 ``retained``: ``spark.sql.streaming.minBatchesToRetain``. ``lags``: replication and the like
 take their time. ``at_home``: the source lies on the sink's cluster.
 ``in_process``: a query that failed is started again in its process. ``trouble_seconds``: until the world heals.
+``id_expiration_ms``: ``transactional.id.expiration.ms``, so short that a pause is enough for it.
 ``watched``: a driver that stands still is taken for dead, and another copy is started."""
 
 
@@ -110,7 +118,10 @@ class World:
         stand_ins.put()
         self.files = Files(sim)
         self.cluster = Cluster(
-            Around(sim, setting.lags), brokers=setting.brokers, transaction_version=setting.transaction_version
+            Around(sim, setting.lags),
+            brokers=setting.brokers,
+            transaction_version=setting.transaction_version,
+            settings=ClusterSettings(transactional_id_expiration_ms=setting.id_expiration_ms),
         )
         self.pipeline = swarm.pipelines()[setting.pipeline]()
         self.doors: dict[tuple[str, int], Any] = {}
@@ -130,6 +141,7 @@ class World:
         self._executors: dict[Process, Executors] = {}
         self._drivers: dict[Process, None] = {}
         self._copies_kept: list[Any] = []
+        self._troubled = any(self.lots.is_on(kind) for kind in _TROUBLES)
         self._stop_listening = events.probe(self.probe)
         self.source = Source(self, setting.source_partitions, setting.batches * self.most_offsets)
         self.checkpoint = Checkpoint(self, "checkpoint")
@@ -242,6 +254,7 @@ class World:
                 self.cluster.restart(node)
 
     def _trouble(self) -> None:
+        """What befalls the world from outside: asked now and then, and at each step of a driver."""
         sim, lots = self.sim, self.lots
         if lots.fires("broker:crash"):
             node = self.cluster.node_ids[lots.below("broker:crash", len(self.cluster.node_ids))]
@@ -261,7 +274,7 @@ class World:
             self._say("★ the driver stands still: another copy is started")
             self._begin_copy()
         if lots.fires("clock:jump") and self._drivers:
-            driver = next(iter(self._drivers))
+            driver = next(reversed(self._drivers))
             driver.wall_offset += (lots.below("clock:jump", 2) * 2 - 1) * lots.below("clock:jump", 3600)
             self._say(f"⚡ the clock of {driver} is {driver.wall_offset:+.0f} s wrong")
         if lots.is_on("user:checkpoint restored") and len(self._copies_kept) < 3:
@@ -364,11 +377,14 @@ class World:
             self._start_here().opened_at = sim.now
         if sim.tell is not None and step != events.LEASE:
             sim.tell(sim.now, sim.here.name, f"{step} {phase}" + (f": {event.error}" if event.error else ""))
-        if lots.fires(f"crash:{step}.{phase}"):
+        if self._troubled and not lots.calm:
+            self._trouble()
+        crash, pause = _AT_STEPS[step, phase]
+        if lots.fires(crash):
             sim.kill(sim.here, f"killed: {step} {phase}")
-        if lots.fires(f"pause:{step}.{phase}"):
+        if lots.fires(pause):
             process = sim.here
-            sim.pause(process, lots.below(f"pause:{step}.{phase}", 1000) / 1000 * 90)
+            sim.pause(process, lots.below(pause, 1000) / 1000 * 90)
             sim.park(0.0)  # from here on nothing of it runs
 
     def _identity(self, event: events.Event) -> None:

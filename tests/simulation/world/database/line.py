@@ -24,6 +24,7 @@ FAULTS = {
     "db:deadlock": "a statement is refused for a deadlock with somebody else",
     "db:full": "a statement that writes rows is refused: the disk is full",
     "db:table locked": "somebody else locks the table for up to two minutes",
+    "db:ended by hand": "somebody rolls back a prepared transaction that is about to be committed",
     "db:client dies": "a process dies between two statements",
     "db:client stands still": "a process stands still for up to a minute between two statements",
 }
@@ -71,9 +72,9 @@ def _befall(session: Session, what: str, writes: bool) -> None:
         sim.pause(sim.here, lots.below("db:client stands still", 1000) / 1000 * _STILL)
         sim.park(_LATENCY)
     if lots.fires("db:crash"):
-        server.crash(lots.below("db:crash", 100) / 20)
+        _crash_soon(server, "db:crash")
     if lots.fires("db:read only"):
-        server.crash(lots.below("db:read only", 100) / 20, read_only=True)
+        _crash_soon(server, "db:read only")
     if lots.fires("db:session ended"):
         _tell(session, what, "its session was ended")
         session.end("ended")
@@ -94,6 +95,13 @@ def _befall(session: Session, what: str, writes: bool) -> None:
         seconds = lots.below("db:table locked", 1000) / 1000 * _LOCKED
         _tell(session, what, f"somebody else locks {targets[0]} for {seconds:.1f} s")
         server.lock_for_others(targets[0], seconds)
+
+
+def _crash_soon(server: Server, kind: str) -> None:
+    """Often it is back so soon that somebody who was busy elsewhere has not noticed."""
+    lots = server.sim.lots
+    soon, away = lots.below(kind, 1000) / 1000, lots.below(kind, 1000) / 1000
+    server.sim.after(soon * 0.02, server.crash, away**3 * 5, kind == "db:read only")
 
 
 def answered(session: Session, what: str) -> None:
@@ -135,6 +143,10 @@ def end(session: Session, what: str, carry_out: Callable[[], Any]) -> Any:
     server = session.server
     sim, lots, transaction = server.sim, server.sim.lots, session.transaction
     if session.faults:
+        if server.prepared and what.startswith(("COMMIT PREPARED", "XA COMMIT")) and lots.fires("db:ended by hand"):
+            _tell(session, what, "somebody rolls it back before")
+            for prepared in [one for one in server.prepared.values() if one.session is None]:
+                server.roll_back(prepared)
         if lots.fires("db:commit lost"):
             _tell(session, what, "never arrives")
             sim.park(_LATENCY * 3)

@@ -132,6 +132,8 @@ class Server:
         self.default_schema = "app" if self.is_mysql else "public"
         self.heirs: list[Heir] = []
         """Whoever has taken a chain of the ledger, in their order."""
+        self.overruled: list[str] = []
+        """Records that somebody has decided to whom the chain did not belong any more."""
         self._unflushed: list[Change] = []
         self._number = 1_000
         self._understood: dict[str, Any] = {}
@@ -215,6 +217,8 @@ class Server:
 
     def now_true(self, transaction: Transaction) -> None:
         """Open or prepared, it becomes true."""
+        if transaction.state not in (OPEN, PREPARED):
+            return
         change = None if transaction.durable else Change(self.sim.now)
         for table, rows in transaction.changed.items():
             committed = table.rows
@@ -239,6 +243,7 @@ class Server:
         for name, table in transaction.made.items():
             self.tables[name] = table
             table.made_at = self.sim.now
+            table.made_by = transaction.session and transaction.session.process
             if change is not None:
                 change.made.append(name)
         if change is None:
@@ -259,6 +264,12 @@ class Server:
                 self.heirs.append(Heir(session.process, self.sim.now, len(self.sim.lots.fired)))
         elif self.heirs and self.heirs[-1].process is session.process:
             self.heirs[-1].has_decided = True
+        elif self.heirs:
+            who, then = self.heirs[-1].process, self.heirs[-1].taken_at
+            self.overruled.append(
+                f"{session.process} has decided sequence {now[2]} at {self.sim.now:.3f} s, and {who} had taken the chain "
+                f"at {then:.3f} s"
+            )
 
     def roll_back(self, transaction: Transaction) -> None:
         if transaction.state in (OPEN, PREPARED):
@@ -288,11 +299,13 @@ class Server:
 
     # ── what befalls the server ──
 
-    def crash(self, seconds: float = _RESTART, *, read_only: bool = False) -> None:
+    def crash(self, seconds: float = _RESTART, read_only: bool = False) -> None:
         """Power failure, or ``kill -9`` of the postmaster; it is there again so much later.
 
         :param read_only: what is there then takes no writes for a while: a standby that is not promoted yet."""
         sim = self.sim
+        if not self.up:
+            return
         if sim.tell is not None:
             sim.tell(sim.now, "database", f"⚡ crashes, and is back in {seconds:.1f} s" + (", read only" * read_only))
         self.up = False
@@ -325,12 +338,19 @@ class Server:
         self.sim.after(seconds, session.end, "ended")
 
     def left(self) -> list[str]:
-        """What is left that should be gone: what was there when the last heir took the chain, undisturbed since then."""
-        if not self.heirs or not self.heirs[-1].has_decided or len(self.sim.lots.fired) > self.heirs[-1].faults:
+        """What is left that should be gone: what was there when the last heir took the chain, or what an older copy has
+        made since. (A drop may fail, and is left to the next start; so nothing is said where something befell it.)"""
+        if not self.heirs or not self.heirs[-1].has_decided:
             return []
-        since = self.heirs[-1].taken_at
-        staging = [t.name for t in self.tables.values() if t.made_for == "staging" and t.made_at < since]
-        return staging + [gid for gid, prepared in self.prepared.items() if prepared.prepared_at < since]
+        heir = self.heirs[-1]
+        since = [kind for kind, _ in self.sim.lots.fired[heir.faults :] if kind != "db:client dies"]
+        if any(kind.startswith(("db:", "pause:")) for kind in since):
+            return []
+        staging = [
+            table.name for table in self.tables.values()
+            if table.made_for == "staging" and (table.made_at < heir.taken_at or table.made_by is not heir.process)
+        ]  # fmt: skip
+        return staging + [gid for gid, prepared in self.prepared.items() if prepared.prepared_at < heir.taken_at]
 
 
 class Session:
@@ -423,10 +443,14 @@ class Session:
             until, why = sim.now + transaction.lock_s, "locked"
         if transaction.statement_s and sim.now + transaction.statement_s < until:
             until, why = sim.now + transaction.statement_s, "cancelled"
-        if not lock.take(sim, transaction, mode, until):
-            raise Trouble(why, f"canceling statement due to {why}")
+        in_time = lock.take(sim, transaction, mode, until)
         if self.ended:
+            if in_time:
+                transaction.locks.remove(lock)
+                lock.give_back(sim, transaction)
             raise Trouble(self.ended, "the connection is closed")
+        if not in_time:
+            raise Trouble(why, f"canceling statement due to {why}")
 
     def lock_row(self, table: Table, key: Any, transaction: Transaction, mode: int) -> None:
         lock = table.row_locks.get(key)

@@ -21,6 +21,7 @@ class Table:
         "lock",
         "logged",
         "made_at",
+        "made_by",
         "made_for",
         "name",
         "place",
@@ -39,6 +40,7 @@ class Table:
         self.key = tuple(self.place[column] for column in key)
         self.logged = logged
         self.made_at = 0.0
+        self.made_by: Any = None
         self.rows: Any = {} if key else []
         self.types: tuple[str, ...] = ()
         """In the server's words, of tables that rows are written to."""

@@ -79,7 +79,7 @@ class Path:
     __slots__ = ("_path",)
 
     def __init__(self, path: Any) -> None:
-        self._path = os.fspath(path)
+        self._path: str = os.fspath(path)
 
     def __fspath__(self) -> str:
         return self._path

@@ -37,19 +37,21 @@ Change = tuple["Folder", str, Node, Node]
 class File:
     """Bytes, and what of them is on the disk for good."""
 
-    __slots__ = ("data", "synced")
+    __slots__ = ("data", "made_at", "synced")
 
-    def __init__(self, data: bytes = b"") -> None:
+    def __init__(self, made_at: float, data: bytes = b"") -> None:
         self.data = data
         self.synced = b""
+        self.made_at = made_at
 
 
 class Folder:
     """Names; and which changes to them are not on the disk for good."""
 
-    __slots__ = ("entries", "unsynced")
+    __slots__ = ("entries", "made_at", "unsynced")
 
-    def __init__(self) -> None:
+    def __init__(self, made_at: float = 0.0) -> None:
+        self.made_at = made_at
         self.entries: dict[str, Node] = {}
         self.unsynced: list[int] = []
 
@@ -131,7 +133,7 @@ class Tree:
             raise _error(errno.EISDIR, path)
         if there is not None and not replace:
             raise _error(errno.EEXIST, path)
-        file = File()
+        file = File(self._sim.now)
         self._change((parent, name, there, file))
         if late:
             raise late
@@ -153,7 +155,7 @@ class Tree:
         """A file whole or not at all, over what is there: a PUT."""
         late = self.door("put", path, writes=True)
         parent, name = self._place(path, parents=True)
-        self._change((parent, name, parent.entries.get(name), File(data)))
+        self._change((parent, name, parent.entries.get(name), File(self._sim.now, data)))
         if late:
             raise late
 
@@ -163,7 +165,7 @@ class Tree:
         parent, name = self._place(path, parents)
         there = parent.entries.get(name)
         if there is None:
-            self._change((parent, name, None, Folder()))
+            self._change((parent, name, None, Folder(self._sim.now)))
         elif not parents or there.__class__ is not Folder:
             raise _error(errno.EEXIST, path)
         if late:
@@ -359,7 +361,7 @@ class Tree:
         node = self.at(above)
         if node is None and parents:
             grand, inner = self._place(above, True)
-            node = Folder()
+            node = Folder(self._sim.now)
             self._change((grand, inner, None, node))
         if node is None:
             raise _error(errno.ENOENT, path)

@@ -38,6 +38,7 @@ LAGS = {
     "load": "until a coordinator has read its log",
     "metadata": "until one broker has heard of a new topic or leader",
     "catch up": "until a broker that came back is in sync again",
+    "offsets": "3.9.1: until a group's coordinator takes the offsets of a transaction that is marked already",
     "expire": "until the coordinator looks for overdue transactions (10 s at most, by default)",
 }
 """The steps that take time, and what each is."""

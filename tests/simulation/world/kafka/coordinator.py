@@ -86,7 +86,14 @@ class Coordinator:
             done(NOT_AVAILABLE)
             return
         led.log.note((held.name, new))
-        if partition.appended(led):
+        replicated_now = partition.appended(led)
+        cluster = self.cluster
+        if cluster.slow_state_log and not insist and cluster.around.fires("kafka:state log slow"):
+            # ``appendTransactionToLog``: REQUEST_TIMED_OUT. What is known here stays as it was; the log goes on.
+            late = partial(self._too_late, held, done)
+            cluster.around.later(cluster.settings.request_timeout_ms, late, "state log")
+            return
+        if replicated_now:
             held.facts = new
             held.pending = None
             done(0)
@@ -106,6 +113,11 @@ class Coordinator:
                 done(code)
 
         partition.wait(led, led.log.end, self.cluster.settings.request_timeout_ms, replicated)
+
+    def _too_late(self, held: Metadata, done: Callable[[int], None]) -> None:
+        if not self.resigned:
+            held.pending = None
+        done(NOT_COORDINATOR if self.resigned else NOT_AVAILABLE)
 
     def resign(self) -> None:
         self.resigned = True

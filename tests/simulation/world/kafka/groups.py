@@ -1,7 +1,8 @@
 """A group coordinator: one partition of ``__consumer_offsets``, for offsets that transactions commit.
 
-Sources: ``GroupCoordinatorService.commitTransactionalOffsets``, ``OffsetMetadataManager`` (``commitTransactionalOffset``,
-``replayEndTransactionMarker``, ``fetchAllOffsets``), ``CoordinatorOperationExceptionHelper``,
+Sources: ``GroupCoordinatorService.commitTransactionalOffsets``, ``OffsetMetadataManager``
+(``commitTransactionalOffset``, ``replayEndTransactionMarker``, ``fetchAllOffsets``),
+``CoordinatorOperationExceptionHelper``,
 ``ClassicGroup.validateOffsetCommit`` and ``ConsumerGroup.validateOffsetCommit`` of 4.3.1; ``GroupCoordinator`` and
 ``GroupMetadataManager.maybeConvertOffsetCommitError`` of 3.9.1.
 
@@ -24,7 +25,15 @@ LOADING, NOT_AVAILABLE, NOT_COORDINATOR, UNSTABLE = 14, 15, 16, 88
 Offset = tuple[int, str, int]
 """A position, its metadata, and the offset of the record that has it."""
 
-_FROM_LOG = {3: NOT_AVAILABLE, 7: NOT_AVAILABLE, 19: NOT_AVAILABLE, 20: NOT_AVAILABLE, 6: NOT_COORDINATOR, 56: NOT_COORDINATOR, 13: LOADING}  # fmt: skip
+_FROM_LOG = {
+    3: NOT_AVAILABLE,
+    6: NOT_COORDINATOR,
+    7: NOT_AVAILABLE,
+    13: LOADING,
+    19: NOT_AVAILABLE,
+    20: NOT_AVAILABLE,
+    56: NOT_COORDINATOR,
+}
 
 
 def answered(code: int) -> int:
@@ -66,6 +75,14 @@ class GroupCoordinator:
     def resign(self) -> None:
         self.resigned = True
 
+    def marked(self, entry: Entry) -> None:
+        """A marker was appended: 4.x acts on it at once, 3.9 by and by (``scheduleHandleTxnCompletion``)."""
+        lag = self.cluster.around.lag("offsets") if self.cluster.old else 0
+        if lag <= 0:
+            self.replay(entry)
+        else:
+            self.cluster.around.later(lag, lambda: None if self.resigned else self.replay(entry), "offsets")
+
     def replay(self, entry: Entry) -> None:
         """What an entry of the log changes: at once when it is appended, as the runtime does."""
         if entry.kind is INTERNAL:
@@ -82,20 +99,27 @@ class GroupCoordinator:
                 if before is None or offset[2] > before[2]:
                     known[topic, partition] = offset
 
+    def fail_pending(self, producer: int, group: str, offsets: list[tuple[str, int, int, str]]) -> None:
+        """``GroupMetadata.failPendingTxnOffsetCommit`` of 3.9: a refused append takes what is pending with it, by the
+        producer's id alone. So the refused request of an old epoch makes this coordinator forget what the next
+        epoch is about to commit, until it reads its log again (seen on 3.9.1)."""
+        pending = self.pending.get(producer)
+        if pending is not None:
+            for topic, partition, _, _ in offsets:
+                pending.pop((group, topic, partition), None)
+
     def fetch_all(self, group: str, stable: bool) -> list[tuple[str, int, int, str, int]]:
         """``fetchAllOffsets``: topic, partition, offset, metadata and error code of each offset that *is* committed.
 
-        What is only pending is not shown, not even as unstable, as long as nothing was committed for the partition
-        before.
+        What is only pending is not shown, not even as unstable, as long as nothing was committed for the partition.
         """
         unstable = {(t, p) for held in self.pending.values() for g, t, p in held if g == group} if stable else ()
         found = self.offsets.get(group, {})
-        return [
-            (topic, partition, -1, "", UNSTABLE)
-            if (topic, partition) in unstable
-            else (topic, partition, *offset[:2], 0)
-            for (topic, partition), offset in sorted(found.items())
-        ]
+        told = []
+        for (topic, partition), (offset, note, _) in sorted(found.items()):
+            held = (topic, partition) in unstable
+            told.append((topic, partition, -1, "", UNSTABLE) if held else (topic, partition, offset, note, 0))
+        return told
 
     def fetch(self, group: str, topic: str, partition: int, stable: bool) -> tuple[int, str, int]:
         """``fetchOffsets``: offset, metadata and error code of one partition that is asked for by name."""

@@ -67,7 +67,7 @@ class StateEntry:
 
 
 class Log:
-    """See the module. ``end`` is the offset of the next record; ``high`` the high watermark as this replica knows it."""
+    """See the module. ``end`` is the next record's offset; ``high`` the high watermark as this replica knows it."""
 
     __slots__ = ("aborted", "end", "entries", "high", "open", "producers", "start", "undecided", "verifying")
 
@@ -122,7 +122,7 @@ class Log:
         first = entry.first
         last = (first + entry.last - entry.base) & 0x7FFFFFFF
         state.added(entry.epoch, first, last, entry.base, entry.last, entry.time_ms)
-        if entry.transactional:
+        if entry.transactional and entry.count:
             if state.open_since < 0:
                 state.open_since = entry.base
                 self.open[entry.base] = producer
@@ -225,8 +225,11 @@ class Log:
         other.open, other.undecided, other.aborted = self.open.copy(), self.undecided.copy(), self.aborted[:]
         return other
 
-    def rebuild(self) -> None:
-        """Read everything again, to learn of producers and transactions (``UnifiedLog.rebuildProducerState``)."""
+    def rebuild(self, read_up_to: int = 0) -> None:
+        """Read everything again, to learn of producers and transactions (``UnifiedLog.rebuildProducerState``).
+
+        :param read_up_to: of what lies below it only each producer's newest batch is known.
+        """
         self.producers.clear()
         self.verifying.clear()
         self.open.clear()
@@ -235,8 +238,12 @@ class Log:
         for entry in self.entries:
             if entry.kind is COMMITTED or entry.kind is ABORTED:
                 self._end(entry)
-            elif entry.producer >= 0 and entry.count:
+            elif entry.producer >= 0:
                 self._remember(entry)
+        for state in self.producers.values():
+            older = sum(batch[3] < read_up_to for batch in state.batches)
+            if older > 1:
+                del state.batches[: older - 1]
         high, self.high = self.high, -1
         self.raise_high(high)
 

@@ -1,8 +1,8 @@
 """What befalls nodes: they die and come back, are cut off from the others, or give a leadership away.
 
 Sources: KIP-631 (``broker.session.timeout.ms``: the controller fences whoever is silent), ``ClusterControlManager``,
-``ReplicationControlManager.handleBrokerFenced`` and ``maybeTriggerUncleanLeaderElection…``, ``KafkaRaftManager``; a broker
-that is cut off goes on to lead as far as it knows (``ReplicaManager`` asks nobody).
+``ReplicationControlManager.handleBrokerFenced``; a broker that is cut off goes on to lead as far as it knows
+(``ReplicaManager`` asks nobody).
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from simulation.world.kafka.around import Surroundings
-from simulation.world.kafka.partition import NOBODY, Broker, Health, Partition
+from simulation.world.kafka.broker import Broker, Health
+from simulation.world.kafka.coordinator import Coordinator
+from simulation.world.kafka.groups import GroupCoordinator
+from simulation.world.kafka.partition import NOBODY, Led, Partition
 from simulation.world.kafka.transactions import Where
 
 
@@ -25,6 +28,8 @@ class Nodes:
     topics: dict[str, Any]
     unheard_of: Callable[[str, int], bool]
     health: Health
+    coordinators: dict[Led, Coordinator]
+    group_coordinators: dict[Led, GroupCoordinator]
 
     def crash(self, node: int) -> None:
         """``kill -9``: connections break at once; the controller notices when the session has ended."""
@@ -34,6 +39,10 @@ class Nodes:
         self._settle()
         broker.up = False
         self._changed(broker)
+        for coordinators in (self.coordinators, self.group_coordinators):
+            for led, coordinator in coordinators.items():
+                if led.node == node:
+                    coordinator.resign()  # what it had in mind is gone with it
         held, broker.held = broker.held, {}
         for each in held:
             each.broker = None
@@ -56,6 +65,9 @@ class Nodes:
             self._fence(node)  # its old session has to end before it may register again
         self._settle()
         broker.up, broker.isolated = True, False
+        for partition in self.partitions.values():
+            if node in partition.followers:
+                partition.restarted(node)
         self._changed(broker)
         self._returns(broker)
 
@@ -79,8 +91,10 @@ class Nodes:
             return
         self._settle()
         broker.isolated = False
-        for views in self.late.values():
+        for where, views in list(self.late.items()):
             views.pop(node, None)
+            if not views:
+                del self.late[where]
         broker.life += 1
         self._returns(broker)
 
@@ -99,6 +113,8 @@ class Nodes:
             self._announce(partition, before)
 
     def _settle(self) -> None:
+        """Something is about to change."""
+        self.health.told.clear()
         for partition in self.partitions.values():
             partition.settle()
 
@@ -153,7 +169,8 @@ class Nodes:
     def _announce(self, partition: Partition, before: int) -> None:
         """The news of a leader; those who have not heard it name the one before."""
         now = self.around.now_ms()
-        views = self.late.setdefault((partition.topic, partition.index), {})
+        where = (partition.topic, partition.index)
+        views = self.late.pop(where, {})
         for node, broker in self.brokers.items():
             if broker.isolated or node == partition.leader:
                 continue
@@ -162,6 +179,8 @@ class Nodes:
                 views[node] = (now + int(lag), before)
             else:
                 views.pop(node, None)
+        if views:
+            self.late[where] = views
 
     def leader_seen_by(self, broker: Broker, partition: Partition) -> int:
         """The node that ``broker`` names as the leader of ``partition``."""
@@ -172,4 +191,6 @@ class Nodes:
                 if self.around.now_ms() < seen[0]:
                     return seen[1]
                 del views[broker.node]
+                if not views:
+                    del self.late[partition.topic, partition.index]
         return partition.leader if partition.led is not None else NOBODY

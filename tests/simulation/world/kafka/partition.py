@@ -10,64 +10,15 @@ does not know that it was deposed keeps the log (:class:`Led` in ``stale``), and
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from simulation.world.kafka.around import Surroundings
+from simulation.world.kafka.broker import Broker, Health
 from simulation.world.kafka.log import Log
 
 NOT_LEADER, TIMED_OUT, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_AFTER_APPEND = 6, 7, 19, 20
 NOBODY = -1
 
 Done = Callable[[int], None]
-
-
-class Broker:
-    """One node."""
-
-    __slots__ = ("fenced", "held", "isolated", "life", "next_producer", "node", "producers_end", "up")
-
-    def __init__(self, node: int) -> None:
-        self.node = node
-        self.up = True
-        self.isolated = False
-        self.fenced = False
-        self.life = 0
-        """How often it has come or gone."""
-        self.held: dict[Held, None] = {}
-        self.next_producer = self.producers_end = 0
-
-    @property
-    def well(self) -> bool:
-        return self.up and not self.isolated
-
-
-class Health:
-    """What all partitions ask all the time. ``quick``: nothing but a follower's fetch, at once, lies between an append
-    and its acknowledgement; ``well``: every node is."""
-
-    __slots__ = ("lags", "well")
-
-    def __init__(self, around: Surroundings) -> None:
-        self.well = True
-        self.lags = around.is_on("lag:replicate") or around.is_on("kafka:follower lags")
-
-
-class Held:
-    """A request whose answer takes a while. Its connection breaks when the broker dies."""
-
-    __slots__ = ("broker", "reply")
-
-    def __init__(self, broker: Broker, reply: Callable[[Any], None]) -> None:
-        self.broker: Broker | None = broker
-        self.reply = reply
-        broker.held[self] = None
-
-    def __call__(self, answer: Any) -> None:
-        broker = self.broker
-        if broker is not None:
-            self.broker = None
-            del broker.held[self]
-            self.reply(answer)
 
 
 class Led:
@@ -86,13 +37,16 @@ class Led:
 
 
 class Follower:
-    """Up to where a replica has the log, and what it was told of the high watermark."""
+    """Up to where a replica has the log, and what it was told of the high watermark.
 
-    __slots__ = ("end", "high")
+    ``read_up_to``: what lies below it was read from a disk, at a start. Of a producer's batches there only the newest
+    is known (``ProducerStateManager.writeSnapshot``; seen on 3.9.1 and 4.3.1).
+    """
 
-    def __init__(self, end: int = 0, high: int = 0) -> None:
-        self.end = end
-        self.high = high
+    __slots__ = ("end", "high", "read_up_to")
+
+    def __init__(self) -> None:
+        self.end = self.high = self.read_up_to = 0
 
 
 class Partition:
@@ -217,7 +171,7 @@ class Partition:
         if led is None:
             return
         brokers = self.brokers
-        if brokers[led.node].isolated:
+        if not brokers[led.node].well:
             return
         end, high = led.log.end, led.log.high
         for node, follower in self.followers.items():
@@ -269,6 +223,7 @@ class Partition:
         self.settle()
         if node in self.isr and len(self.isr) > 1:
             self.isr.remove(node)
+            self.health.told.clear()
         if self.leader == node or self.led is None:
             self.elect()
         elif self.led is not None:
@@ -287,6 +242,7 @@ class Partition:
             return
         self.led = None
         self.epoch += 1
+        self.health.told.clear()
         if old is not None:
             self._depose(old)
         if able:
@@ -316,7 +272,7 @@ class Partition:
         log.verifying.clear()
         if old is None or old.node != node:
             log.high = min(log.high, mine.high)
-            log.rebuild()
+            log.rebuild(mine.read_up_to)
         self.led = Led(node, log, self.epoch)
         for other, follower in self.followers.items():
             if other != node:
@@ -336,9 +292,16 @@ class Partition:
 
     # ── nodes that come back ──
 
+    def restarted(self, node: int) -> None:
+        """``node`` reads its disk."""
+        follower = self.followers[node]
+        follower.read_up_to = follower.end
+
     def back(self, node: int) -> None:
         """``node`` hears the controller again. What it has that its leader has not it cuts off."""
         self.settle()
+        follower = self.followers[node]
+        follower.end = min(follower.end, self.log.end)
         old = self.stale.pop(node, None)
         if old is not None:
             waiting, old.waiting = old.waiting, []
@@ -347,8 +310,6 @@ class Partition:
         if self.led is None and node in self.isr:
             self.elect()
             return
-        follower = self.followers[node]
-        follower.end = min(follower.end, self.log.end)
         if self.led is not None and self.led.node == node:
             self._catch_up_soon()
 
@@ -360,6 +321,7 @@ class Partition:
             return node in self.isr
         if node not in self.isr:
             self.isr.append(node)
+            self.health.told.clear()
             self.isr.sort(key=self.replicas.index)
         follower = self.followers[node]
         if node != led.node:

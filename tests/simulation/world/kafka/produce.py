@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from simulation.world.kafka.answers import ProduceAnswer, Produced, ProducedTopic
-from simulation.world.kafka.partition import Broker, Held, Led, Partition
+from simulation.world.kafka.broker import Broker, Held
+from simulation.world.kafka.partition import Led, Partition
 from simulation.world.kafka.producers import APPEND, INVALID_PRODUCER_EPOCH, Verification, verdict
-from simulation.world.kafka.record_bytes import HEADER, TRANSACTIONAL
+from simulation.world.kafka.record_bytes import HEADER, TRANSACTIONAL, lacks_a_key
 from simulation.world.kafka.transactions import ABORTABLE, CONCURRENT, FENCED, Where
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_TOPIC, NOT_LEADER, TOO_LARGE, NETWORK, NOT_ENOUGH_REPLICAS = 3, 6, 10, 13, 19
 LOADING, NOT_AVAILABLE, NOT_COORDINATOR, BAD_ACKS, INVALID_TXN_STATE = 14, 15, 16, 21, 48
+INVALID_RECORD = 87
 ADDS, TELLS_ABORTABLE = 12, 11
 """From these versions of ``Produce`` on partitions are added by it, and TRANSACTION_ABORTABLE is told."""
 
@@ -74,10 +76,10 @@ def produce(cluster: Cluster, broker: Broker, version: int, request: Any, reply:
             log = led.log
             state = log.producers.get(producer)
             if state is not None:
-                if epoch < state.epoch:
+                if epoch < state.epoch and not cluster.old:
                     each.code = INVALID_PRODUCER_EPOCH
                     continue
-                if state.open_since >= 0 and state.epoch == epoch:
+                if state.open_since >= 0 and (state.epoch == epoch or cluster.old):
                     continue
             verification = log.verifying.get(producer)
             if verification is None:
@@ -101,7 +103,8 @@ class _Question:
     """``AddPartitionsToTxn`` from a partition's leader to the transaction coordinator."""
 
     __slots__ = (
-        "appends", "asked", "broker", "cluster", "epoch", "name", "producer", "reply", "request", "started_ms", "version",
+        "appends", "asked", "broker", "cluster", "epoch", "name", "producer", "reply", "request", "started_ms",
+        "version",
     )  # fmt: skip
 
     def __init__(
@@ -165,14 +168,14 @@ class _Question:
     def _again(self) -> None:
         """Whether each still has to be asked for is looked up anew."""
         if self.broker.up:
-            _refresh(self.appends, self.asked, self.producer, self.epoch, self.version)
+            _refresh(self.asked, self.producer, self.epoch, self.version)
             self._arrived() if self.asked else _append_all(
                 self.cluster, self.broker, self.request, self.appends, self.reply
             )
 
 
-def _refresh(appends: list[_Append], asked: list[_Append], producer: int, epoch: int, version: int) -> None:
-    """``maybeStartTransactionVerificationForPartition``, once more."""
+def _refresh(asked: list[_Append], producer: int, epoch: int, version: int) -> None:
+    """``maybeStartTransactionVerificationForPartition``, once more; only 4.x does (version 12 of the request)."""
     still = []
     for each in asked:
         assert each.led is not None
@@ -253,6 +256,9 @@ def _append(cluster: Cluster, broker: Broker, each: _Append, acks: int) -> None:
         return
     if fields[1] + 12 > partition.max_bytes:
         each.code = TOO_LARGE
+        return
+    if partition.compact and lacks_a_key(each.head, each.pieces[1]):
+        each.code = INVALID_RECORD
         return
     log = led.log
     last_delta = fields[6]

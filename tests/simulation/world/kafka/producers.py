@@ -1,8 +1,8 @@
 """What a partition remembers of the producers that wrote to it, and whom it refuses.
 
-Sources: ``ProducerAppendInfo`` (``checkProducerEpoch``, ``checkSequence``, ``appendEndTxnMarker``), ``ProducerStateEntry``
-(``NUM_BATCHES_TO_RETAIN``, ``findDuplicateBatch``), ``UnifiedLog.analyzeAndValidateProducerState`` and
-``maybeStartTransactionVerification``, of 3.9.1 and 4.3.1.
+Sources: ``ProducerAppendInfo`` (``checkProducerEpoch``, ``checkSequence``, ``appendEndTxnMarker``),
+``ProducerStateEntry`` (``NUM_BATCHES_TO_RETAIN``, ``findDuplicateBatch``), ``UnifiedLog`` (``maybeStart…Verification``,
+``analyzeAndValidateProducerState``), of 3.9.1 and 4.3.1.
 """
 
 from __future__ import annotations
@@ -96,8 +96,9 @@ def verdict(
             for batch in state.batches:
                 if batch[0] == first and batch[1] == last:
                     return batch[2]
-        if transactional and not (epoch == current and state.open_since >= 0):
-            if epoch < current:
+        # 3.9 takes an open transaction of any epoch for the batch's own (``hasOngoingTransaction``)
+        if transactional and not (state.open_since >= 0 and (old or epoch == current)):
+            if epoch < current and not old:
                 return -INVALID_PRODUCER_EPOCH
             if not guarded:
                 return -INVALID_TXN_STATE

@@ -18,7 +18,8 @@ from simulation.world.kafka.answers import (
     OfTopic,
     OfTopics,
 )
-from simulation.world.kafka.partition import Broker, Held, Led
+from simulation.world.kafka.broker import Broker, Held
+from simulation.world.kafka.partition import Led
 
 if TYPE_CHECKING:
     from simulation.world.kafka.cluster import Cluster
@@ -48,12 +49,13 @@ def _fetched(cluster: Cluster, broker: Broker, request: Any) -> FetchAnswer:
             if isinstance(led, int):
                 parts.append(Fetched(wanted.partition, led))
             else:
-                parts.append(_read(led, wanted, committed))
+                short = cluster.short_fetches and cluster.around.fires("kafka:short fetch")
+                parts.append(_read(led, wanted, committed, 1 if short else wanted.partition_max_bytes))
         topics.append(FetchedTopic(topic.topic, parts))
     return FetchAnswer(topics)
 
 
-def _read(led: Led, wanted: Any, committed: bool) -> Fetched:
+def _read(led: Led, wanted: Any, committed: bool, most_bytes: int) -> Fetched:
     log = led.log
     offset = wanted.fetch_offset
     if not log.start <= offset <= log.end:
@@ -61,7 +63,7 @@ def _read(led: Led, wanted: Any, committed: bool) -> Fetched:
     stable = log.stable()
     found = Fetched(wanted.partition, 0, log.high, stable)
     found.log_start_offset = log.start
-    found.records, upto = log.read(offset, stable if committed else log.high, wanted.partition_max_bytes)
+    found.records, upto = log.read(offset, stable if committed else log.high, most_bytes)
     if committed:
         aborted = log.aborted_in(offset, upto)
         found.aborted_transactions = [AbortedTransaction(producer, first) for producer, first in aborted]

@@ -67,6 +67,16 @@ def records(head: bytes, body: bytes) -> Iterator[tuple[int, bytes, Payload]]:
         at = end
 
 
+def lacks_a_key(head: bytes, body: bytes) -> bool:
+    """Has one of the records no key? What is no records at all is not judged: the simulation's payloads are not."""
+    if HEADER.unpack(head)[5] & 7:
+        return False
+    try:
+        return any(key is None for _, _, (key, _) in records(head, body))
+    except (IndexError, ValueError):
+        return False
+
+
 def rewritten(head: bytes, kept: list[bytes]) -> tuple[bytes, bytes]:
     """The batch with only ``kept`` of its records, as compaction leaves it: the same offsets, and a CRC that fits."""
     base, _, leader_epoch, magic, _, attributes, last, first_ms, last_ms, producer, epoch, sequence, _ = HEADER.unpack(

@@ -66,7 +66,14 @@ def _metadata(version: int, request: Any, code: int) -> Answer:
         Answer(error_code=code, name=topic.name, topic_id=None, is_internal=False, partitions=[])
         for topic in request.topics or ()
     ]
-    return Answer(throttle_time_ms=0, error_code=0, brokers=[], cluster_id="simulated-cluster", controller_id=-1, topics=topics)  # fmt: skip
+    return Answer(
+        throttle_time_ms=0,
+        error_code=0,
+        brokers=[],
+        cluster_id="simulated-cluster",
+        controller_id=-1,
+        topics=topics,
+    )
 
 
 def _find_coordinator(version: int, request: Any, code: int) -> Answer:

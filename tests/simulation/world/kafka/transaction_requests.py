@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from simulation.world.kafka import groups
 from simulation.world.kafka.answers import Answer, Coded, Identified, OfPartition, OfTopic, OfTopics
+from simulation.world.kafka.broker import Broker, Held
 from simulation.world.kafka.groups import GroupCoordinator
-from simulation.world.kafka.partition import Broker, Held
 from simulation.world.kafka.produce import UNKNOWN_TOPIC
 from simulation.world.kafka.producers import INVALID_PRODUCER_EPOCH, Verification
 from simulation.world.kafka.settings import OFFSETS_TOPIC
@@ -127,8 +127,7 @@ def describe(cluster: Cluster, broker: Broker, version: int, request: Any, reply
         coordinator = cluster.coordinator_at(name, broker)
         now = NOT_COORDINATOR if coordinator is None else coordinator.find(name) or NOT_FOUND
         if not isinstance(now, Metadata):
-            states.append(Answer(error_code=now, transactional_id=name, producer_id=0, producer_epoch=0,
-                                 transaction_state="", transaction_timeout_ms=0, transaction_start_time_ms=0))  # fmt: skip
+            states.append(_untold(name, now))
             continue
         states.append(
             Answer(
@@ -142,6 +141,18 @@ def describe(cluster: Cluster, broker: Broker, version: int, request: Any, reply
             )
         )
     reply(Answer(throttle_time_ms=0, transaction_states=states))
+
+
+def _untold(name: str, code: int) -> Answer:
+    return Answer(
+        error_code=code,
+        transactional_id=name,
+        producer_id=0,
+        producer_epoch=0,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=0,
+    )
 
 
 # ── offsets ──
@@ -217,10 +228,10 @@ def _verified(cluster: Cluster, broker: Broker, commit: _Commit) -> None:
     log = coordinator.led.log
     state = log.producers.get(producer)
     if state is not None:
-        if epoch < state.epoch:
+        if epoch < state.epoch and not cluster.old:
             commit.tell(INVALID_PRODUCER_EPOCH)
             return
-        if state.open_since >= 0 and state.epoch == epoch:
+        if state.open_since >= 0 and (state.epoch == epoch or cluster.old):
             _append(commit)
             return
     verification = log.verifying.setdefault(producer, Verification(-1, epoch, commit.version >= _BUMPS))
@@ -269,6 +280,8 @@ def _append(commit: _Commit) -> None:
     partition, led = coordinator.partition, coordinator.led
     state = led.log.producers.get(request.producer_id)
     if state is not None and request.producer_epoch < state.epoch:
+        if cluster.old:
+            coordinator.fail_pending(request.producer_id, request.group_id, commit.accepted)
         commit.tell(INVALID_PRODUCER_EPOCH)
         return
     if not commit.accepted:

@@ -24,7 +24,7 @@ Where = tuple[str, int]
 
 
 class Facts:
-    """What stands in the log about an id. Never changed once it has been handed out: a transition makes the next ones."""
+    """What stands in the log about an id. Not changed once they are handed out: a transition makes the next ones."""
 
     __slots__ = (
         "client_version", "epoch", "last_epoch", "next_producer", "partitions", "previous_producer", "producer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from simulation.kernel.scheduler import Sim
@@ -88,7 +89,5 @@ class Server:
 
 
 def _quietly(action: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    try:
+    with suppress(Exception):  # nobody hears of it
         action(*args)
-    except Exception:  # noqa: BLE001, S110 - nobody hears of it
-        pass

@@ -1,5 +1,6 @@
-"""A store with transactions that outlive whoever has prepared them, as XA has them: begin, write, prepare, then commit or
-abort by name. What was not prepared is gone with its session. A name that was ended once is never prepared again.
+"""A store with transactions that outlive whoever has prepared them, as XA has them: begin, write, prepare, then
+commit or abort by name. What was not prepared is gone with its session. A name that was ended once is never prepared
+again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Prepared:
 class Store:
     """See the module."""
 
-    __slots__ = ("_server", "_sim", "committed", "ended", "forgotten", "prepared", "visible")
+    __slots__ = ("_server", "_sim", "committed", "ended", "forgotten", "misused", "prepared", "visible")
 
     def __init__(self, sim: Sim) -> None:
         self._sim = sim
@@ -45,6 +46,7 @@ class Store:
         self.visible: list[tuple[str, Prepared]] = []
         """What readers see, in the order in which they came to see it."""
         self.forgotten: list[str] = []
+        self.misused: list[str] = []
 
     def prepare(self, name: str, rows: Rows) -> None:
         self._server.ask("prepare", self._prepare, name, rows)
@@ -78,7 +80,9 @@ class Store:
 
     def _abort(self, name: str) -> None:
         self.prepared.pop(name, None)
-        if name not in self.committed:
+        if name in self.committed:
+            self.misused.append(f"{name} was to be aborted after it had been committed")
+        else:
             self.ended.add(name)
 
     def listed(self, prefix: str) -> list[str]:
@@ -99,7 +103,7 @@ class StoreWriter(TaskWriter):
         self._rows: Rows | None = None
         self._prepared = False
 
-    def write(self, rows: Rows) -> None:  # type: ignore[override] # of the simulated world
+    def write(self, rows: Rows) -> None:
         current().alive()
         if self._rows is None:
             self._rows = Rows((), rows.batch_id, rows.computation)

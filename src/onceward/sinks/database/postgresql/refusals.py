@@ -28,6 +28,8 @@ def refusal(state: str | None, text: str, what: str) -> OncewardError:
     if state == _DENIED:
         return AccessDenied(said, next_step="grant it to the login of the sink's url; then start the query again")
     if state in _MISSING:
+        if "onceward_" in text:  # a newer copy has dropped it, or a crash has taken it that nobody waited for
+            return SendFailed(said, next_step="the batch runs again")
         return TableMissing(said, next_step="see whether the table was dropped or changed while the query was running")
     if state == _LOCKED:
         return SendFailed(
