@@ -266,7 +266,7 @@ class World:
             node = self.cluster.node_ids[lots.below("broker:isolated", len(self.cluster.node_ids))]
             self._say(f"⚡ broker {node} is cut off from the others")
             self.cluster.isolate(node)
-            sim.after(lots.below("broker:isolated", 100) / 100 * 30, self.cluster.heal, node)
+            sim.after(lots.below("broker:isolated", 100) / 100 * 120, self.cluster.heal, node)
         if lots.fires("user:second copy") and sum(not start.over for start in self.starts) < 3:
             self._say("⚡ somebody starts another copy")
             self._begin_copy()
