@@ -65,6 +65,8 @@ class Nodes:
             self._fence(node)  # its old session has to end before it may register again
         self._settle()
         broker.up, broker.isolated = True, False
+        for views in self.late.values():
+            views.pop(node, None)  # what it believed when it was cut off died with it
         for partition in self.partitions.values():
             if node in partition.followers:
                 partition.restarted(node)
