@@ -278,6 +278,19 @@ def draw(seed: int, pipeline: str | None = None, aim: tuple[str, str] | None = N
     return Setting(seed, name, batches, odds, aim, aims, options)
 
 
+def among(setting: Setting, groups: Sequence[str]) -> Setting:
+    """The same with one to four kinds of faults that begin as ``groups`` say, each group as likely as the others."""
+    chance = random.Random(f"{setting.seed}:among")
+    kinds = [kind for group in part_of(setting.pipeline).groups for kind in group]
+    of_each = [found for group in groups if (found := [kind for kind in kinds if kind.startswith(group)])]
+    chosen: set[str] = set()
+    for _ in range(1 + int(chance.random() * 4)):
+        group = of_each[int(chance.random() * len(of_each))]
+        chosen.add(group[int(chance.random() * len(group))])
+    odds = {kind: _gap(chance, kind) for kind in sorted(chosen)}
+    return Setting(setting.seed, setting.pipeline, setting.batches, odds, None, {}, setting.options)
+
+
 def _odds(chance: random.Random, part: Part, sort: str) -> dict[str, float]:
     if sort == "calm" or not part.groups:
         return {}

@@ -93,7 +93,7 @@ def note_faults(world: Any) -> None:
 
 def ledger_of(world: Any) -> Any:
     """As the setting has it."""
-    if world.setting.ledger == "folder":
+    if world.setting.ledger != "kafka":
         return ow.FolderLedger(FOLDER)
     setting = world.setting
     return ow.KafkaLedger(

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from simulation.world.kafka.around import Surroundings
+from simulation.world.kafka.broker import Broker, Health
 from simulation.world.kafka.coordinator import Coordinator
 from simulation.world.kafka.groups import GroupCoordinator
-from simulation.world.kafka.partition import NOBODY, Broker, Health, Led, Partition
+from simulation.world.kafka.partition import NOBODY, Led, Partition
 from simulation.world.kafka.transactions import Where
 
 
@@ -112,6 +113,8 @@ class Nodes:
             self._announce(partition, before)
 
     def _settle(self) -> None:
+        """Something is about to change."""
+        self.health.told.clear()
         for partition in self.partitions.values():
             partition.settle()
 
