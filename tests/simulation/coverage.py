@@ -97,7 +97,7 @@ class Tally:
         self.stops: Counter[str] = Counter()
         self.met: Counter[tuple[str, ...]] = Counter()
         self.violations: list[tuple[int, str, list[str]]] = []
-        """Seed, pipeline, and what is wrong."""
+        """Seed, the command that tells its story, and what is wrong."""
         self.longest: tuple[int, int] = (0, 0)
         """The most steps that a story took, and its seed."""
 
@@ -118,7 +118,7 @@ class Tally:
         for one in outcome.met:
             self.met[one] += 1
         if outcome.violations:
-            self.violations.append((outcome.seed, outcome.setting.pipeline, outcome.violations))
+            self.violations.append((outcome.seed, outcome.command(), outcome.violations))
         self.longest = max(self.longest, (outcome.steps, outcome.seed))
 
     def merge(self, other: Tally) -> None:

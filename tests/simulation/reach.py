@@ -92,8 +92,8 @@ def main() -> int:
         sys.stdout.write(f"{step or 'any step'}: {reach.tally.seeds} stories, not met: {kinds}\n")
     rows = coverage.never(everything.rows, coverage.answered_rows())
     sys.stdout.write(f"rows: {', '.join(f'{api} {code}' for api, code in rows) or 'all met'}\n")
-    for seed, pipeline, violations in everything.violations:
-        sys.stdout.write(f"{pipeline} {seed}: {violations[0]}\n")
+    for _, command, violations in everything.violations:
+        sys.stdout.write(f"{violations[0]}\n    {command}\n")
     return 0
 
 

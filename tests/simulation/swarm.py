@@ -98,7 +98,7 @@ class Setting:
     """One seed's choices. ``aim`` is a fault's kind and the step that it is aimed at, or None; ``aims`` of each kind
     that is, that one included, its step; what has no other name here is one of ``OPTIONS``."""
 
-    __slots__ = ("aim", "aims", "batches", "odds", "options", "pipeline", "seed")
+    __slots__ = ("aim", "aims", "batches", "changes", "drawn", "odds", "options", "pipeline", "seed")
 
     def __init__(
         self,
@@ -117,6 +117,10 @@ class Setting:
         self.aim = aim
         self.aims = aims
         self.options = options
+        self.changes: dict[str, Any] = {}
+        """What is not as the seed has drawn it."""
+        self.drawn = True
+        """The faults are."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -125,17 +129,18 @@ class Setting:
             raise AttributeError(name) from None
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.seed, self.pipeline, self.batches, self.odds, self.aim, self.aims, self.options
+        return tuple(getattr(self, name) for name in self.__slots__)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.seed, self.pipeline, self.batches, self.odds, self.aim, self.aims, self.options = state
+        for name, value in zip(self.__slots__, state, strict=True):
+            setattr(self, name, value)
 
     def changed(self, **changes: Any) -> Setting:
         """The same with other values. ``off=(kind, …)`` switches kinds of faults off.
 
         :raises ValueError: nothing is called so.
         """
-        odds, options = dict(self.odds), dict(self.options)
+        odds, options, made = dict(self.odds), dict(self.options), {**self.changes, **changes}
         batches = changes.pop("batches", self.batches)
         for kind in changes.pop("off", ()):
             odds.pop(kind, None)
@@ -143,11 +148,15 @@ class Setting:
         if unknown:
             raise ValueError(f"a setting of {self.pipeline} has no {', '.join(unknown)}: there is {', '.join(options)}")
         options.update(changes)
-        return Setting(self.seed, self.pipeline, batches, odds, self.aim, self.aims, options)
+        changed = Setting(self.seed, self.pipeline, batches, odds, self.aim, self.aims, options)
+        changed.changes, changed.drawn = made, self.drawn
+        return changed
 
     def with_faults(self, odds: dict[str, float], aims: dict[str, str]) -> Setting:
         """The same with other faults."""
-        return Setting(self.seed, self.pipeline, self.batches, odds, self.aim, aims, self.options)
+        other = Setting(self.seed, self.pipeline, self.batches, odds, self.aim, aims, self.options)
+        other.changes, other.drawn = self.changes, False
+        return other
 
     def __str__(self) -> str:
         chosen = ", ".join(f"{name}={value}" for name, value in self.options.items())

@@ -97,8 +97,9 @@ class Nodes:
             views.pop(node, None)
             if not views:
                 del self.late[where]
-        broker.life += 1
-        self._returns(broker)
+        if broker.up:  # else it has died meanwhile, and returns when it is started
+            broker.life += 1
+            self._returns(broker)
 
     def move_leader(self, topic: str, index: int, to: int | None = None) -> None:
         """As the preferred election, a reassignment or a controlled shutdown does: without waiting for anything."""
