@@ -24,6 +24,7 @@ FAULTS = {
     "db:deadlock": "a statement is refused for a deadlock with somebody else",
     "db:full": "a statement that writes rows is refused: the disk is full",
     "db:table locked": "somebody else locks the table for up to two minutes",
+    "db:ended by hand": "somebody rolls back a prepared transaction that is about to be committed",
     "db:client dies": "a process dies between two statements",
     "db:client stands still": "a process stands still for up to a minute between two statements",
 }
@@ -142,6 +143,10 @@ def end(session: Session, what: str, carry_out: Callable[[], Any]) -> Any:
     server = session.server
     sim, lots, transaction = server.sim, server.sim.lots, session.transaction
     if session.faults:
+        if server.prepared and what.startswith(("COMMIT PREPARED", "XA COMMIT")) and lots.fires("db:ended by hand"):
+            _tell(session, what, "somebody rolls it back before")
+            for prepared in [one for one in server.prepared.values() if one.session is None]:
+                server.roll_back(prepared)
         if lots.fires("db:commit lost"):
             _tell(session, what, "never arrives")
             sim.park(_LATENCY * 3)

@@ -1,0 +1,153 @@
+"""The sink for databases in a simulated world: nothing is violated; what is planted on purpose is."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onceward.ledger import table
+from onceward.sinks.database import attempt, prepared, run
+from onceward.sinks.database.mysql import dialect as mysql_dialect
+from onceward.sinks.database.postgresql import statements
+from simulation import swarm
+from simulation.run import Outcome, simulate, simulate_setting
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def story(kind: str, seed: int, odds: dict[str, float], **options: Any) -> Outcome:
+    """Of that seed, with these faults and no others."""
+    setting = swarm.draw(seed, kind).changed(**{"batches": 8, "trouble_seconds": 400.0, **options})
+    setting.odds, setting.aim = odds, None
+    return simulate_setting(setting)
+
+
+@pytest.mark.parametrize("kind", ["database", "prepared"])
+@pytest.mark.parametrize("first", [0, 100])
+def test_nothing_is_violated(kind: str, first: int) -> None:
+    batches = 0
+    for seed in range(first, first + 100):
+        outcome = simulate(seed, pipeline=kind, change={"batches": 6})
+        assert not outcome.violations, (seed, outcome.violations)
+        batches += outcome.batches
+    assert batches > 400
+
+
+def changed(owner: Any, name: str, before: str, after: str) -> Plant:
+    """``name`` of ``owner`` with other lines."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        original = getattr(owner, name)
+        function = inspect.unwrap(original)
+        source = textwrap.dedent(inspect.getsource(function))
+        assert before in source
+        made: dict[str, Any] = {}
+        exec(compile(source.replace(before, after), "planted", "exec"), function.__globals__, made)  # noqa: S102
+        patch.setattr(owner, name, made[name])
+
+    return plant
+
+
+def set_to(owner: Any, name: str, value: Any) -> Plant:
+    return lambda patch: patch.setattr(owner, name, value)
+
+
+CHAIN, ATTEMPT, RUN = table.TableChain, attempt.DatabaseAttempt, run.DatabaseRun
+HASTY = {"server": "postgresql", "hasty": True}
+STAGED = {"server": "postgresql", "mode": "append", "driver_records": 0, "shuffle": True, "tasks": 4, "slots": 1}
+
+PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
+    "a doubt is only looked at": (
+        "database",
+        changed(
+            CHAIN, "settle",
+            "if connection.execute(self._sql(_TAKE_AGAIN), parameters).rowcount != 1:\n            raise self._overtaken()\n",
+            "pass\n",
+        ),
+        {"db:commit held": 4},
+        {},
+    ),
+    "anybody appends": (
+        "database",
+        set_to(table, "_APPEND", table._APPEND.replace("owner = %s", "owner >= %s - 1000000")),
+        {"user:second copy": 1},
+        {},
+    ),
+    "a takeover may be undone": (
+        "database", set_to(CHAIN, "_durably", lambda self, connection: None),
+        {"db:crash": 40, "user:second copy": 2},
+        HASTY,
+    ),
+    "every attempt of a task counts": (
+        "database",
+        changed(statements, "staged_rows", "WHERE {TASK} = ANY", "WHERE {TASK} >= 0 OR {TASK} = ANY"),
+        {"spark:task fails": 6},
+        STAGED,
+    ),
+    "staged rows are not counted": (
+        "database", changed(ATTEMPT, "_move_into", "if moved != expected", "if moved > expected"),
+        {"db:crash": 20},
+        STAGED,
+    ),
+    "anybody makes a staging table": (
+        "database", changed(RUN, "create_staging", "self.chain.owned()", "self.chain.session()"),
+        {"user:second copy": 1, "pause:plan.finished": 5, "crash:send.finished": 8},
+        STAGED,
+    ),
+    "rows come true before the decision": (
+        "database", changed(CHAIN, "put", "work(connection)", "connection.commit()\n            work(connection)"),
+        {"crash:commit.started": 5},
+        {},
+    ),
+    "staging is left": (
+        "database", changed(RUN, "drop_what_is_left", "in found if", "in [] if"),
+        {"crash:send.finished": 5},
+        STAGED,
+    ),
+    "dropping staging decides": (
+        "database", set_to(mysql_dialect.MySQLDialect, "staging_outlives", False),
+        {"db:broken": 40},
+        {**STAGED, "server": "mysql", "topics": 3, "user": "frames"},
+    ),
+    "what is unknown was committed": (
+        "prepared",
+        changed(
+            prepared.PreparedTransactions, "commit",
+            "if self._is_marked(session, name) else CommitResult.LOST", "if True else CommitResult.LOST",
+        ),
+        {"db:ended by hand": 8},
+        {},
+    ),
+    "a marker goes with its commit": (
+        "prepared",
+        changed(
+            prepared.PreparedTransactions, "commit", "return CommitResult.DONE",
+            "self.remove_markers([name])\n                return CommitResult.DONE",
+        ),
+        {"db:client dies": 60},
+        {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_is_planted_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, plant, odds, options = PLANTED[name]
+    calm = [story(kind, seed, odds, **options) for seed in range(5)]
+    assert not [outcome.violations for outcome in calm if outcome.violations]
+    with monkeypatch.context() as patch:
+        plant(patch)
+        assert any(story(kind, seed, odds, **options).violations for seed in range(150))
+
+
+def test_the_same_seed_is_the_same_story() -> None:
+    def told(seed: int) -> list[tuple[float, str, str]]:
+        lines: list[tuple[float, str, str]] = []
+        simulate(seed, pipeline="database", tell=lambda when, who, what: lines.append((when, who, what)))
+        return lines
+
+    assert [told(seed) for seed in (2, 5, 7)] == [told(seed) for seed in (2, 5, 7)]
