@@ -359,7 +359,8 @@ class Session:
 
     __slots__ = (
         "attached", "autocommit", "busy", "closed", "durable", "ended", "faults", "idle_s", "idle_since",
-        "lingers_until", "lock_s", "locks", "meant", "name", "own_tables", "process", "server", "statement_s", "transaction",
+        "lingers_until", "lock_s", "locks", "meant", "name", "own_tables", "process", "server", "statement_s",
+        "transaction",
     )  # fmt: skip
 
     def __init__(self, server: Server, process: Process, name: str) -> None:
