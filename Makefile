@@ -14,10 +14,10 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup jars lock demo bench test test-fast test-ci test-all matrix chaos soak simulate model-check mutants recovery lint format types contracts check servers dist clean distclean
+.PHONY: help setup jars lock demo bench test test-fast test-ci test-all matrix chaos soak simulate model-check simulate-mutants mutants recovery lint format types contracts check servers dist clean distclean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: jars ## environment, package and jars (every target below does it by itself)
 
@@ -91,6 +91,9 @@ mutants: jars ## break the code in known ways, one by one: some test must notice
 model-check: jars ## hold the simulation's conversations with real brokers, 4.3.1 and 3.9.1 (20 min; RECORD=1 CLUSTER=4.3.1 QUICK=1)
 	PYTHONPATH=tests $(BIN)/python -m simulation.model_check $(if $(RECORD),--record) $(if $(QUICK),--quick) \
 	    $(if $(CLUSTER),--cluster $(CLUSTER)) $(ARGS)
+
+simulate-mutants: $(INSTALLED) ## break the code in known ways: what does the simulation find, and how soon? (1 h)
+	PYTHONPATH=tests $(BIN)/python -m simulation.mutants $(ARGS)
 
 recovery: jars ## how long a pipeline takes from kill -9 to its next batch, and what for
 	PYTHONPATH=tests/chaos:tests $(BIN)/python tests/chaos/measure_recovery.py $(ARGS)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from onceward.errors import LedgerUnreadable, TopicMissing
+from onceward.errors import BrokerUnreachable, LedgerUnreadable, TopicMissing
 from onceward.ids import TopicPartition
 from onceward.testing import LocalKafka
 from onceward.wire.client import KafkaClient
@@ -112,3 +112,22 @@ def test_offsets_of_a_partition(client: KafkaClient, ledger: TopicPartition) -> 
 
 def test_a_group_that_nobody_knows_has_no_offsets(client: KafkaClient) -> None:
     assert committed_offsets(client, uuid.uuid4().hex) == {}
+
+
+def test_a_groups_first_offsets_are_waited_for(
+    client: KafkaClient, any_kafka: LocalKafka, new_topic: Callable[..., str]
+) -> None:
+    """Asked for all offsets, brokers do not tell that the first ones of a group are about to be committed."""
+    group = uuid.uuid4().hex
+    topic = new_topic(any_kafka.bootstrap_servers, 2)
+    where, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    transaction = Writer(client, group).transaction
+    transaction.take_over()
+    transaction.begin()
+    transaction.commit_offsets(group, {where: 7})
+    assert committed_offsets(client, group) == {}
+    assert committed_offsets(client, group, partitions=[where, other], require_stable=False) == {}
+    with pytest.raises(BrokerUnreachable, match="UNSTABLE_OFFSET_COMMIT"):
+        committed_offsets(client, group, partitions=[where, other], timeout_ms=1_000)
+    transaction.commit()
+    assert committed_offsets(client, group, partitions=[where, other]) == {where: 7}

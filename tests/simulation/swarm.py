@@ -55,30 +55,39 @@ GAPS: Mapping[str, tuple[float, float]] = {
 """Of this kind, or of those that begin with this, the mean number of opportunities between two faults is drawn between
 these."""
 
+_HASTE = {"brokers=1": 0, "request_timeout_ms=1000": 0, "delivery_timeout_ms=8000": 0, "most_faults=40": 0}
 LEADS_TO: Mapping[str, Sequence[Mapping[str, float]]] = {
-    "abort": ({"answer:Produce:59": 3.0}, {"spark:task fails": 0.5}, {"db:broken": 3.0}, {"store:down": 3.0}),
+    "abort": ({"answer:Produce:59": 3.0}, {"spark:task fails": 0.5}, {"db:broken": 3.0}, {"target:down": 3.0}),
     "replay": ({"crash:spark.before the commit log": 2.0}, {"crash:finish.started": 2.0}),
-    "abort.failed": (
-        {"answer:Produce:59": 3.0, "broker:crash|abort": 0.0},
-        {"spark:task fails": 0.5, "db:broken|abort": 0.0},
-        {"spark:task fails": 0.5, "store:down|abort": 0.0},
-    ),
-    "open.failed": ({"broker:crash|open": 0.0}, {"db:broken|open": 0.0}),
+    "lease": ({"row_bytes=100000000": 0, "piece=1": 0, "tasks=4": 0, "slots=4": 0}, {}),
+    "between": ({"user=skips": 0, "executors=2": 0}, {}),
+    "open.failed": ({"broker:crash|open": 0.0, **_HASTE}, {"db:broken|open": 0.0}),
     "admit.failed": ({"user=swallows": 0.0, "answer:Produce:59": 1.0}, {"user=swallows": 0.0, "db:broken": 3.0}),
-    "plan.failed": ({"broker:crash|plan": 0.0}, {"db:broken|plan": 0.0}),
+    "plan.failed": ({"broker:crash|plan": 0.0, **_HASTE}, {"db:broken|plan": 0.0}),
     "send.failed": ({"spark:task fails": 0.3}, {"answer:Produce:59": 2.0}, {"db:broken": 2.0}),
     "lease.failed": ({"line:broken": 2.0}, {"answer:Produce:59": 2.0}),
-    "check.failed": ({"line:broken": 3.0},),
-    "offsets.failed": ({"broker:crash|offsets": 0.0},),
+    "offsets.failed": ({"broker:crash|offsets": 0.0, **_HASTE},),
     "ledger.failed": ({"answer:Produce:59": 1.0}, {"db:broken": 3.0}),
-    "move.failed": ({"db:broken": 3.0}, {"db:session ended": 3.0}),
+    "move.failed": ({"db:broken|move": 0.5}, {"db:session ended|move": 0.5}),
     "commit.failed": ({"answer:EndTxn:120": 1.0}, {"db:broken": 3.0}, {"net:black hole": 2.0}),
-    "publish.failed": ({"store:down": 1.0}, {"db:broken": 2.0}),
-    "deliver.failed": ({"target:down": 1.0},),
+    "abort.failed": (
+        {"answer:Produce:59": 3.0, "broker:crash|abort": 0.0, **_HASTE},
+        {"spark:task fails": 0.5, "db:broken|abort": 0.0},
+        {"spark:task fails": 0.5, "target:down|abort": 0.0},
+    ),
+    "publish.failed": ({"target:down|publish": 0.0}, {"db:broken|publish": 0.0}),
+    "deliver.failed": ({"target:down|deliver": 0.0},),
     "replay.failed": ({"crash:spark.before the commit log": 2.0, "spark:task fails|replay": 0.0},),
 }
 """To some steps, and to the failure of any, a story comes only by another fault: one of these goes with such an aim,
 some of them in a step of their own (``kind|step``), or with an option (``name=value``)."""
+
+LEADS_OF_KINDS: Mapping[str, Mapping[str, float]] = {
+    "kafka:expired id lingers": {"id_expiration_ms=20000": 0, "pause:finish.finished": 0.5},
+    "answer:CreateTopics": {"ledger_partitions=0": 0},
+    "answer:DescribeTransactions": {"user:second copy": 20.0},
+}
+"""The same of kinds of faults, whatever the step."""
 
 _OTHER_GAPS = (2, 500)
 _PLACES = ("world", "spark", "pipelines")
@@ -89,7 +98,7 @@ class Setting:
     """One seed's choices. ``aim`` is a fault's kind and the step that it is aimed at, or None; ``aims`` of each kind
     that is, that one included, its step; what has no other name here is one of ``OPTIONS``."""
 
-    __slots__ = ("aim", "aims", "batches", "odds", "options", "pipeline", "seed")
+    __slots__ = ("aim", "aims", "batches", "changes", "drawn", "odds", "options", "pipeline", "seed")
 
     def __init__(
         self,
@@ -108,6 +117,10 @@ class Setting:
         self.aim = aim
         self.aims = aims
         self.options = options
+        self.changes: dict[str, Any] = {}
+        """What is not as the seed has drawn it."""
+        self.drawn = True
+        """The faults are."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -116,17 +129,18 @@ class Setting:
             raise AttributeError(name) from None
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.seed, self.pipeline, self.batches, self.odds, self.aim, self.aims, self.options
+        return tuple(getattr(self, name) for name in self.__slots__)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.seed, self.pipeline, self.batches, self.odds, self.aim, self.aims, self.options = state
+        for name, value in zip(self.__slots__, state, strict=True):
+            setattr(self, name, value)
 
     def changed(self, **changes: Any) -> Setting:
         """The same with other values. ``off=(kind, …)`` switches kinds of faults off.
 
         :raises ValueError: nothing is called so.
         """
-        odds, options = dict(self.odds), dict(self.options)
+        odds, options, made = dict(self.odds), dict(self.options), {**self.changes, **changes}
         batches = changes.pop("batches", self.batches)
         for kind in changes.pop("off", ()):
             odds.pop(kind, None)
@@ -134,11 +148,15 @@ class Setting:
         if unknown:
             raise ValueError(f"a setting of {self.pipeline} has no {', '.join(unknown)}: there is {', '.join(options)}")
         options.update(changes)
-        return Setting(self.seed, self.pipeline, batches, odds, self.aim, self.aims, options)
+        changed = Setting(self.seed, self.pipeline, batches, odds, self.aim, self.aims, options)
+        changed.changes, changed.drawn = made, self.drawn
+        return changed
 
     def with_faults(self, odds: dict[str, float], aims: dict[str, str]) -> Setting:
         """The same with other faults."""
-        return Setting(self.seed, self.pipeline, self.batches, odds, self.aim, aims, self.options)
+        other = Setting(self.seed, self.pipeline, self.batches, odds, self.aim, aims, self.options)
+        other.changes, other.drawn = self.changes, False
+        return other
 
     def __str__(self) -> str:
         chosen = ", ".join(f"{name}={value}" for name, value in self.options.items())
@@ -260,6 +278,19 @@ def draw(seed: int, pipeline: str | None = None, aim: tuple[str, str] | None = N
     return Setting(seed, name, batches, odds, aim, aims, options)
 
 
+def among(setting: Setting, groups: Sequence[str]) -> Setting:
+    """The same with one to four kinds of faults that begin as ``groups`` say, each group as likely as the others."""
+    chance = random.Random(f"{setting.seed}:among")
+    kinds = [kind for group in part_of(setting.pipeline).groups for kind in group]
+    of_each = [found for group in groups if (found := [kind for kind in kinds if kind.startswith(group)])]
+    chosen: set[str] = set()
+    for _ in range(1 + int(chance.random() * 4)):
+        group = of_each[int(chance.random() * len(of_each))]
+        chosen.add(group[int(chance.random() * len(group))])
+    odds = {kind: _gap(chance, kind) for kind in sorted(chosen)}
+    return Setting(setting.seed, setting.pipeline, setting.batches, odds, None, {}, setting.options)
+
+
 def _odds(chance: random.Random, part: Part, sort: str) -> dict[str, float]:
     if sort == "calm" or not part.groups:
         return {}
@@ -286,11 +317,15 @@ def _aimed(
     leads = [lead for lead in LEADS_TO.get(place) or LEADS_TO.get(step, ()) if part.has_all(lead)]
     odds: dict[str, float] = {}
     aims: dict[str, str] = {}
-    for name, gap in leads[int(chance.random() * len(leads))].items() if leads else ():
+    lead = dict(leads[int(chance.random() * len(leads))]) if leads else {}
+    for kinds, more in LEADS_OF_KINDS.items():
+        if kind.startswith(kinds) and part.has_all(more):
+            lead.update(more)
+    for name, gap in lead.items():
         option, chosen, value = name.partition("=")
         other, _, where = name.partition("|")
         if chosen:
-            options[option] = value
+            options[option] = next(one for one in part.options[option] if str(one) == value)
         else:
             odds[other] = gap
             aims.update({other: where} if where else {})

@@ -15,7 +15,7 @@ from onceward.ledger.record import LedgerRecord
 from onceward.spark.handed_over import HandedOver, Note
 from simulation.alone import run_to_the_end, standing_in, world
 from simulation.kernel.scheduler import Process
-from simulation.world.files import FAULTS, Files, posix
+from simulation.world.files import FAULTS, Files, Tree, posix
 from simulation.world.files.stand_ins import STAND_INS
 
 PIPELINE = PipelineId("pipeline")
@@ -100,6 +100,30 @@ def test_whatever_befalls_a_note_it_is_never_taken_for_less() -> None:
         assert all(note.lacking or note.batch_id != 2 or not note.error for note in found), seed
     assert ends > SEEDS / 10
     assert died > SEEDS / 10
+
+
+def test_a_note_that_cannot_be_read_for_a_moment_is_not_lacking_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    with world(1) as sim, standing_in(STAND_INS):
+        sim.world.files = files = Files(sim)
+        read = Tree.read
+
+        def story() -> None:
+            notes = HandedOver(files.session_for(), CHECKPOINT, PIPELINE)
+            notes.give(0, "run")
+            notes.failed(Note(0, "run", "the first try"))
+            monkeypatch.setattr(Tree, "read", _fails)
+            with pytest.raises(Py4JJavaError):
+                notes.failed(Note(0, "run", "the second try"))
+            monkeypatch.setattr(Tree, "read", read)
+            assert notes.notes(-1, 0) == [Note(0, "run", "the first try")]
+            notes.failed(Note(0, "run", "the second try"))
+            assert notes.notes(-1, 0) == [Note(0, "run", "the second try")]
+
+        run_to_the_end(sim, story)
+
+
+def _fails(tree: Tree, path: str) -> bytes:
+    raise OSError("for a moment")
 
 
 def test_the_same_seed_is_the_same_story() -> None:

@@ -47,7 +47,7 @@ SMALL = {
 def calm_world(**options: Any) -> Any:
     """The world of a story in which nothing happens, when it is over."""
     drawn = swarm.draw(1, "kafka")
-    setting = swarm.Setting(1, "kafka", 5, {}, None, {**drawn.options, **SMALL, **options})
+    setting = drawn.changed(batches=5, off=tuple(drawn.odds), **{**SMALL, **options})
     kept: list[World] = []
 
     def build(sim: Sim, chosen: Any) -> World:
@@ -394,10 +394,12 @@ class TestOwners:
 
     def test_i7_visible_after_a_takeover(self, world: Any):
         first = data(log_of(world, "onceward-ledger"))[0]
-        marker = next(e for e in log_of(world, "onceward-ledger") if e.base > first.base)
+        marker = [entry for entry in log_of(world, "onceward-ledger") if entry.kind == "commit"][-1]
         began = marker.time_ms / 1000 - (world.cluster.around.now_ms() / 1000 - world.sim.now)
-        added_start(world, opened_at=began + 0.01)
+        heir = added_start(world, opened_at=began - 0.01, identities=[(first.producer, 1_000)])
         assert found(world) == {"I7"}
+        heir.identities = [(first.producer, first.epoch)]  # opened later, and took the id earlier
+        assert judge(world) == []
 
 
 class TestTheEnd:

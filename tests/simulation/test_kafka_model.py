@@ -345,7 +345,7 @@ def test_each_refusal_has_its_code_in_its_place(api: str, code: int, monkeypatch
     monkeypatch.setattr(around, "is_on", lambda kind: kind == fault)
     monkeypatch.setattr(around, "fires", lambda kind: kind == fault)
     cluster._faults = FaultyAnswers(around)
-    monkeypatch.setattr("simulation.model_check.talk.PASSING", frozenset())
+    monkeypatch.setattr("simulation.model_check.asking.PASSING", frozenset())
     asked: list[Any] = []
 
     def ask(request: Any, where: Any, told: Any, passing: Any = ()) -> None:

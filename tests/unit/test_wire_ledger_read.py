@@ -73,6 +73,12 @@ def test_a_new_leader_whose_high_watermark_lags_is_waited_for() -> None:
 
 
 @pytest.mark.usefixtures("offsets")
+def test_a_process_that_stood_still_while_it_read_has_read() -> None:
+    leader: Any = Leader([data(0, b"old"), data(1, b"new")], high_watermarks=[2])
+    assert reads.KeyReader(leader, WHERE, KEY).newest(timeout_ms=0) == b"new"  # its time is over when answers come
+
+
+@pytest.mark.usefixtures("offsets")
 def test_an_end_that_compaction_took_away_is_not_waited_for() -> None:
     leader: Any = Leader([data(0, b"old")], high_watermarks=[2])
     assert reads.newest_committed(leader, *WHERE, KEY) == b"old"

@@ -206,17 +206,36 @@ def test_two_tasks_that_meet_one_timeout_are_told_the_same(monkeypatch: pytest.M
     assert type(transaction.explain(Fenced("refused"))) is Fenced
 
 
-def test_recovery_with_nobody_to_ask_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its claim was refused, and the coordinator does not say why: in transaction version 1 either may have been."""
+class Silence(Claims):
+    """Refuses the first claim, and is not heard of any more: at the question why, or at the claim that follows."""
 
-    def silent() -> None:
-        raise Unanswered(Api.DESCRIBE_TRANSACTIONS, "id", Deadline(1), "no answer", None)
+    def __init__(self, answers_why: bool) -> None:
+        super().__init__(1, lambda _: TransactionDescription(OURS._replace(epoch=5), "CompleteAbort"))
+        self._answers_why = answers_why
 
-    transaction = transaction_in(State.TIMED_OUT)
-    transaction.identity = OURS
-    monkeypatch.setattr(transaction, "_client", SimpleNamespace(transaction_version=lambda: 1))
-    monkeypatch.setattr(transaction, "_claim_next_epoch", lambda ours: (_ for _ in ()).throw(Fenced("refused")))
-    monkeypatch.setattr(transaction._holder, "_describe", silent)
-    with pytest.raises(BrokerUnreachable, match="nothing settled"):
+    def init_producer_id(self, expected: ProducerIdentity, timeout_ms: int, deadline: object) -> ProducerIdentity:
+        if self.asked:
+            raise unanswered(Api.INIT_PRODUCER_ID)
+        return super().init_producer_id(expected, timeout_ms, deadline)
+
+    def describe(self, deadline: object) -> TransactionDescription:
+        if self.asked and not self._answers_why:
+            raise unanswered(Api.DESCRIBE_TRANSACTIONS)
+        return super().describe(deadline)
+
+
+def unanswered(api: Api) -> Unanswered:
+    return Unanswered(api, "id", Deadline(1), "timed out", None)
+
+
+@pytest.mark.parametrize("answers_why", [False, True], ids=["why", "then"])
+@pytest.mark.parametrize("state", [State.IN_DOUBT, State.TIMED_OUT])
+def test_recovery_without_an_answer_can_be_tried_again(state: State, answers_why: bool) -> None:
+    """Whether a newer copy is there is not known then, and FENCED would be for good."""
+    transaction = claiming(Silence(answers_why))
+    transaction.state = state
+    transaction._client = SimpleNamespace(transaction_version=lambda: 2)  # type: ignore[assignment]
+    transaction.version = 2
+    with pytest.raises(BrokerUnreachable):
         transaction.recover()
-    assert transaction.state is State.TIMED_OUT
+    assert transaction.state is state

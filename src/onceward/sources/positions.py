@@ -26,9 +26,9 @@ _SPECIAL = {"earliest": -2, "latest": -1}  # Spark: KafkaOffsetRangeLimit.EARLIE
 def committed_positions(
     client: KafkaClient, group: str, partitions: Mapping[str, Sequence[int]]
 ) -> dict[TopicPartition, int]:
-    """What consumer group ``group`` has committed for these partitions."""
+    """What consumer group ``group`` has committed for these partitions, or is about to commit in a transaction."""
     wanted = {TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers}
-    return {partition: offset for partition, offset in committed_offsets(client, group).items() if partition in wanted}
+    return committed_offsets(client, group, partitions=wanted) if wanted else {}
 
 
 def topics_in(record: LedgerRecord | None) -> set[str]:

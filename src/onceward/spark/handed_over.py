@@ -87,9 +87,13 @@ class HandedOver:
         self._files.createNewFile(self._file(batch_id, run_id))
 
     def failed(self, note: Note) -> None:
-        """Note that the batch, or rows of it, could not be written, and why. What is lacking stays so."""
+        """Note that the batch, or rows of it, could not be written, and why. What is lacking stays so.
+
+        :raises Exception: what is noted so far cannot be read now. To take it for lacking, for good, would stop a query
+            that has lost nothing.
+        """
         with _lock:
-            known = self._read(note._replace(lacking=False))
+            known = self._read(note._replace(lacking=False), believed=True)
             lacking = note.lacking or (known is not None and known.lacking)
             stream = self._files.create(self._file(note.batch_id, note.run_id), True)
             try:
@@ -130,8 +134,11 @@ class HandedOver:
             (int(number) for number in (name.partition("-")[0] for name in names) if number.isdecimal()), default=-1
         )
 
-    def _read(self, note: Note) -> Note | None:
-        """``note`` with what its file says; None when it is gone: another copy of the query has settled it."""
+    def _read(self, note: Note, *, believed: bool = False) -> Note | None:
+        """``note`` with what its file says; None when it is gone: another copy of the query has settled it.
+
+        :param believed: what it says will be written. :raises Exception: it cannot be read, and may be another time.
+        """
         file = self._file(note.batch_id, note.run_id)
         if not self._files.exists(file):
             return None
@@ -145,9 +152,11 @@ class HandedOver:
                 return note
             document = json.loads(content)
             return note._replace(error=str(document["error"]), lacking=bool(document["lacking"]))
-        except Exception as error:  # noqa: BLE001 — cut short by a crash, or damaged on its disk: still a note
+        except Exception as error:  # cut short by a crash, or damaged on its disk: still a note
             if not self._files.exists(file):
                 return None
+            if believed and not isinstance(error, (ValueError, KeyError, TypeError)):
+                raise
             log.warning("the note %s cannot be read: %s", file.toString(), error)
             return note._replace(error="its note cannot be read", lacking=True)
 

@@ -49,6 +49,7 @@ def _topics(facts: Facts, topics: list[str], said: list[Violation]) -> chain.Cha
     found = output.judge_output(facts, told, places, _SOURCE, expected)
     said += [Violation("I9", sentence) if world.plan.stateful and name in ("I1", "I2") else Violation(name, sentence)
              for name, sentence in found]  # fmt: skip
+    said += ending.judge_returns(facts, told)
     said += ending.judge_lag(facts, told, _SOURCE)
     said += ending.judge_group(facts, told, pipeline)
     said += ending.judge_takeovers(facts, told)

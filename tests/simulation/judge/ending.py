@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from simulation.judge.chain import Chain, positions
 from simulation.judge.facts import Facts
 from simulation.judge.verdict import Violation
@@ -36,6 +34,27 @@ def judge_lag(facts: Facts, chain: Chain, source: str) -> list[Violation]:
     return said
 
 
+def judge_returns(facts: Facts, chain: Chain) -> list[Violation]:
+    """I1: a batch of which the sink has told Spark that it is committed, is: by this run, or by one before it.
+
+    Spark may forget such a batch at once; that somebody else writes it a moment later is luck.
+    """
+    world = facts.world
+    zero_ms = world.cluster.around.now_ms() - world.sim.now * 1000
+    known: dict[tuple[str, int], list[tuple[str, float]]] = {}
+    for record in chain.written:
+        known.setdefault((record.query_id, record.batch_id), []).append((record.run_id, record.ended_ms - zero_ms))
+    said = []
+    for start, batch_id, when in world.returned:
+        records = known.get((start.query.checkpoint.query_id, batch_id), ())
+        run_id = start.query.run_id
+        if not any(run == run_id or ended <= when * 1000 + 1 for run, ended in records):
+            later = f"{records[0][0]} committed it later, at {records[0][1] / 1000:.3f} s" if records else "nobody did"
+            sentence = f"at {when:.3f} s {run_id} had Spark told that batch {batch_id} is committed: {later}"
+            said.append(Violation("I1", sentence))
+    return said
+
+
 def judge_group(facts: Facts, chain: Chain, group: str) -> list[Violation]:
     """I6: the group's offsets are committed with the ledger's records, so they are where one of them ends; where the
     newest does, unless a broker was away when it was written (a source is known by its addresses)."""
@@ -57,22 +76,31 @@ def judge_group(facts: Facts, chain: Chain, group: str) -> list[Violation]:
 
 
 def judge_takeovers(facts: Facts, chain: Chain) -> list[Violation]:
-    """I7: once a copy has opened, nothing of a copy that had opened before becomes visible.
+    """I7: once a copy has opened, nothing of whoever had the id before becomes visible.
 
-    ``opened_at`` is when a start was told that the id is its own and what the ledger says; a marker that is written
-    after that ends somebody else's transaction too late.
+    ``opened_at`` is when a start had the id, and knew what the ledger says; ``identities`` are those under which it
+    tried to commit, the first of them not older than what it was given. Whoever commits under an older epoch of the
+    same producer had the id before: the marker must have been written by then.
     """
     world = facts.world
-    opened = sorted(
-        (start.opened_at, start.number, start.query.run_id) for start in world.starts if start.opened_at >= 0
-    )
-    followed = {run: later[0] for (_, _, run), later in pairwise(opened)}
-    zero_ms = world.cluster.around.now_ms() - world.sim.now * 1000
+    heirs = [
+        (start.identities[0], start.opened_at, start.number)
+        for start in world.starts
+        if start.opened_at >= 0 and start.identities
+    ]
+    if len(heirs) < 2:
+        return []
     said = []
-    for record in chain.written:
-        until = followed.get(record.run_id)
-        if until is not None and record.ended_ms - zero_ms > until * 1000 + 1:
-            later = (record.ended_ms - zero_ms) / 1000
-            sentence = f"{record.said} of {record.run_id} became visible at {later:.3f} s, a later start had opened at "
-            said.append(Violation("I7", f"{sentence}{until:.3f} s"))
+    zero_ms = world.cluster.around.now_ms() - world.sim.now * 1000
+    for (producer, epoch), opened, number in heirs:
+        until_ms = zero_ms + opened * 1000 + 1
+        for record in chain.written:
+            if record.identity[0] == producer and record.identity[1] < epoch and record.ended_ms > until_ms:
+                if record.run_id == world.starts[number].query.run_id:
+                    continue
+                sentence = (
+                    f"{record.said} of {record.run_id} became visible at {(record.ended_ms - zero_ms) / 1000:.3f} s; "
+                    f"start {number}, whose first epoch is {epoch}, had opened at {opened:.3f} s"
+                )
+                said.append(Violation("I7", sentence))
     return said

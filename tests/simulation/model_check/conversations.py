@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from simulation.model_check import appends, clusters, failures, groups, transactions
+from simulation.model_check import appends, clusters, failures, groups, takeovers, transactions
 from simulation.model_check.registry import CLUSTERS, CONVERSATIONS, Conversation
 from simulation.model_check.sides import ModelSide
 from simulation.model_check.talk import Fact, Side, Talk
 
-__all__ = ["CLUSTERS", "CONVERSATIONS", "appends", "clusters", "failures", "groups", "transactions"]
+__all__ = ["CLUSTERS", "CONVERSATIONS", "appends", "clusters", "failures", "groups", "takeovers", "transactions"]
 
 
 def held_with(side: Side, conversation: Conversation, unique: str) -> list[Fact]:

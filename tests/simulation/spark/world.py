@@ -21,6 +21,7 @@ from simulation.spark.jobs import Executors, Jobs
 from simulation.spark.query import Checkpoint, Query, Source
 from simulation.world.files import Files
 from simulation.world.kafka.cluster import Cluster
+from simulation.world.kafka.settings import ClusterSettings
 
 FAULTS = {
     "user:second copy": "a second copy of the query is started while the first one runs",
@@ -62,12 +63,16 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "at_home": (True, False),
     "in_process": (True, False),
     "trouble_seconds": (40.0, 120.0, 400.0),
+    "id_expiration_ms": (604_800_000, 604_800_000, 604_800_000, 20_000),
+    "watched": (False, True),
 }
 """``stateful``: the query counts by key; then it has a shuffle, and nothing by chance. ``slots``: tasks at a time.
 ``piece``: rows between which a task may be interrupted. ``row_bytes``: many, so that a task sends piece by piece.
 ``retained``: ``spark.sql.streaming.minBatchesToRetain``. ``lags``: replication and the like
 take their time. ``at_home``: the source lies on the sink's cluster.
-``in_process``: a query that failed is started again in its process. ``trouble_seconds``: until the world heals."""
+``in_process``: a query that failed is started again in its process. ``trouble_seconds``: until the world heals.
+``id_expiration_ms``: ``transactional.id.expiration.ms``, so short that a pause is enough for it.
+``watched``: a driver that stands still is taken for dead, and another copy is started."""
 
 
 class Start:
@@ -113,7 +118,10 @@ class World:
         stand_ins.put()
         self.files = Files(sim)
         self.cluster = Cluster(
-            Around(sim, setting.lags), brokers=setting.brokers, transaction_version=setting.transaction_version
+            Around(sim, setting.lags),
+            brokers=setting.brokers,
+            transaction_version=setting.transaction_version,
+            settings=ClusterSettings(transactional_id_expiration_ms=setting.id_expiration_ms),
         )
         self.pipeline = swarm.pipelines()[setting.pipeline]()
         self.doors: dict[tuple[str, int], Any] = {}
@@ -121,6 +129,8 @@ class World:
         self.jobs = Jobs(sim, self)
         self.queries: list[Query] = []
         self.starts: list[Start] = []
+        self.returned: list[tuple[Start, Any, float]] = []
+        """Of each batch that the sink has told Spark is committed: in which start, its number, and when."""
         self.stopped_by: BaseException | None = None
         """The named error at which the story ended, if the pipeline did not catch up."""
         self.events: dict[str, int] = {}
@@ -256,9 +266,12 @@ class World:
             node = self.cluster.node_ids[lots.below("broker:isolated", len(self.cluster.node_ids))]
             self._say(f"⚡ broker {node} is cut off from the others")
             self.cluster.isolate(node)
-            sim.after(lots.below("broker:isolated", 100) / 100 * 30, self.cluster.heal, node)
+            sim.after(lots.below("broker:isolated", 100) / 100 * 120, self.cluster.heal, node)
         if lots.fires("user:second copy") and sum(not start.over for start in self.starts) < 3:
             self._say("⚡ somebody starts another copy")
+            self._begin_copy()
+        if self.setting.watched and self._none_moves():
+            self._say("★ the driver stands still: another copy is started")
             self._begin_copy()
         if lots.fires("clock:jump") and self._drivers:
             driver = next(reversed(self._drivers))
@@ -266,6 +279,11 @@ class World:
             self._say(f"⚡ the clock of {driver} is {driver.wall_offset:+.0f} s wrong")
         if lots.is_on("user:checkpoint restored") and len(self._copies_kept) < 3:
             self._copies_kept.append(self.checkpoint.copy())
+
+    def _none_moves(self) -> bool:
+        """Is there a copy, and does each stand still?"""
+        running = [start for start in self.starts if not start.over]
+        return 0 < len(running) < 3 and all(start.process.paused for start in running)
 
     def _restart_broker(self, node: int) -> None:
         if not self.cluster.brokers[node].up:
@@ -354,6 +372,7 @@ class World:
             self._identity(event)
         if phase == "finished" and step == events.FINISH:
             self.events["batches"] = self.events.get("batches", 0) + 1
+            self.returned.append((self._start_here(), event.ids["batch_id"], sim.now))
         elif phase == "finished" and step == events.OPEN:
             self._start_here().opened_at = sim.now
         if sim.tell is not None and step != events.LEASE:

@@ -111,10 +111,11 @@ class KeyReader:
             settled = (decided_only or not found.undecided) and log.sees(end)
             if settled and not batches and log.position < end and log.empty_answers >= _EMPTY_ANSWERS:
                 break  # compaction removed the rest: the last records were those of aborted transactions
-            if deadline.passed:
-                raise self._undecided(timeout_ms, f"end {end}")
             if batches:
-                deadline = Deadline(timeout_ms)  # a long log is no reason to give up, a stuck one is
+                # A long log is no reason to give up, and neither is a process that stood still while it was read.
+                deadline = Deadline(timeout_ms)
+            elif deadline.passed:
+                raise self._undecided(timeout_ms, f"end {end}")
             else:
                 backoff.wait(deadline)
         return None if found.undecided else found.value

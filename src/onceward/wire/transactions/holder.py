@@ -11,7 +11,7 @@ from collections.abc import Callable
 from onceward import surroundings
 from onceward.errors import BrokerUnreachable, ResourceError
 from onceward.ids import ProducerIdentity
-from onceward.wire.conversation import Refused, Unanswered
+from onceward.wire.conversation import Refused, Unanswered, raise_as_error
 from onceward.wire.deadline import Deadline
 from onceward.wire.transactions.coordinator import TransactionCoordinator, TransactionDescription
 from onceward.wire.transactions.fencing import Fencing, judge
@@ -71,10 +71,12 @@ class Holder:
         """Why an identity of ours was refused.
 
         :param took_part: see :func:`onceward.wire.transactions.fencing.judge`.
-        :raises Unanswered, BrokerUnreachable: nobody can be asked.
+        :raises BrokerUnreachable: nobody can be asked.
         """
         try:
             return judge(ours, self._describe(), took_part=took_part)
+        except Unanswered as unanswered:
+            raise_as_error(unanswered, "recover() before the next transaction")
         except (Refused, ResourceError) as refused:
             if isinstance(refused, BrokerUnreachable):
                 raise

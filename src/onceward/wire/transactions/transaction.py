@@ -371,44 +371,38 @@ class Transaction:
             raise_as_error(unanswered)
 
     def _forgotten(self) -> bool:
-        """After a pause: has the id expired (``transactional.id.expiration.ms``), and our next epoch with it?
-
-        The first ``Produce`` would find out, too, but at the price of an attempt.
-        """
+        """After a pause: has the id expired (``transactional.id.expiration.ms``), and our next epoch with it? The first
+        ``Produce`` would find out, too, but at the price of an attempt."""
         return self._given_at.age_ms() >= _IDLE_MS and self._holder.is_forgotten()
 
     def _recover(self) -> None:
-        version = self._client.transaction_version()
+        version, before = self._client.transaction_version(), self.state
         self._leave_a_newer_owner_alone()
         try:
             self._claim_next_epoch(self.identity)
         except Fenced as fenced:
             # Version 1 answers so even if the abort was made for our own sake: the coordinator ended the transaction
             # under the next epoch, which is nobody's as long as the claim succeeds. See wire.transactions.fencing.
-            try:
-                why = self._holder.why_refused(self.identity, took_part=self._took_part())
-            except Unanswered as unanswered:
-                raise_as_error(unanswered, "recover() before the next transaction")
-            if why is not Fencing.ABORTED_FOR_US:
+            self.state = before  # FENCED is for good, and whether it was a takeover is not known yet
+            if self._holder.why_refused(self.identity, took_part=self._took_part()) is not Fencing.ABORTED_FOR_US:
+                self.state = State.FENCED
                 raise
-            next_epoch = ProducerIdentity(self.identity.producer_id, self.identity.epoch + 1)
             try:
-                self._claim_next_epoch(next_epoch)
+                self._claim_next_epoch(self.identity._replace(epoch=self.identity.epoch + 1))
             except Fenced:
                 raise fenced from None
         self.version = version
 
     def _leave_a_newer_owner_alone(self) -> None:
         """Before ``InitProducerId`` with our own identity. :raises Fenced: somebody else has the last word."""
-        newer = self._holder.newer_than(self.identity, self._outdated)
-        if newer is not None:
+        if (newer := self._holder.newer_than(self.identity, self._outdated)) is not None:
             raise self._fenced(newer) from newer
 
     def _fenced_or_timed_out(self, refusal: OncewardError) -> OncewardError:
         open_for_ms = 0.0 if self._opened_at is None else self._opened_at.age_ms()
         try:
             why = self._holder.why_refused(self.identity, took_part=self._took_part())
-        except (Unanswered, BrokerUnreachable):
+        except BrokerUnreachable:
             why = Fencing.STILL_OURS  # nobody to ask: recover() will find out, and is refused if it was a takeover
         too_young = open_for_ms < shortest_timeout(self.timeout_ms)
         if why is Fencing.ABORTED_FOR_US and too_young:

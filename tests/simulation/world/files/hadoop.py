@@ -31,7 +31,7 @@ class JavaError(Py4JJavaError):  # type: ignore[misc] # py4j is not typed
         self.java_exception = _Throwable(kind, text)
 
     def __str__(self) -> str:
-        return self.java_exception.toString()
+        return f"An error occurred while calling o1.call.\n: {self.java_exception.toString()}"
 
 
 class _Throwable:

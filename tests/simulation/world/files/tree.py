@@ -48,9 +48,10 @@ class File:
 class Folder:
     """Names; and which changes to them are not on the disk for good."""
 
-    __slots__ = ("entries", "unsynced")
+    __slots__ = ("entries", "made_at", "unsynced")
 
-    def __init__(self) -> None:
+    def __init__(self, made_at: float = 0.0) -> None:
+        self.made_at = made_at
         self.entries: dict[str, Node] = {}
         self.unsynced: list[int] = []
 
@@ -164,7 +165,7 @@ class Tree:
         parent, name = self._place(path, parents)
         there = parent.entries.get(name)
         if there is None:
-            self._change((parent, name, None, Folder()))
+            self._change((parent, name, None, Folder(self._sim.now)))
         elif not parents or there.__class__ is not Folder:
             raise _error(errno.EEXIST, path)
         if late:
@@ -360,7 +361,7 @@ class Tree:
         node = self.at(above)
         if node is None and parents:
             grand, inner = self._place(above, True)
-            node = Folder()
+            node = Folder(self._sim.now)
             self._change((grand, inner, None, node))
         if node is None:
             raise _error(errno.ENOENT, path)

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from simulation.world.kafka.answers import Answer
-from simulation.world.kafka.partition import NOBODY, Broker
+from simulation.world.kafka.broker import Broker
+from simulation.world.kafka.partition import NOBODY
 from simulation.world.kafka.settings import API_KEYS
 
 if TYPE_CHECKING:
@@ -28,20 +29,45 @@ _TOPIC, _BROKER = 2, 4
 def metadata(cluster: Cluster, broker: Broker, version: int, request: Any, reply: Callable[[Any], None]) -> None:
     """Topics as ``broker`` has heard of them."""
     names = sorted(cluster.topics) if request.topics is None else [topic.name for topic in request.topics]
-    brokers = [
+    if cluster.health.well and not cluster.late and not cluster.unheard:
+        reply(_known_to_all(cluster, broker, names))
+        return
+    reply(_answer(cluster, _brokers(cluster, broker), [_topic(cluster, broker, name) for name in names]))
+
+
+def _known_to_all(cluster: Cluster, broker: Broker, names: list[str]) -> Answer:
+    """While every node has heard of everything, the same is said of each topic until something changes."""
+    told = cluster.health.told
+    topics = []
+    for name in names:
+        known = told.get(name)
+        if known is None:
+            known = _topic(cluster, broker, name)
+            if name in cluster.topics:
+                told[name] = known
+        topics.append(known)
+    brokers = told.get("")
+    if brokers is None:
+        brokers = told[""] = _brokers(cluster, broker)
+    return _answer(cluster, brokers, topics)
+
+
+def _brokers(cluster: Cluster, broker: Broker) -> list[Answer]:
+    return [
         Answer(node_id=node, host="127.0.0.1", port=9_091 + node, rack=None)
         for node, other in cluster.brokers.items()
         if other is broker or not other.fenced
     ]
-    reply(
-        Answer(
-            throttle_time_ms=0,
-            error_code=0,
-            brokers=brokers,
-            cluster_id=cluster.cluster_id,
-            controller_id=brokers[0].node_id,
-            topics=[_topic(cluster, broker, name) for name in names],
-        )
+
+
+def _answer(cluster: Cluster, brokers: list[Answer], topics: list[Answer]) -> Answer:
+    return Answer(
+        throttle_time_ms=0,
+        error_code=0,
+        brokers=brokers,
+        cluster_id=cluster.cluster_id,
+        controller_id=brokers[0].node_id,
+        topics=topics,
     )
 
 
@@ -107,7 +133,8 @@ def create_topics(cluster: Cluster, broker: Broker, version: int, request: Any, 
 
 
 def _created(cluster: Cluster, topic: Any) -> Answer:
-    able = sum(not broker.fenced for broker in cluster.brokers.values())
+    # ``StripedReplicaPlacer``: fenced brokers count, as long as one is not
+    able = len(cluster.brokers) if any(not broker.fenced for broker in cluster.brokers.values()) else 0
     replicas = topic.replication_factor if topic.replication_factor != -1 else min(3, len(cluster.brokers))
     settings = {config.name: config.value for config in topic.configs}
     code = 0

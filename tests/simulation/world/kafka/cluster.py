@@ -25,21 +25,21 @@ from kafka.protocol.producer import (
 from onceward.wire.appends.produce_frame import ProduceFrame
 from simulation.world.kafka import admin, produce, reads, transaction_requests
 from simulation.world.kafka.around import Surroundings
-from simulation.world.kafka.compaction import compacted
+from simulation.world.kafka.broker import Broker, Health, Held
 from simulation.world.kafka.coordinator import Coordinator
 from simulation.world.kafka.faulty import FaultyAnswers
 from simulation.world.kafka.groups import GroupCoordinator
 from simulation.world.kafka.nodes import Nodes
-from simulation.world.kafka.partition import NOBODY, Broker, Health, Held, Led, Partition
+from simulation.world.kafka.partition import NOBODY, Led, Partition
 from simulation.world.kafka.producers import ProducerState, marker_refused
 from simulation.world.kafka.settings import (
     OFFSETS_TOPIC,
     OLD,
     STATE_TOPIC,
-    TOPIC_DEFAULTS,
     ClusterSettings,
     newest_versions,
 )
+from simulation.world.kafka.topics import Topic, Topics
 from simulation.world.kafka.transactions import Where
 from simulation.world.kafka.truth import Truth
 
@@ -66,20 +66,7 @@ HANDLERS: Mapping[type, tuple[str, Handler]] = {
 _PRODUCER_BLOCK = 1_000  # ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``
 
 
-class Topic:
-    """A topic and what it was configured to."""
-
-    __slots__ = ("id", "internal", "name", "partitions", "settings")
-
-    def __init__(self, name: str, identity: UUID, settings: dict[str, str], internal: bool) -> None:
-        self.name = name
-        self.id = identity
-        self.settings = settings
-        self.internal = internal
-        self.partitions: list[Partition] = []
-
-
-class Cluster(Nodes, Truth):
+class Cluster(Nodes, Topics, Truth):
     """See the module.
 
     :param transaction_version: the finalised level of ``transaction.version``; 3.9.1 has none but speaks version 1.
@@ -133,120 +120,6 @@ class Cluster(Nodes, Truth):
                 self._coordinators_move(partition)
         faults = FaultyAnswers(around)
         self._faults = faults if faults.any else None
-
-    # ── topics ──
-
-    @property
-    def topic_defaults(self) -> dict[str, str]:
-        """Settings of a topic that nobody has configured."""
-        return {
-            **TOPIC_DEFAULTS,
-            "min.insync.replicas": "2" if len(self.brokers) >= 3 else "1",
-            "max.message.bytes": str(self.settings.message_max_bytes),
-        }
-
-    def broker_settings(self) -> dict[str, str]:
-        return {
-            "transaction.max.timeout.ms": str(self.settings.transaction_max_timeout_ms),
-            "transactional.id.expiration.ms": str(self.settings.transactional_id_expiration_ms),
-            "message.max.bytes": str(self.settings.message_max_bytes),
-            "default.replication.factor": str(min(3, len(self.brokers))),
-            "min.insync.replicas": self.topic_defaults["min.insync.replicas"],
-        }
-
-    def create_topic(
-        self,
-        name: str,
-        partitions: int,
-        *,
-        replicas: int | None = None,
-        min_isr: int | None = None,
-        compact: bool = False,
-        settings: Mapping[str, str] | None = None,
-    ) -> None:
-        """Brokers hear of it one after the other (``lag("metadata")``)."""
-        chosen = dict(settings or {})
-        if compact:
-            chosen["cleanup.policy"] = "compact"
-        if min_isr is not None:
-            chosen["min.insync.replicas"] = str(min_isr)
-        known = {**self.topic_defaults, **chosen}
-        count = replicas or min(3, len(self.brokers))
-        topic = self._make_topic(name, partitions, count, min(count, int(known["min.insync.replicas"])), chosen)
-        for partition in topic.partitions:
-            partition.max_bytes = int(known["max.message.bytes"])
-            partition.compact = "compact" in known["cleanup.policy"]
-        self._spread(name)
-
-    def _make_topic(
-        self, name: str, count: int, replicas: int, min_isr: int, settings: dict[str, str], *, internal: bool = False
-    ) -> Topic:
-        self._topics_made += 1
-        topic = Topic(name, UUID(int=self._topics_made << 64 | 0x4), settings, internal)
-        self.topics[name] = topic
-        self._add_partitions(topic, count, replicas, min_isr)
-        return topic
-
-    def _add_partitions(self, topic: Topic, count: int, replicas: int, min_isr: int) -> None:
-        nodes = self.node_ids
-        first = self._topics_made if not topic.internal else 0
-        for index in range(len(topic.partitions), count):
-            assigned = [nodes[(first + index + step) % len(nodes)] for step in range(replicas)]
-            partition = Partition(self.around, self.brokers, self.health, topic.name, index, assigned, min_isr)
-            topic.partitions.append(partition)
-            self.partitions[topic.name, index] = partition
-
-    def add_partitions(self, name: str, count: int) -> None:
-        """``CreatePartitions``: from now on it has ``count`` of them."""
-        topic = self.topics[name]
-        first = topic.partitions[0]
-        self._add_partitions(topic, count, len(first.replicas), first.min_isr)
-        for partition in topic.partitions:
-            partition.max_bytes, partition.compact = first.max_bytes, first.compact
-
-    def delete_topic(self, name: str) -> None:
-        """Whoever has something open with a leader is told that he leads no more."""
-        for partition in self.topics.pop(name).partitions:
-            del self.partitions[name, partition.index]
-            self.late.pop((name, partition.index), None)
-            for led in (partition.led, *partition.stale.values()):
-                if led is not None:
-                    waiting, led.waiting = led.waiting, []
-                    for _, _, done in waiting:
-                        done(3)
-            partition.led = None
-        self.unheard.pop(name, None)
-
-    def delete_records(self, name: str, index: int, before: int) -> None:
-        """Retention, or ``DeleteRecords``: never beyond the high watermark."""
-        partition = self.partitions[name, index]
-        partition.settle()
-        partition.log.forget_before(before)
-
-    def compact(self, name: str, index: int, *, markers: bool = False) -> None:
-        """The log cleaner passes. ``markers``: also over those that are older than ``delete.retention.ms``."""
-        partition = self.partitions[name, index]
-        partition.settle()
-        compacted(partition.log, markers=markers)
-
-    def _spread(self, name: str) -> None:
-        """The news of a topic."""
-        now = self.around.now_ms()
-        late = {node: now + int(lag) for node in self.node_ids if (lag := self.around.lag("metadata")) > 0}
-        if late:
-            self.unheard[name] = late
-
-    def unheard_of(self, name: str, node: int) -> bool:
-        """Has ``node`` not heard of a topic that there is?"""
-        late = self.unheard.get(name)
-        if late is None or node not in late:
-            return False
-        if not self.brokers[node].isolated and self.around.now_ms() >= late[node]:
-            del late[node]
-            if not late:
-                del self.unheard[name]
-            return False
-        return True
 
     # ── requests ──
 

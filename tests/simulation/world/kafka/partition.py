@@ -10,64 +10,15 @@ does not know that it was deposed keeps the log (:class:`Led` in ``stale``), and
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from simulation.world.kafka.around import Surroundings
+from simulation.world.kafka.broker import Broker, Health
 from simulation.world.kafka.log import Log
 
 NOT_LEADER, TIMED_OUT, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_AFTER_APPEND = 6, 7, 19, 20
 NOBODY = -1
 
 Done = Callable[[int], None]
-
-
-class Broker:
-    """One node."""
-
-    __slots__ = ("fenced", "held", "isolated", "life", "next_producer", "node", "producers_end", "up")
-
-    def __init__(self, node: int) -> None:
-        self.node = node
-        self.up = True
-        self.isolated = False
-        self.fenced = False
-        self.life = 0
-        """How often it has come or gone."""
-        self.held: dict[Held, None] = {}
-        self.next_producer = self.producers_end = 0
-
-    @property
-    def well(self) -> bool:
-        return self.up and not self.isolated
-
-
-class Health:
-    """What all partitions ask all the time. ``quick``: nothing but a follower's fetch, at once, lies between an append
-    and its acknowledgement; ``well``: every node is."""
-
-    __slots__ = ("lags", "well")
-
-    def __init__(self, around: Surroundings) -> None:
-        self.well = True
-        self.lags = around.is_on("lag:replicate") or around.is_on("kafka:follower lags")
-
-
-class Held:
-    """A request whose answer takes a while. Its connection breaks when the broker dies."""
-
-    __slots__ = ("broker", "reply")
-
-    def __init__(self, broker: Broker, reply: Callable[[Any], None]) -> None:
-        self.broker: Broker | None = broker
-        self.reply = reply
-        broker.held[self] = None
-
-    def __call__(self, answer: Any) -> None:
-        broker = self.broker
-        if broker is not None:
-            self.broker = None
-            del broker.held[self]
-            self.reply(answer)
 
 
 class Led:
@@ -272,6 +223,7 @@ class Partition:
         self.settle()
         if node in self.isr and len(self.isr) > 1:
             self.isr.remove(node)
+            self.health.told.clear()
         if self.leader == node or self.led is None:
             self.elect()
         elif self.led is not None:
@@ -290,6 +242,7 @@ class Partition:
             return
         self.led = None
         self.epoch += 1
+        self.health.told.clear()
         if old is not None:
             self._depose(old)
         if able:
@@ -368,6 +321,7 @@ class Partition:
             return node in self.isr
         if node not in self.isr:
             self.isr.append(node)
+            self.health.told.clear()
             self.isr.sort(key=self.replicas.index)
         follower = self.followers[node]
         if node != led.node:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from simulation.world.kafka.answers import ProduceAnswer, Produced, ProducedTopic
-from simulation.world.kafka.partition import Broker, Held, Led, Partition
+from simulation.world.kafka.broker import Broker, Held
+from simulation.world.kafka.partition import Led, Partition
 from simulation.world.kafka.producers import APPEND, INVALID_PRODUCER_EPOCH, Verification, verdict
 from simulation.world.kafka.record_bytes import HEADER, TRANSACTIONAL, lacks_a_key
 from simulation.world.kafka.transactions import ABORTABLE, CONCURRENT, FENCED, Where

@@ -18,7 +18,8 @@ from simulation.world.kafka.answers import (
     OfTopic,
     OfTopics,
 )
-from simulation.world.kafka.partition import Broker, Held, Led
+from simulation.world.kafka.broker import Broker, Held
+from simulation.world.kafka.partition import Led
 
 if TYPE_CHECKING:
     from simulation.world.kafka.cluster import Cluster

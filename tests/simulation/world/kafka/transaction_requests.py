@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from simulation.world.kafka import groups
 from simulation.world.kafka.answers import Answer, Coded, Identified, OfPartition, OfTopic, OfTopics
+from simulation.world.kafka.broker import Broker, Held
 from simulation.world.kafka.groups import GroupCoordinator
-from simulation.world.kafka.partition import Broker, Held
 from simulation.world.kafka.produce import UNKNOWN_TOPIC
 from simulation.world.kafka.producers import INVALID_PRODUCER_EPOCH, Verification
 from simulation.world.kafka.settings import OFFSETS_TOPIC

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from simulation.kernel import current
+from simulation.world.targets import spark_files
 from simulation.world.targets.row_stream import PYARROW
 
 
@@ -14,9 +16,26 @@ def _nothing(*_: Any, **__: Any) -> None:
     """The model's frames are what they should be."""
 
 
+class _SparkContext:
+    """``SparkContext``, of whoever asks."""
+
+    @property
+    def _active_spark_context(self) -> Any:
+        return current().world.files.session_for()
+
+
 STAND_INS: list[tuple[str, str, Any]] = [
     ("onceward.sinks.two_phase", "must_be_a_frame", _nothing),
     ("onceward.sinks.fan_out", "must_be_a_frame", _nothing),
+    ("onceward.sinks.files.sink", "must_be_a_frame", _nothing),
+    ("onceward.sinks.files.sink", "must_know", _nothing),
+    ("onceward.sinks.files.sink", "must_keep_times", _nothing),
+    ("onceward.sinks.files.sink", "guarded", lambda frame, *more: frame),
+    ("onceward.sinks.files.columns", "check", _nothing),
+    ("onceward.spark.file_system", "SparkContext", _SparkContext()),
+    ("onceward.spark.file_writer", "_written", spark_files.written),
+    ("onceward.sinks.files.rolling", "guessed_row_bytes", lambda frame: 100.0),
+    ("onceward.spark.job", "_watched", spark_files.watched),
     ("onceward.sinks.write_ahead.row_files", "pa", PYARROW),
     ("onceward.sinks.write_ahead.chunks", "pa", PYARROW),
 ]

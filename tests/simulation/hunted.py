@@ -1,0 +1,122 @@
+"""In which pipelines a mutant is looked for, by the place of its patch; and which of them are none of its business.
+
+Nothing here is fitted to a mutant but the kind of pipeline and the groups of faults, which are those of the whole
+place, and the user's function where only one kind of function comes there. Seeds, odds and settings are the swarm's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+Place = tuple[str, Sequence[str], Sequence[str]]
+
+_KAFKA, _DECIDED = ("kafka",), ("two_phase", "prepared", "write_ahead")
+_TABLES = ("database", "prepared")
+_COPIES = ("crash:", "pause:", "user:")
+_WIRE = ("net:", "kafka:", "broker:", "answer:", "pause:", "user:")
+_TASKS = ("spark:", "line:", "kafka:", "net:")
+
+PLACES: Sequence[Place] = (
+    ("engine/two_phase", _DECIDED, (*_COPIES, "target:", "fs:")),
+    ("engine/target", _DECIDED, (*_COPIES, "broker:", "target:")),
+    ("engine/spark_jobs", ("files",), (*_COPIES, "spark:", "fs:")),
+    ("engine/fan_out", ("fan_out",), (*_COPIES, "target:", "fs:")),
+    ("engine/task_writer", _KAFKA, ("spark:", "line:")),
+    ("engine/driver_rows", _KAFKA, ("spark:", "kafka:")),
+    ("engine/micro_batch", ("kafka", "two_phase"), (*_COPIES, "net:", "kafka:")),
+    ("engine/", _KAFKA, (*_COPIES, "net:", "kafka:")),
+    ("ledger/folder", ("two_phase", "write_ahead"), (*_COPIES, "fs:")),
+    ("ledger/kafka", ("kafka", "two_phase"), (*_WIRE, "crash:")),
+    ("ledger/admission", _KAFKA, (*_COPIES, "net:", "kafka:")),
+    ("ledger/record", _KAFKA, (*_COPIES, "net:", "kafka:")),
+    ("ledger/", _TABLES, (*_COPIES, "db:")),
+    ("sinks/database/prepared", ("prepared",), (*_COPIES, "db:", "spark:")),
+    ("sinks/database/", _TABLES, (*_COPIES, "db:", "spark:")),
+    ("sinks/files/", ("files",), (*_COPIES, "fs:", "spark:")),
+    ("sinks/write_ahead/", ("write_ahead",), (*_COPIES, "fs:", "target:")),
+    ("sinks/kafka/group", _KAFKA, (*_COPIES, "kafka:")),
+    ("sinks/kafka/run", _KAFKA, (*_COPIES, "kafka:")),
+    ("sinks/kafka/", _KAFKA, _TASKS),
+    ("spark/file_system", ("files", "two_phase"), (*_COPIES, "fs:")),
+    ("spark/handed_over", _KAFKA, (*_COPIES, "fs:")),
+    ("spark/", _KAFKA, ("spark:",)),
+    ("sources/kafka", _KAFKA, (*_COPIES, "kafka:")),
+    ("wire/appends", _KAFKA, ("net:", "kafka:", "broker:", "answer:Produce")),
+    ("wire/", ("kafka", "two_phase"), (*_WIRE, "crash:")),
+    ("errors", _KAFKA, (*_COPIES, *_WIRE)),
+)
+"""The first that a patched file begins with tells the pipelines that come there, and the groups of faults that a place
+like that is about: every third seed draws from these only."""
+
+USERS: Mapping[str, str] = {
+    "45": "twice",
+    "71": "sink",
+    "72": "two sinks",
+    "73": "two sinks",
+    "74": "twice",
+    "75": "twice",
+    "76": "swallows",
+    "77": "skips",
+    "78": "frames",
+    "79": "frames",
+    "91": "persists",
+    "92": "persists",
+    "94": "frames",
+    "95": "swallows",
+    "96": "swallows",
+    "97": "skips",
+    "98": "tries again",
+    "99": "tries again",
+    "100": "swallows",
+    "101": "swallows",
+    "103": "swallows",
+    "104": "two sinks",
+    "1-": "two sinks",
+    "4-": "skips",
+}
+"""By the number of a mutant, or of a finding with its dash: every second seed has this user."""
+
+_BYTES = "bytes and columns: rows of the simulation are names of records"
+_LAKE = "the table formats' own libraries are not simulated"
+_NO_SOURCE = "the simulated source is a range of offsets; what it is made of is not simulated"
+_CHECKER = "the checker's, which reads real logs and tables; the simulation has a judge of its own"
+_SQL = "the server's own types, sorting and SQL, which the model of a database does not have"
+_SERVER = "what that server does with a request is not simulated"
+_SETTING = "a setting is refused when a sink is built or a session is looked at; no setting here is one of these"
+_RESUME = "an option for one start that an operator sets; no simulated operator does"
+_LETTERS = "formats and dead letters are not simulated: no record here is poison"
+
+NOT_HERE: Sequence[tuple[str, str]] = (
+    ("verify/", _CHECKER),
+    ("binlog/", _BYTES),
+    ("records/", _BYTES),
+    ("formats/", _LETTERS),
+    ("dead_letters/", _LETTERS),
+    ("sinks/lake/", _LAKE),
+    ("spark/iceberg", _LAKE),
+    ("spark/delta", _LAKE),
+    ("spark/same_values", _LAKE),
+    ("sources/", _NO_SOURCE),
+    ("spark/topic_pattern", _NO_SOURCE),
+    ("spark/below", _LETTERS),
+    ("spark/planned", "Spark's planner is not simulated"),
+    ("operate/", "the supervisor of the simulation starts again whatever may pass"),
+    ("engine/decoding", _LETTERS),
+    ("sinks/database/mysql/", _SQL),
+    ("sinks/database/postgresql/types", _SQL),
+    ("sinks/files/settings", _BYTES),
+    ("sinks/files/values", _BYTES),
+    ("sinks/write_ahead/redis_writer", _SERVER),
+    ("sinks/write_ahead/opensearch_writer", _SERVER),
+)
+"""Patched files that begin so."""
+
+NOT_HERE_BY_NUMBER: Mapping[str, str] = {
+    "34": "checksums: fragments of the simulation have none",
+    "55": _SETTING,
+    "56": _SETTING,
+    "249": _LETTERS,
+    "250": _LETTERS,
+    "255": _LETTERS,
+    "267": _BYTES,
+}
