@@ -79,7 +79,7 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
         {},
     ),
     "a takeover may be undone": (
-        "database", set_to(CHAIN, "_durably", lambda self, connection: None),
+        "database", changed(CHAIN, "take", "self._durably(connection)", "pass"),
         {"db:crash": 40, "user:second copy": 2},
         HASTY,
     ),
