@@ -80,7 +80,7 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "BatchFailed": (_BATCH_LOST, "brokers, the network or tasks were in trouble"),
     "EpochPoisoned": (_BATCH_LOST, "tasks or their lines were in trouble"),
     "AttemptSuperseded": (_faults(*_WORKERS, *_STANDSTILL), "a task was attempted again"),
-    "ReportMismatch": (_faults("spark:result"), "Spark lost a result, or gave it twice"),
+    "ReportMismatch": (_faults("report:"), "Spark lost a result, or gave it twice"),
     "ComputationsMixed": (
         _faults("spark:executor", "spark:output lost", "db:client dies", "target:caller", "fs:"),
         "Spark lost intermediate results",

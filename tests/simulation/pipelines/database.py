@@ -47,7 +47,7 @@ class Pipeline:
     """Atomic: rows and ledger by one transaction."""
 
     kind = "database"
-    faults = ("db:", "crash:", "pause:", "spark:", "user:", "clock:")
+    faults = ("db:", "crash:", "pause:", "spark:", "report:", "user:", "clock:")
     steps = tuple(step for step in STEPS if step != "publish")
     fixed: ClassVar = {**_FIXED, "casts": False, "room": 100}
     xa = False

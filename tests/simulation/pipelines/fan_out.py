@@ -47,7 +47,7 @@ class Pipeline(two_phase.Pipeline):
         super().set_up(world)
         self._store, self._mail, self._files = two_phase.Pipeline(), write_ahead.Pipeline(), files.Pipeline()
         setting = world.setting
-        world.receiver, world.beginnings, world.lost_files = Receiver(world.sim), 0, 0
+        world.receiver, world.beginnings = Receiver(world.sim), 0
         world.readers = files.Reader(world)
         if "kafka" in setting.targets:
             for branch in self.branches(setting):
