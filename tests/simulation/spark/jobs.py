@@ -28,7 +28,7 @@ FAULTS = {
     "spark:output lost": "the shuffle output of a map task is lost, though its executor lives",
     "spark:task slow": "a task stands still for seconds in the user's own function",
     "spark:result lost": "what a task has brought back is not among the results of its job: Spark's own mistake",
-    "spark:result twice": "what a task has brought back is there twice among the results of its job: Spark's own mistake",
+    "spark:result twice": "what a task has brought back is there twice among its job's results: Spark's own mistake",
 }
 _MAX_FAILURES = 4
 _POLL = 0.1
