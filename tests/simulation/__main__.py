@@ -12,7 +12,7 @@ from simulation.campaign import Campaign
 from simulation.kernel.lots import Fired, fault_of
 from simulation.report import markdown
 from simulation.run import Outcome, simulate
-from simulation.shrink import command_of, shrink
+from simulation.shrink import shrink
 from simulation.story import Story
 
 
@@ -63,7 +63,7 @@ def _summary(outcome: Outcome) -> None:
     for violation in outcome.violations:
         _say(f"  ✗ {violation}")
     if outcome.violations:
-        _say(command_of(outcome, {}, None))
+        _say(outcome.command())
 
 
 def _shrunk(outcome: Outcome) -> None:
@@ -108,8 +108,8 @@ def _many(options: argparse.Namespace) -> int:
     if options.report is not None:
         options.report.parent.mkdir(parents=True, exist_ok=True)
         options.report.write_text(markdown(campaign))
-    for seed, pipeline, violations in sorted(tally.violations)[:20]:
-        _say(f"seed {seed} ({pipeline}):")
+    for seed, command, violations in sorted(tally.violations)[:20]:
+        _say(f"seed {seed}: {command}")
         for violation in violations[:5]:
             _say(f"  ✗ {violation}")
     if tally.violations and options.shrink:

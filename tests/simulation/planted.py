@@ -44,4 +44,4 @@ def first_violation(
 def _with(setting: swarm.Setting, odds: Mapping[str, float] | None) -> swarm.Setting:
     if odds is None:
         return setting
-    return swarm.Setting(setting.seed, setting.pipeline, setting.batches, dict(odds), None, setting.options)
+    return swarm.Setting(setting.seed, setting.pipeline, setting.batches, dict(odds), None, {}, setting.options)

@@ -1,7 +1,7 @@
-"""Stories that are told in order to meet something: each kind of fault in each step of the engine, each broker's refusal.
+"""Stories that are told in order to meet something: each kind of fault in each step of the engine, every refusal.
 
-First a few stories for each step, in which several kinds of faults are aimed at it, each in turn and not often; then, for
-what none of them has met, stories that are aimed at it alone. ``python -m simulation.reach`` tells what cannot be met.
+First a few stories for each step, in which several kinds of faults are aimed at it, each in turn and not often; then,
+for what none of them has met, stories that are aimed at it alone. ``python -m simulation.reach`` tells what is not met.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def main() -> int:
         sys.stdout.write(f"{step or 'any step'}: {reach.tally.seeds} stories, not met: {kinds}\n")
     rows = coverage.never(everything.rows, coverage.answered_rows())
     sys.stdout.write(f"rows: {', '.join(f'{api} {code}' for api, code in rows) or 'all met'}\n")
-    for seed, pipeline, violations in everything.violations:
-        sys.stdout.write(f"{pipeline} {seed}: {violations[0]}\n")
+    for _, command, violations in everything.violations:
+        sys.stdout.write(f"{violations[0]}\n    {command}\n")
     return 0
 
 

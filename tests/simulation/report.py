@@ -38,7 +38,10 @@ def markdown(campaign: Campaign, title: str = "Simulation: the protocol, one see
     ]  # fmt: skip
     parts = [f"# {title}", _table(("", ""), facts)]
     if tally.violations:
-        parts += ["## Violations", _table(("seed", "pipeline", "what"), [(s, p, v[0]) for s, p, v in tally.violations])]
+        parts += [
+            "## Violations",
+            _table(("what", "told again by"), [(v[0], f"`{c}`") for _, c, v in tally.violations]),
+        ]
     parts += ["## Faults that happened", _table(("kind", "times"), [(k, f"{n:,}") for k, n in _sorted(tally.fired)])]
     parts += ["## What stopped a query", _table(("error", "times"), [(k, f"{n:,}") for k, n in _sorted(tally.stops)])]
     met = [(" ".join(map(str, one)), f"{n:,}") for one, n in _sorted(tally.met)]

@@ -6,13 +6,14 @@ seed, and nothing hangs on the order of a set, on a clock or on what ran before 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from onceward import events
 from simulation import coverage, swarm
 from simulation.kernel import enter, leave
-from simulation.kernel.lots import Fired, Lots
+from simulation.kernel.lots import Fired, Lots, name_of
 from simulation.kernel.scheduler import Sim, Stuck
 from simulation.kernel.threads import install, uninstall
 from simulation.steps import Steps
@@ -85,6 +86,23 @@ class Outcome:
     def invariants(self) -> frozenset[str]:
         """The first words of the violations: which invariants."""
         return frozenset(violation.split()[0].rstrip(":") for violation in self.violations)
+
+    def command(self, faults: Sequence[Fired] | None = None) -> str:
+        """What tells that story again, with exactly these faults; None: with those that the seed draws, if it did."""
+        setting = self.setting
+        if faults is None and not setting.drawn:
+            faults = self.fired
+        words = ["python -m simulation", f"--seed {self.seed}", f"--pipeline {setting.pipeline}"]
+        if setting.aim is not None:
+            words.append(f"--aim {shlex.quote('|'.join(setting.aim))}")
+        changes = {name: value for name, value in setting.changes.items() if name != "off"}
+        if changes:
+            words.append("--change " + shlex.quote(",".join(f"{name}={value}" for name, value in changes.items())))
+        if setting.changes.get("off"):
+            words.append("--off " + shlex.quote(",".join(setting.changes["off"])))
+        if faults is not None:
+            words.append("--only " + (shlex.quote(",".join(map(name_of, faults))) if faults else "none"))
+        return " ".join([*words, "--show"])
 
 
 def simulate(

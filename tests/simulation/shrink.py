@@ -8,12 +8,11 @@ the seed has violated; each round begins anew after something has gone, until no
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from simulation import swarm
-from simulation.kernel.lots import Fired, name_of
+from simulation.kernel.lots import Fired
 from simulation.run import Build, Outcome, simulate
 
 MOST_RUNS = 1_500
@@ -31,18 +30,7 @@ class Shrunk:
 
     def command(self) -> str:
         """What tells that story again."""
-        return command_of(self.outcome, self.changes, self.faults)
-
-
-def command_of(outcome: Outcome, changes: dict[str, Any], faults: Sequence[Fired] | None) -> str:
-    words = ["python -m simulation", f"--seed {outcome.seed}", f"--pipeline {outcome.setting.pipeline}"]
-    if outcome.setting.aim is not None:
-        words.append(f"--aim {shlex.quote('|'.join(outcome.setting.aim))}")
-    if changes:
-        words.append("--change " + shlex.quote(",".join(f"{name}={value}" for name, value in changes.items())))
-    if faults is not None:
-        words.append("--only " + (shlex.quote(",".join(map(name_of, faults))) if faults else "none"))
-    return " ".join([*words, "--show"])
+        return self.outcome.command(self.faults)
 
 
 def shrink(outcome: Outcome, *, build: Build | None = None, most_runs: int = MOST_RUNS) -> Shrunk:

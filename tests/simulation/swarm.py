@@ -55,22 +55,23 @@ GAPS: Mapping[str, tuple[float, float]] = {
 """Of this kind, or of those that begin with this, the mean number of opportunities between two faults is drawn between
 these."""
 
+_HASTE = {"brokers=1": 0, "request_timeout_ms=1000": 0, "delivery_timeout_ms=8000": 0, "most_faults=40": 0}
 LEADS_TO: Mapping[str, Sequence[Mapping[str, float]]] = {
     "abort": ({"answer:Produce:59": 3.0}, {"spark:task fails": 0.5}, {"db:broken": 3.0}, {"target:down": 3.0}),
     "replay": ({"crash:spark.before the commit log": 2.0}, {"crash:finish.started": 2.0}),
     "lease": ({"row_bytes=100000000": 0, "piece=1": 0, "tasks=4": 0, "slots=4": 0}, {}),
     "between": ({"user=skips": 0, "executors=2": 0}, {}),
-    "open.failed": ({"broker:crash|open": 0.0}, {"db:broken|open": 0.0}),
+    "open.failed": ({"broker:crash|open": 0.0, **_HASTE}, {"db:broken|open": 0.0}),
     "admit.failed": ({"user=swallows": 0.0, "answer:Produce:59": 1.0}, {"user=swallows": 0.0, "db:broken": 3.0}),
-    "plan.failed": ({"broker:crash|plan": 0.0}, {"db:broken|plan": 0.0}),
+    "plan.failed": ({"broker:crash|plan": 0.0, **_HASTE}, {"db:broken|plan": 0.0}),
     "send.failed": ({"spark:task fails": 0.3}, {"answer:Produce:59": 2.0}, {"db:broken": 2.0}),
     "lease.failed": ({"line:broken": 2.0}, {"answer:Produce:59": 2.0}),
-    "offsets.failed": ({"broker:crash|offsets": 0.0},),
+    "offsets.failed": ({"broker:crash|offsets": 0.0, **_HASTE},),
     "ledger.failed": ({"answer:Produce:59": 1.0}, {"db:broken": 3.0}),
     "move.failed": ({"db:broken|move": 0.5}, {"db:session ended|move": 0.5}),
     "commit.failed": ({"answer:EndTxn:120": 1.0}, {"db:broken": 3.0}, {"net:black hole": 2.0}),
     "abort.failed": (
-        {"answer:Produce:59": 3.0, "broker:crash|abort": 0.0},
+        {"answer:Produce:59": 3.0, "broker:crash|abort": 0.0, **_HASTE},
         {"spark:task fails": 0.5, "db:broken|abort": 0.0},
         {"spark:task fails": 0.5, "target:down|abort": 0.0},
     ),
@@ -97,7 +98,7 @@ class Setting:
     """One seed's choices. ``aim`` is a fault's kind and the step that it is aimed at, or None; ``aims`` of each kind
     that is, that one included, its step; what has no other name here is one of ``OPTIONS``."""
 
-    __slots__ = ("aim", "aims", "batches", "odds", "options", "pipeline", "seed")
+    __slots__ = ("aim", "aims", "batches", "changes", "drawn", "odds", "options", "pipeline", "seed")
 
     def __init__(
         self,
@@ -116,6 +117,10 @@ class Setting:
         self.aim = aim
         self.aims = aims
         self.options = options
+        self.changes: dict[str, Any] = {}
+        """What is not as the seed has drawn it."""
+        self.drawn = True
+        """The faults are."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -124,17 +129,18 @@ class Setting:
             raise AttributeError(name) from None
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.seed, self.pipeline, self.batches, self.odds, self.aim, self.aims, self.options
+        return tuple(getattr(self, name) for name in self.__slots__)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.seed, self.pipeline, self.batches, self.odds, self.aim, self.aims, self.options = state
+        for name, value in zip(self.__slots__, state, strict=True):
+            setattr(self, name, value)
 
     def changed(self, **changes: Any) -> Setting:
         """The same with other values. ``off=(kind, …)`` switches kinds of faults off.
 
         :raises ValueError: nothing is called so.
         """
-        odds, options = dict(self.odds), dict(self.options)
+        odds, options, made = dict(self.odds), dict(self.options), {**self.changes, **changes}
         batches = changes.pop("batches", self.batches)
         for kind in changes.pop("off", ()):
             odds.pop(kind, None)
@@ -142,11 +148,15 @@ class Setting:
         if unknown:
             raise ValueError(f"a setting of {self.pipeline} has no {', '.join(unknown)}: there is {', '.join(options)}")
         options.update(changes)
-        return Setting(self.seed, self.pipeline, batches, odds, self.aim, self.aims, options)
+        changed = Setting(self.seed, self.pipeline, batches, odds, self.aim, self.aims, options)
+        changed.changes, changed.drawn = made, self.drawn
+        return changed
 
     def with_faults(self, odds: dict[str, float], aims: dict[str, str]) -> Setting:
         """The same with other faults."""
-        return Setting(self.seed, self.pipeline, self.batches, odds, self.aim, aims, self.options)
+        other = Setting(self.seed, self.pipeline, self.batches, odds, self.aim, aims, self.options)
+        other.changes, other.drawn = self.changes, False
+        return other
 
     def __str__(self) -> str:
         chosen = ", ".join(f"{name}={value}" for name, value in self.options.items())

@@ -9,6 +9,7 @@ import pytest
 
 import onceward as ow
 from onceward.errors import ConfigurationError
+from onceward.ledger.kafka_chain import KafkaChain
 
 SERVERS = "localhost:9092"
 
@@ -76,3 +77,11 @@ def test_what_cannot_be_decided_in_one_step_is_refused(tmp_path: Path, sinks: An
 def test_functions_are_for_sinks_that_are_there(tmp_path: Path, select: Any, said: str):
     with pytest.raises(ConfigurationError, match=said):
         ow.FanOut({"topic": kafka(), "files": files(tmp_path)}, select=select)
+
+
+def test_the_chain_of_all_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    closed: list[KafkaChain] = []
+    monkeypatch.setattr(KafkaChain, "close", lambda chain: closed.append(chain))
+    target = ow.FanOut({name: files(tmp_path / name) for name in ("one", "two")}).new_target()
+    assert target.chain not in closed
+    assert len(closed) == 1

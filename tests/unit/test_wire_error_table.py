@@ -98,3 +98,10 @@ def test_names_come_with_their_number() -> None:
 
 def test_the_rows_cover_every_request() -> None:
     assert {api for api, _, _ in rows()} == set(Api)
+
+
+def test_a_topic_that_is_created_while_a_broker_is_down_is_asked_for_again() -> None:
+    """No setting is wrong then, and nobody has to decide anything."""
+    rule = rule_of(Api.CREATE_TOPICS, 38)
+    assert rule.meaning is Meaning.RETRY
+    assert rule.error.recovery is not Recovery.STOP

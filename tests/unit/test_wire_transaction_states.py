@@ -206,22 +206,6 @@ def test_two_tasks_that_meet_one_timeout_are_told_the_same(monkeypatch: pytest.M
     assert type(transaction.explain(Fenced("refused"))) is Fenced
 
 
-def test_recovery_with_nobody_to_ask_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its claim was refused, and the coordinator does not say why: in transaction version 1 either may have been."""
-
-    def silent() -> None:
-        raise Unanswered(Api.DESCRIBE_TRANSACTIONS, "id", Deadline(1), "no answer", None)
-
-    transaction = transaction_in(State.TIMED_OUT)
-    transaction.identity = OURS
-    monkeypatch.setattr(transaction, "_client", SimpleNamespace(transaction_version=lambda: 1))
-    monkeypatch.setattr(transaction, "_claim_next_epoch", lambda ours: (_ for _ in ()).throw(Fenced("refused")))
-    monkeypatch.setattr(transaction._holder, "_describe", silent)
-    with pytest.raises(BrokerUnreachable, match="nothing settled"):
-        transaction.recover()
-    assert transaction.state is State.TIMED_OUT
-
-
 class Silence(Claims):
     """Refuses the first claim, and is not heard of any more: at the question why, or at the claim that follows."""
 

@@ -150,7 +150,8 @@ class Branch:
         self.output = f"{BRANCH}{name}"
         self.target = target
         self._chain = BranchChain(self, chain)
-        target.chain.close()  # of which nothing is open yet
+        if target.chain is not chain:  # where nobody is atomic, one of them has brought the chain of all
+            target.chain.close()
         target.chain = self._chain
         target.branch = name
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
+from typing import ClassVar
 
 from onceward import surroundings
 from onceward.errors import Fenced, LedgerBehind
@@ -22,6 +23,9 @@ from onceward.ledger.record import LedgerRecord
 
 class Chain(ABC):
     """See the module. Every method may raise :class:`onceward.errors.Fenced`: a newer owner has taken the chain."""
+
+    owners_grow: ClassVar[bool] = False
+    """Of two attempts of the chain, that with the smaller ``owner`` is of the older one."""
 
     @abstractmethod
     def peek(self) -> LedgerRecord | None:

@@ -126,6 +126,8 @@ def _database_at(url: object) -> Database:
 class TableChain(Chain):
     """See the module."""
 
+    owners_grow = True
+
     def __init__(self, database: Database, table: str, pipeline: PipelineId) -> None:
         self._database = database
         self._named = table

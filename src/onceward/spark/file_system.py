@@ -35,6 +35,7 @@ from onceward.errors import ConfigurationError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _OF_THIS_MACHINE = re.compile(r"file:(?://(?:localhost)?)?/(?!/)", re.IGNORECASE)
+_UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{8}")
 _RENAMING = ("", "file", "hdfs")
 _STORES = ("s3a",)
 _SYNCING = 8  # a disk takes several requests at once, and a journal commits them together
@@ -89,6 +90,17 @@ def refuse_other_schemes(path: str, *, renames: bool = True) -> None:
 def hidden(name: str) -> bool:
     """Do readers pass over it? As ``HadoopFSUtils.shouldFilterOutPathName`` has it."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _unfinished(name: str) -> str:
+    return f".{name}.{surroundings.random_bytes(4).hex()}"
+
+
+def finished(name: str) -> str:
+    """What it would have become, of the name of a file that :meth:`Files.kept` has not come to the end with; else
+    empty."""
+    found = _UNFINISHED.fullmatch(name)
+    return found[1] if found else ""
 
 
 class Files(ABC):
@@ -215,7 +227,7 @@ class LocalFiles(Files):
         if (there := self.text(path)) is not None:
             return there
         place = Path(self._at(path))
-        written = place.with_name(f".{surroundings.random_bytes(16).hex()}")
+        written = place.with_name(_unfinished(place.name))
         try:
             written.write_text(text, "utf-8")
             sync(written)
@@ -318,7 +330,7 @@ class HadoopFiles(Files):
     def _put(self, path: str, text: str) -> None:
         """Whole, or not at all; what is there meanwhile stays."""
         folder, _, name = path.rpartition("/")
-        written = f"{folder}/.{surroundings.random_bytes(16).hex()}-{name}"
+        written = f"{folder}/{_unfinished(name)}"
         self._asked(lambda: self._write(written, text))
         if not self.move(written, path):
             self.remove(written)

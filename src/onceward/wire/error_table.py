@@ -210,7 +210,8 @@ _SPECIFIC: Mapping[Api, Mapping[int, Rule]] = {
     Api.CREATE_TOPICS: {
         36: Rule(_V.DONE, "another pipeline was faster"),
         37: Rule(_V.STOP, "INVALID_PARTITIONS", ConfigurationError),
-        38: Rule(_V.STOP, "more replicas than brokers", ConfigurationError),
+        # ReplicationControlManager: of those that are not fenced; ours asks for no more than were up a moment ago.
+        38: Rule(_V.RETRY, "more replicas than brokers that are up: one may be starting again", BrokerUnreachable),
         40: Rule(_V.STOP, "INVALID_CONFIG", ConfigurationError),
         44: Rule(_V.STOP, "the cluster's create.topic.policy refuses it", AccessDenied),
     },

@@ -80,7 +80,7 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "BatchFailed": (_BATCH_LOST, "brokers, the network or tasks were in trouble"),
     "EpochPoisoned": (_BATCH_LOST, "tasks or their lines were in trouble"),
     "AttemptSuperseded": (_faults(*_WORKERS, *_STANDSTILL), "a task was attempted again"),
-    "ReportMismatch": (_faults("spark:result"), "Spark lost a result, or gave it twice"),
+    "ReportMismatch": (_faults("report:"), "Spark lost a result, or gave it twice"),
     "ComputationsMixed": (
         _faults("spark:executor", "spark:output lost", "db:client dies", "target:caller", "fs:"),
         "Spark lost intermediate results",
@@ -95,7 +95,6 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     ),
     "TargetLost": (_faults("db:ended by hand", "target:", "fs:"), "somebody has removed what was prepared"),
     "LedgerOutdated": (_faults("broker:isolated"), "a broker was cut off, and did not know it"),
-    "TargetLost": (_faults("target:forgets", "target:rot", "target:file lost"), "what was prepared was lost"),
     "DeliveryRefused": (_faults("target:refuses"), "the target refused a chunk for good"),
     "JavaError": (_faults("fs:"), "a file system was in trouble, and notes beside the checkpoint could not be written"),
     "Unanswered": (_faults("target:", "pause:"), "the target was in trouble, and the user's own code met it"),
@@ -121,9 +120,9 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     # what a broker refuses for good
     "AccessDenied": (_refused_with(29, 30, 31, 44, 53), "a broker said so"),
     "ConfigurationError": (
-        _any(_refused_with(12, 21, 24, 28, 32, 33, 37, 38, 40, 42, 76, 87), _little_room, _faults("target:answers")),
-        "a broker said that a setting is wrong, a database has room for few prepared transactions, or a function of the "
-        "user's answered what it must not",
+        _any(_refused_with(12, 21, 24, 28, 32, 33, 37, 40, 42, 76, 87), _little_room, _faults("target:answers")),
+        "a broker said that a setting is wrong, a database has room for few prepared transactions, or a function of "
+        "the user's answered what it must not",
     ),
     "InvalidTopicName": (_refused_with(17), "a broker said so"),
     "TopicMissing": (_refused_with(3, 100), "a broker did not know the topic, again and again"),

@@ -8,14 +8,14 @@ from typing import Any
 import onceward as ow
 from onceward.events import STEPS
 from onceward.sinks.files.target import FileTarget
-from simulation.judge.chain import Chain, Record
-from simulation.judge.decided import judge_end_of_ledger, judge_leftovers, judge_rows, read_folder
+from simulation.judge.chain import Record
+from simulation.judge.decided import judge_leftovers, judge_rows
 from simulation.judge.facts import Facts
 from simulation.judge.output import range_of
 from simulation.judge.verdict import Violation
 from simulation.kernel import current
 from simulation.pipelines import two_phase
-from simulation.pipelines.two_phase import PIPELINE_ID, USERS, chain_of, ledger_of, note_faults
+from simulation.pipelines.two_phase import PIPELINE_ID, USERS, chain_of, judge_chain, ledger_of, note_faults
 from simulation.spark.query import SOURCE
 from simulation.world.files.tree import Folder, Tree
 from simulation.world.targets.spark_files import rows_in
@@ -67,9 +67,15 @@ class Pipeline(two_phase.Pipeline):
     )
     fixed: Mapping[str, Any] = {"stateful": False}
 
+    def kept_in(self, setting: Any) -> str:
+        return "kafka" if setting.ledger == "kafka" else "folder"
+
+    def ledger_folder(self, setting: Any) -> str:
+        beside = setting.ledger == "beside" and setting.place == "file"
+        return f"{PATH}/{_HIDDEN}/ledger" if beside else two_phase.FOLDER
+
     def set_up(self, world: Any) -> None:
         world.faults_before = {}
-        world.lost_files = 0
         world.cluster.create_topic(SOURCE, world.setting.source_partitions)
         if world.setting.ledger == "kafka":
             world.cluster.create_topic(two_phase.TOPIC, 4, compact=True)
@@ -79,7 +85,7 @@ class Pipeline(two_phase.Pipeline):
     def sink(self, world: Any) -> Any:
         setting = world.setting
         note_faults(world)
-        beside = setting.ledger == "beside" and setting.place == "file"
+        beside = self.ledger_folder(setting) != two_phase.FOLDER
         return Sink(
             path=f"file://{PATH}" if setting.place == "file" else f"{setting.place}://host{PATH}",
             pipeline_id=PIPELINE_ID,
@@ -95,11 +101,12 @@ class Pipeline(two_phase.Pipeline):
     # ── what must come of it ──
 
     def judge(self, world: Any) -> list[str]:
-        return [str(violation) for violation in judge_files(Facts(world), world.readers)]
+        facts = Facts(world)
+        return [str(violation) for violation in (*judge_chain(facts), *judge_files(facts, world.readers))]
 
 
-def layout_of(setting: Any) -> str:
-    return "manifest" if setting.place == "s3a" else str(setting.layout)
+def layout_of(setting: Any) -> Any:
+    return "manifest" if setting.place == "s3a" else setting.layout
 
 
 class Reader:
@@ -172,12 +179,8 @@ def judge_files(facts: Facts, reader: Reader) -> Iterator[Violation]:
     """What readers see against the source and the ledger."""
     world = facts.world
     tree = world.files.tree(world.setting.place)
-    chain = files_chain(world)
-    yield from chain.violations
-    yield from judge_end_of_ledger(facts, chain)
+    chain = chain_of(world)
     visible = reader.look()
-    if type(world.stopped_by).__name__ == "TargetLost" and not world.lost_files:
-        yield Violation("I11", f"it stopped because of a loss, and nothing was lost: {world.stopped_by}")
     for sentence in reader.wrong:
         yield Violation("I4", sentence)
     records = {record.sequence: record for record in chain.records}
@@ -199,15 +202,6 @@ def judge_files(facts: Facts, reader: Reader) -> Iterator[Violation]:
                     yield from _within(record, some, name)
     yield from judge_rows(facts, chain, rows, "the files")
     yield from judge_leftovers(facts, chain, _prepared(tree), "the path")
-
-
-def files_chain(world: Any) -> Chain:
-    setting = world.setting
-    if setting.ledger == "beside" and setting.place == "file":
-        return read_folder(world.files.disk, f"{PATH}/{_HIDDEN}/ledger", PIPELINE_ID)
-    if setting.ledger == "beside":
-        return read_folder(world.files.disk, two_phase.FOLDER, PIPELINE_ID)
-    return chain_of(world)
 
 
 def _within(record: Record, rows: list[Any], name: str) -> Iterator[Violation]:
@@ -235,7 +229,6 @@ def _lose(world: Any) -> None:
         else:
             file = _at(top, folder).entries[name]
             file.data = file.data[:-1]
-        world.lost_files += 1
 
 
 def _waiting(folder: Folder, path: str = "") -> Iterator[tuple[str, str]]:

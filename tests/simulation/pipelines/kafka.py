@@ -41,7 +41,7 @@ class Pipeline:
     kind = "kafka"
     pipeline_id = PIPELINE_ID
     ledger_topic = LEDGER
-    faults = ("net", "line", "kafka", "broker", "answer", "crash", "pause", "clock", "spark", "user", "fs")
+    faults = ("net", "line", "kafka", "broker", "answer", "crash", "pause", "clock", "spark", "report", "user", "fs")
     steps = tuple(step for step in STEPS if step not in (MOVE, PUBLISH, DELIVER))
 
     def topics(self, setting: Any) -> list[str]:

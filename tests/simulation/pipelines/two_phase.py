@@ -39,9 +39,17 @@ class Pipeline:
 
     kind = "two_phase"
     pipeline_id = PIPELINE_ID
-    faults = _FAULTS
+    faults: tuple[str, ...] = _FAULTS
     steps = tuple(step for step in STEPS if step not in ("plan", "lease", "check", "offsets", "ledger", "move"))
     fixed: Mapping[str, Any] = {"stateful": False}
+
+    def kept_in(self, setting: Any) -> str:
+        """The ledger: "folder" or "kafka"."""
+        return str(setting.ledger)
+
+    def ledger_folder(self, setting: Any) -> str:
+        """Where it is kept in a folder."""
+        return FOLDER
 
     def branches(self, setting: Any) -> list[str]:
         return [f"part-{number}" for number in range(setting.topics)]
@@ -59,7 +67,7 @@ class Pipeline:
         world.faults_before = {}
         world.is_newer = False
         world.cluster.create_topic(SOURCE, world.setting.source_partitions)
-        if world.setting.ledger == "kafka":
+        if self.kept_in(world.setting) == "kafka":
             world.cluster.create_topic(TOPIC, 4, compact=True)
 
     def sink(self, world: Any) -> Any:
@@ -83,7 +91,7 @@ class Pipeline:
 
     def judge(self, world: Any) -> list[str]:
         facts = Facts(world)
-        return [str(violation) for violation in judge_store(facts, world.store)]
+        return [str(violation) for violation in (*judge_chain(facts), *judge_store(facts, world.store))]
 
 
 def note_faults(world: Any) -> None:
@@ -93,7 +101,7 @@ def note_faults(world: Any) -> None:
 
 def ledger_of(world: Any) -> Any:
     """As the setting has it."""
-    if world.setting.ledger != "kafka":
+    if world.pipeline.kept_in(world.setting) != "kafka":
         return ow.FolderLedger(FOLDER)
     setting = world.setting
     return ow.KafkaLedger(
@@ -127,22 +135,34 @@ def function_of(world: Any, sink: Any, branches: Sequence[str]) -> Callable[[Fra
 
 def chain_of(world: Any) -> Chain:
     """What the ledger of the setting says."""
-    kept_in = world.setting.ledger
-    return read_ledger(world, kept_in, FOLDER if kept_in == "folder" else TOPIC, PIPELINE_ID)
+    kept_in = world.pipeline.kept_in(world.setting)
+    return read_ledger(
+        world, kept_in, world.pipeline.ledger_folder(world.setting) if kept_in == "folder" else TOPIC, PIPELINE_ID
+    )
+
+
+def judge_chain(facts: Facts) -> Iterator[Violation]:
+    """The ledger by itself."""
+    chain = chain_of(facts.world)
+    yield from chain.violations
+    yield from judge_end_of_ledger(facts, chain)
+
+
+def name_of(committable: Any) -> str:
+    """In the store."""
+    return committable if isinstance(committable, str) else str(committable.get("name"))
 
 
 def judge_store(facts: Facts, store: Store) -> Iterator[Violation]:
     """The store against the source and the ledger."""
     world = facts.world
     chain = chain_of(world)
-    yield from chain.violations
-    yield from judge_end_of_ledger(facts, chain)
     yield from judge_rows(facts, chain, [row for _, prepared in store.visible for row in prepared.rows], "the store")
     decided = {
-        name if isinstance(name, str) else name["name"]: record.sequence
+        name_of(committable): record.sequence
         for record in chain.written
         for output in record.document["outputs"].values()
-        for name in output["data"]["committables"]
+        for committable in output["data"].get("committables", ())
     }
     newest = -1
     for name, _ in store.visible:
@@ -156,8 +176,6 @@ def judge_store(facts: Facts, store: Store) -> Iterator[Violation]:
         yield Violation("I10", sentence)
     still = [(name, prepared.at) for name, prepared in store.prepared.items()]
     yield from judge_leftovers(facts, chain, still, "the store")
-    if type(world.stopped_by).__name__ == "TargetLost" and not store.forgotten:
-        yield Violation("I11", f"it stopped because of a loss, and the store has lost nothing: {world.stopped_by}")
 
 
 PIPELINES = (Pipeline,)

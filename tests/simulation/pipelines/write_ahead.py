@@ -9,12 +9,20 @@ import onceward as ow
 from onceward.engine.target import Target
 from onceward.events import STEPS
 from simulation.judge.chain import Chain
-from simulation.judge.decided import judge_end_of_ledger, judge_leftovers, judge_rows
+from simulation.judge.decided import judge_leftovers, judge_rows
 from simulation.judge.facts import Facts
 from simulation.judge.verdict import Violation
 from simulation.kernel import current
 from simulation.pipelines import two_phase
-from simulation.pipelines.two_phase import PIPELINE_ID, USERS, chain_of, function_of, ledger_of, note_faults
+from simulation.pipelines.two_phase import (
+    PIPELINE_ID,
+    USERS,
+    chain_of,
+    function_of,
+    judge_chain,
+    ledger_of,
+    note_faults,
+)
 from simulation.spark.frames import Frame
 from simulation.world.targets.receiver import Deliver, Receiver
 
@@ -77,15 +85,13 @@ class Pipeline(two_phase.Pipeline):
 
     def judge(self, world: Any) -> list[str]:
         facts = Facts(world)
-        return [str(violation) for violation in judge_deliveries(facts, world.receiver)]
+        return [str(violation) for violation in (*judge_chain(facts), *judge_deliveries(facts, world.receiver))]
 
 
 def judge_deliveries(facts: Facts, receiver: Receiver) -> Iterator[Violation]:
     """Who looks at keys has every row once, in order; who does not, one chunk twice for each crash, at most."""
     world = facts.world
     chain = chain_of(world)
-    yield from chain.violations
-    yield from judge_end_of_ledger(facts, chain)
     attempts = _attempts(chain)
     by_key: dict[str, Any] = {}
     newest = (-1, -1)
@@ -119,7 +125,8 @@ def _attempts(chain: Chain) -> set[str]:
         for output in record.document["outputs"].values():
             if "attempt" in output["data"]:
                 owner, number = output["data"]["attempt"]
-                found.add(f"{record.query_id[:8]}-{record.batch_id}-{owner}.{number}")
+                name = f"{record.query_id[:8]}-{record.batch_id}-{owner}.{number}"
+                found |= {name, f"{name}-mail"}  # the latter in a fan-out
     return found
 
 

@@ -137,7 +137,6 @@ class Frame:
 
     columns = ("value",)
     schema = None
-    schema = None
 
     def __init__(
         self,

@@ -11,7 +11,8 @@ On top of what every two-phase target does (:mod:`onceward.engine.two_phase`), i
 
 What if a task that was given up prepares its transaction late, when its attempt is aborted, or decided without it?
 Nothing names it. It holds locks until it is rolled back: by the attempt's abort, once the batch is finished, before the
-run's next attempt, or by the next start.
+run's next attempt, or by the next start. Where the ledger's owners grow, a run's next attempt finds those of older
+copies, too.
 """
 
 from __future__ import annotations
@@ -83,25 +84,33 @@ class PreparedTarget(TwoPhaseTarget):
 
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> PreparedAttempt:
         if newest is None or newest.state is State.FINISHED:
-            self._drop_what_came_late()
+            self._drop_what_came_late(attempt_id.owner if self.chain.owners_grow else None)
             self._remove_markers(newest)
         self._begun.append(attempt_id)
         attempt = PreparedAttempt(self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))
         attempt.transactions, attempt.mark, attempt.table = self.transactions, self._mark, str(self._settings.table)
         return attempt
 
-    def _drop_what_came_late(self) -> None:
-        """Tasks of this run's earlier attempts, each of which is finished or aborted, may have gone on."""
+    def _drop_what_came_late(self, owner: int | None = None) -> None:
+        """Tasks of this run's earlier attempts, each of which is finished or aborted, may have gone on.
+
+        :param owner: tasks of older owners, too. Nothing of theirs is decided and not finished, and nothing ever will
+            be: but they may have prepared it when this run had looked through what was there, and not taken the chain.
+        """
         late = tuple(names.of_attempt(self._policy.pipeline, self._mark, attempt) for attempt in self._begun)
-        if not late:
+        if not late and owner is None:
             return
         try:
-            found = [name for name in self.committer.recover() if name.startswith(late)]
+            found = [name for name in self.committer.recover() if name.startswith(late) or self._is_older(name, owner)]
         except OncewardError as error:
             log.warning("%s: whether a task came late is not known: %s", self._policy.pipeline, error)
             return
         for name in found:
             drop(self.committer, name, self._policy.pipeline)
+
+    def _is_older(self, name: str, owner: int | None) -> bool:
+        theirs = names.owner_of(name, self._policy.pipeline, self._mark)
+        return owner is not None and theirs is not None and theirs < owner
 
     def _remove_markers(self, newest: LedgerRecord | None) -> None:
         """No earlier than the ledger says *finished*, and no others than it names: what an heir of ours may commit by

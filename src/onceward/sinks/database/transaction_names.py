@@ -25,6 +25,14 @@ def of_attempt(pipeline: PipelineId, mark: str, attempt: AttemptId) -> str:
     return f"{names_of_chain(pipeline, mark)}{owner}.{number}-"
 
 
+def owner_of(name: str, pipeline: PipelineId, mark: str) -> int | None:
+    """Whose attempt at a batch a transaction of this chain is of; None: of another chain, or of nobody's that is
+    known."""
+    beginning = names_of_chain(pipeline, mark)
+    owner = name[len(beginning) :].partition(".")[0]
+    return int(owner) if name.startswith(beginning) and owner.isdecimal() else None
+
+
 def name_of(task: Task, mark: str) -> str:
     """Of a task attempt's transaction."""
     beginning = of_attempt(task.pipeline, mark, task.attempt)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from onceward.errors import ConfigurationError
 from onceward.sinks.files.committable import PREPARED, Committable, lost_of
 from onceward.sinks.files.settings import HIDDEN
-from onceward.spark.file_system import Files
+from onceward.spark.file_system import Files, finished
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +85,9 @@ def _listing(files: Files, batch: Committable, names: Mapping[str, int]) -> str:
 def drop(files: Files, attempt: str) -> None:
     """What an attempt has written, and its note; what a list names stays, whoever says that it was not decided."""
     note = f"{PREPARED}/{attempt}"
+    for name in files.names(PREPARED):
+        if finished(name) == attempt:  # whoever wrote the note died over it
+            files.remove(f"{PREPARED}/{name}")
     said = files.text(note)
     if said is None:  # nothing was written, or a list has it
         return

@@ -41,7 +41,7 @@ from onceward.ledger.folder import FolderLedger
 from onceward.sinks.files import manifest, shape
 from onceward.sinks.files.committable import PREPARED, Committable, lost_of, said_lost
 from onceward.sinks.files.settings import HIDDEN, FileSinkSettings
-from onceward.spark.file_system import Files, files_at
+from onceward.spark.file_system import Files, files_at, finished
 from onceward.spark.file_writer import Written
 
 _READY = ".ready"
@@ -242,7 +242,8 @@ class Publisher:
                 f"{self.files.uri(PREPARED)} cannot be listed: {error}",
                 next_step="see that the file system is there, and lets the driver read",
             ) from error
-        return [{"folder": name} for name in sorted({n.removesuffix(_READY) for n in names if n.startswith(ours)})]
+        attempts = {(finished(name) or name).removesuffix(_READY) for name in names}
+        return [{"folder": name} for name in sorted(attempts) if name.startswith(ours)]
 
     def begin(self, task: Any) -> Any:
         """Spark's own tasks write."""

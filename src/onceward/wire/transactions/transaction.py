@@ -371,10 +371,8 @@ class Transaction:
             raise_as_error(unanswered)
 
     def _forgotten(self) -> bool:
-        """After a pause: has the id expired (``transactional.id.expiration.ms``), and our next epoch with it?
-
-        The first ``Produce`` would find out, too, but at the price of an attempt.
-        """
+        """After a pause: has the id expired (``transactional.id.expiration.ms``), and our next epoch with it? The first
+        ``Produce`` would find out, too, but at the price of an attempt."""
         return self._given_at.age_ms() >= _IDLE_MS and self._holder.is_forgotten()
 
     def _recover(self) -> None:
@@ -397,8 +395,7 @@ class Transaction:
 
     def _leave_a_newer_owner_alone(self) -> None:
         """Before ``InitProducerId`` with our own identity. :raises Fenced: somebody else has the last word."""
-        newer = self._holder.newer_than(self.identity, self._outdated)
-        if newer is not None:
+        if (newer := self._holder.newer_than(self.identity, self._outdated)) is not None:
             raise self._fenced(newer) from newer
 
     def _fenced_or_timed_out(self, refusal: OncewardError) -> OncewardError:

@@ -1,13 +1,14 @@
 """A database server: sessions, transactions, locks, what is prepared, what a crash takes. PostgreSQL's or MySQL's kind.
 
-What a statement means is :mod:`statements`; how client libraries speak of it, :mod:`postgresql` and :mod:`mysql`. Rules:
+What a statement means is :mod:`statements`; how client libraries speak of it, :mod:`postgresql` and :mod:`mysql`.
+Rules:
 
 * READ COMMITTED: a statement sees what is committed when it begins, and its own transaction's changes. An UPDATE that
   had to wait for a row looks at it again (*Transaction Isolation*, 13.2.1, PostgreSQL's manual; *Consistent Nonlocking
   Reads*, MySQL's: semi-consistent reads).
 * A COMMIT is a message: once sent it is carried out, whatever becomes of its client; it may come late, or never.
-* A session whose client is gone is ended when the server sees that, and its transaction is rolled back; a cable that was
-  pulled is not seen (``tcp_keepalives``), and locks stay. Who stands still in a transaction is ended after
+* A session whose client is gone is ended when the server sees that, and its transaction is rolled back; a cable that
+  was pulled is not seen (``tcp_keepalives``), and locks stay. Who stands still in a transaction is ended after
   ``idle_in_transaction_session_timeout`` (MySQL: ``wait_timeout``, MariaDB: ``idle_transaction_timeout``).
 * A crash ends all sessions, empties unlogged tables, and takes the last commits that nobody waited for
   (``synchronous_commit = off``, *Asynchronous Commit*). A commit that is waited for makes those before it last, too.
@@ -43,8 +44,8 @@ class Transaction:
     """What it has changed is its own until it is carried out."""
 
     __slots__ = (
-        "appended", "changed", "dropped", "durable", "failed", "gid", "in_flight", "ledger_row", "lock_s", "locks", "made", "name",
-        "number", "prepared_at", "session", "state", "statement_s",
+        "appended", "changed", "dropped", "durable", "failed", "gid", "in_flight", "ledger_row", "lock_s", "locks",
+        "made", "name", "number", "prepared_at", "session", "state", "statement_s",
     )  # fmt: skip
 
     def __init__(self, session: Session, number: int) -> None:
@@ -267,8 +268,8 @@ class Server:
         elif self.heirs:
             who, then = self.heirs[-1].process, self.heirs[-1].taken_at
             self.overruled.append(
-                f"{session.process} has decided sequence {now[2]} at {self.sim.now:.3f} s, and {who} had taken the chain "
-                f"at {then:.3f} s"
+                f"{session.process} has decided sequence {now[2]} at {self.sim.now:.3f} s, and {who} had taken the "
+                f"chain at {then:.3f} s"
             )
 
     def roll_back(self, transaction: Transaction) -> None:
@@ -357,8 +358,9 @@ class Session:
     """One connection, on the server's side."""
 
     __slots__ = (
-        "attached", "autocommit", "busy", "closed", "durable", "ended", "faults", "idle_s", "idle_since", "lingers_until", "lock_s", "locks",
-        "meant", "name", "own_tables", "process", "server", "statement_s", "transaction",
+        "attached", "autocommit", "busy", "closed", "durable", "ended", "faults", "idle_s", "idle_since",
+        "lingers_until", "lock_s", "locks", "meant", "name", "own_tables", "process", "server", "statement_s",
+        "transaction",
     )  # fmt: skip
 
     def __init__(self, server: Server, process: Process, name: str) -> None:

@@ -323,8 +323,8 @@ _SHAPES: tuple[tuple[re.Pattern[str], Callable[[Any, Any], Understood]], ...] = 
     (re.compile(r"(?:UPDATE|DELETE target FROM|INSERT INTO) \S+ .*onceward_late"), _merged),
     (
         re.compile(
-            r"(?P<counted>WITH taken AS \()?INSERT INTO (?P<table>\S+) \((?P<columns>.+?)\) SELECT (?P<values>.+?) FROM "
-            r"\((?P<rows>SELECT .+)\) AS (?:rows|staged)(?: RETURNING 1\) SELECT count\(\*\) FROM taken)?$"
+            r"(?P<counted>WITH taken AS \()?INSERT INTO (?P<table>\S+) \((?P<columns>.+?)\) SELECT (?P<values>.+?) "
+            r"FROM \((?P<rows>SELECT .+)\) AS (?:rows|staged)(?: RETURNING 1\) SELECT count\(\*\) FROM taken)?$"
         ),
         _append,
     ),
@@ -337,7 +337,8 @@ _SHAPES: tuple[tuple[re.Pattern[str], Callable[[Any, Any], Understood]], ...] = 
     ),
     (
         re.compile(
-            r"SELECT (?P<asked>(?:max|MAX)\((?:char_length|CHAR_LENGTH)\(.+?) FROM \((?P<rows>SELECT .+)\) AS (?:rows|staged)$"
+            r"SELECT (?P<asked>(?:max|MAX)\((?:char_length|CHAR_LENGTH)\(.+?) FROM "
+            r"\((?P<rows>SELECT .+)\) AS (?:rows|staged)$"
         ),
         _longest,
     ),

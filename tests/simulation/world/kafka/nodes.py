@@ -65,6 +65,8 @@ class Nodes:
             self._fence(node)  # its old session has to end before it may register again
         self._settle()
         broker.up, broker.isolated = True, False
+        for views in self.late.values():
+            views.pop(node, None)  # what it believed when it was cut off died with it
         for partition in self.partitions.values():
             if node in partition.followers:
                 partition.restarted(node)
@@ -95,8 +97,9 @@ class Nodes:
             views.pop(node, None)
             if not views:
                 del self.late[where]
-        broker.life += 1
-        self._returns(broker)
+        if broker.up:  # else it has died meanwhile, and returns when it is started
+            broker.life += 1
+            self._returns(broker)
 
     def move_leader(self, topic: str, index: int, to: int | None = None) -> None:
         """As the preferred election, a reassignment or a controlled shutdown does: without waiting for anything."""

@@ -1,7 +1,7 @@
 """Spark's own tasks, writing files: what ``spark.file_writer`` has Spark do, by version 1 of Hadoop's algorithm.
 
-Sources: ``FileOutputCommitter`` (``commitTask``: the attempt's folder is renamed to the task's, which is deleted before;
-``commitJob``: the files of all tasks are moved to where they belong, and ``_temporary`` is deleted),
+Sources: ``FileOutputCommitter`` (``commitTask``: the attempt's folder is renamed to the task's, which is deleted
+before; ``commitJob``: the files of all tasks are moved to where they belong, and ``_temporary`` is deleted),
 ``HadoopMapReduceCommitProtocol`` (names of files have the job in them, not the attempt), ``OutputCommitCoordinator``
 (one attempt of a task may commit; that one fails, then another), ``FileFormatWriter`` (the first task writes a file
 without rows, for the schema's sake), ``BasicWriteJobStatsTracker`` (what each task says that it has written).
