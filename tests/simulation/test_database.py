@@ -65,7 +65,8 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
         "database",
         changed(
             CHAIN, "settle",
-            "if connection.execute(self._sql(_TAKE_AGAIN), parameters).rowcount != 1:\n            raise self._overtaken()\n",
+            "if connection.execute(self._sql(_TAKE_AGAIN), parameters).rowcount != 1:\n"
+            "            raise self._overtaken()\n",
             "pass\n",
         ),
         {"db:commit held": 4},
@@ -78,7 +79,7 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
         {},
     ),
     "a takeover may be undone": (
-        "database", set_to(CHAIN, "_durably", lambda self, connection: None),
+        "database", changed(CHAIN, "take", "self._durably(connection)", "pass"),
         {"db:crash": 40, "user:second copy": 2},
         HASTY,
     ),

@@ -80,7 +80,7 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "BatchFailed": (_BATCH_LOST, "brokers, the network or tasks were in trouble"),
     "EpochPoisoned": (_BATCH_LOST, "tasks or their lines were in trouble"),
     "AttemptSuperseded": (_faults(*_WORKERS, *_STANDSTILL), "a task was attempted again"),
-    "ReportMismatch": (_faults("spark:result"), "Spark lost a result, or gave it twice"),
+    "ReportMismatch": (_faults("report:"), "Spark lost a result, or gave it twice"),
     "ComputationsMixed": (
         _faults("spark:executor", "spark:output lost", "db:client dies", "target:caller", "fs:"),
         "Spark lost intermediate results",
@@ -121,8 +121,8 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "AccessDenied": (_refused_with(29, 30, 31, 44, 53), "a broker said so"),
     "ConfigurationError": (
         _any(_refused_with(12, 21, 24, 28, 32, 33, 37, 40, 42, 76, 87), _little_room, _faults("target:answers")),
-        "a broker said that a setting is wrong, a database has room for few prepared transactions, or a function of the "
-        "user's answered what it must not",
+        "a broker said that a setting is wrong, a database has room for few prepared transactions, or a function of "
+        "the user's answered what it must not",
     ),
     "InvalidTopicName": (_refused_with(17), "a broker said so"),
     "TopicMissing": (_refused_with(3, 100), "a broker did not know the topic, again and again"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import onceward as ow
 from simulation.judge.verdict import Violation, differences
@@ -34,8 +34,8 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "casts": (False, True),
     "room": (100, 8),
 }
-"""``hasty``: the server does not wait for its disk, unless it is asked to. ``casts``: the table has other types than the
-frame. ``room``: ``max_prepared_transactions``."""
+"""``hasty``: the server does not wait for its disk, unless it is asked to. ``casts``: the table has other types than
+the frame. ``room``: ``max_prepared_transactions``."""
 
 _FIXED = {
     "brokers": 1, "transaction_version": 2, "output_partitions": 1, "stateful": False, "at_home": False,
@@ -47,9 +47,9 @@ class Pipeline:
     """Atomic: rows and ledger by one transaction."""
 
     kind = "database"
-    faults = ("db:", "crash:", "pause:", "spark:", "user:", "clock:")
+    faults = ("db:", "crash:", "pause:", "spark:", "report:", "user:", "clock:")
     steps = tuple(step for step in STEPS if step != "publish")
-    fixed = {**_FIXED, "casts": False, "room": 100}
+    fixed: ClassVar = {**_FIXED, "casts": False, "room": 100}
     xa = False
 
     # ── what users have ──
@@ -212,7 +212,7 @@ class Prepared(Pipeline):
 
     kind = "prepared"
     steps = tuple(step for step in STEPS if step not in ("ledger", "move"))
-    fixed = {**_FIXED, "mode": "append", "driver_records": 0, "topics": 1}
+    fixed: ClassVar = {**_FIXED, "mode": "append", "driver_records": 0, "topics": 1}
     xa = True
 
 

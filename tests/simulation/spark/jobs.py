@@ -27,8 +27,8 @@ FAULTS = {
     "spark:task fails": "a task raises in the user's own function, and is attempted again",
     "spark:output lost": "the shuffle output of a map task is lost, though its executor lives",
     "spark:task slow": "a task stands still for seconds in the user's own function",
-    "spark:result lost": "what a task has brought back is not among the results of its job: Spark's own mistake",
-    "spark:result twice": "what a task has brought back is twice among the results of its job: Spark's own mistake",
+    "report:lost": "what a task has brought back is not among the results of its job: Spark's own mistake",
+    "report:twice": "what a task has brought back is twice among the results of its job: Spark's own mistake",
 }
 _MAX_FAILURES = 4
 _POLL = 0.1
@@ -188,10 +188,10 @@ class _Job:
         found = [self._done[partition] for partition in range(tasks)]
         if self._frame.open_writer is not None:
             lots = self._sim.lots
-            if lots.fires("spark:result lost"):
-                del found[lots.below("spark:result lost", tasks)]
-            if found and lots.fires("spark:result twice"):
-                found.append(found[lots.below("spark:result twice", len(found))])
+            if lots.fires("report:lost"):
+                del found[lots.below("report:lost", tasks)]
+            if found and lots.fires("report:twice"):
+                found.append(found[lots.below("report:twice", len(found))])
         return found
 
     def _next(self) -> tuple[Any, ...] | None:

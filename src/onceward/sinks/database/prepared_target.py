@@ -11,7 +11,8 @@ On top of what every two-phase target does (:mod:`onceward.engine.two_phase`), i
 
 What if a task that was given up prepares its transaction late, when its attempt is aborted, or decided without it?
 Nothing names it. It holds locks until it is rolled back: by the attempt's abort, once the batch is finished, before the
-run's next attempt, or by the next start. Where the ledger's owners grow, a run's next attempt finds those of older copies, too.
+run's next attempt, or by the next start. Where the ledger's owners grow, a run's next attempt finds those of older
+copies, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """SQL's conditions and values as functions of a row and the statement's parameters: as much as the product writes.
 
-A text is turned into Python once. What is not understood raises :class:`Unknown`: a model that guesses is worth nothing.
+A text is turned into Python once. What is not understood raises :class:`Unknown`: a model that
+guesses is worth nothing.
 """
 
 from __future__ import annotations

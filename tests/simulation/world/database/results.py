@@ -39,8 +39,8 @@ Plan = Callable[[Any, Any, Sequence[Any]], Result]
 
 
 class Understood:
-    """A statement: it is run by whoever has sent it, who may have to wait; or it is a message, upon which the server acts
-    by itself, whatever becomes of its sender.
+    """A statement: it is run by whoever has sent it, who may have to wait; or it is a message, upon which the server
+    acts by itself, whatever becomes of its sender.
 
     :param act: of a message; what it gives, or the trouble.
     :param writes: it changes rows of tables.
