@@ -177,6 +177,10 @@ class TestWhatIsInTheTopics:
         world.checkpoint.offsets[last] = [end + 1 for end in world.checkpoint.offsets[last]]
         assert found(world) == {"I1"}
 
+    def test_i1_spark_was_told_of_a_batch_that_nobody_has_committed(self, world: Any):
+        world.returned.append((world.starts[0], 99, world.sim.now))
+        assert found(world) == {"I1"}
+
     def test_nothing_is_asked_for_beyond_the_ledger_and_sparks_log(self, world: Any):
         world.starts[0].caught_up, world.stopped_by = False, ValueError()
         world.source._ends[0] += 3

@@ -13,6 +13,8 @@ from simulation.judge import logs
 from simulation.judge.logs import Identity, Reading, identity_text
 from simulation.judge.verdict import Violation
 
+_decode = json.JSONDecoder().decode
+
 Place = tuple[str, str]
 """Topic and partition of a source, as Spark's offsets name them."""
 
@@ -91,7 +93,7 @@ def _take(chain: Chain, reading: Reading, key: bytes) -> None:
         if found_key != key:
             continue
         at = f"{reading.where}@{written.base}"
-        document = json.loads(value) if value else None
+        document = _decode(value.decode()) if value else None
         if document is None or "sequence" not in document:
             chain.violations.append(Violation("I6", f"{at} is visible under the pipeline's key, and tells of no batch"))
             continue

@@ -76,10 +76,13 @@ def read(cluster: Any, topic: str, partition: int) -> Reading:
     return Reading(where, visible, hidden, violations)
 
 
-def _written(entry: Any, ended_ms: int) -> Written:
-    return Written(
-        entry.base, entry.last, (entry.producer, entry.epoch), entry.first, entry.transactional, entry.body, ended_ms
+def _written(entry: Any, ended_ms: int, new: Any = tuple.__new__) -> Written:
+    """Past the constructor of named tuples, which would cost more than all else here."""
+    identity = (entry.producer, entry.epoch)
+    found: Written = new(
+        Written, (entry.base, entry.last, identity, entry.first, entry.transactional, entry.body, ended_ms)
     )
+    return found
 
 
 def _several_epochs(where: str, begun: list[Any], marker: Any) -> Violation:

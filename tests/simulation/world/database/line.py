@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from simulation.world.database.results import DONE, Result, Understood
-from simulation.world.database.server import COMMITTED, Server, Session
+from simulation.world.database.server import Server
+from simulation.world.database.session import COMMITTED, Session
 from simulation.world.database.trouble import Trouble
 
 FAULTS = {

@@ -13,7 +13,7 @@ from simulation.kernel import current
 from simulation.world.database import line
 from simulation.world.database.arrow import RowsTable
 from simulation.world.database.locks import SHARED
-from simulation.world.database.server import Session
+from simulation.world.database.session import Session
 from simulation.world.database.trouble import Trouble
 
 _ERRORS: dict[str, type[psycopg.Error]] = {
