@@ -11,7 +11,7 @@ from onceward.sinks.write_ahead.target import WriteAheadTarget
 from simulation.planted import first_violation, planted
 from simulation.run import simulate
 
-SEEDS = range(50)
+SEEDS = range(100)
 SEARCHED = range(600)
 
 
