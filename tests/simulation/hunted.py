@@ -14,14 +14,14 @@ _KAFKA, _DECIDED = ("kafka",), ("two_phase", "prepared", "write_ahead")
 _TABLES = ("database", "prepared")
 _COPIES = ("crash:", "pause:", "user:")
 _WIRE = ("net:", "kafka:", "broker:", "answer:", "pause:", "user:")
-_TASKS = ("spark:", "line:", "kafka:", "net:")
+_TASKS = ("spark:", "line:", "report:", "kafka:", "net:")
 
 PLACES: Sequence[Place] = (
     ("engine/two_phase", _DECIDED, (*_COPIES, "target:", "fs:")),
     ("engine/target", _DECIDED, (*_COPIES, "broker:", "target:")),
     ("engine/spark_jobs", ("files",), (*_COPIES, "spark:", "fs:")),
     ("engine/fan_out", ("fan_out",), (*_COPIES, "target:", "fs:")),
-    ("engine/task_writer", _KAFKA, ("spark:", "line:")),
+    ("engine/task_writer", _KAFKA, ("spark:", "line:", "report:")),
     ("engine/driver_rows", _KAFKA, ("spark:", "kafka:")),
     ("engine/micro_batch", ("kafka", "two_phase"), (*_COPIES, "net:", "kafka:")),
     ("engine/", _KAFKA, (*_COPIES, "net:", "kafka:")),

@@ -25,6 +25,7 @@ from simulation.teller import Seed, Teller, Told
 
 FINDINGS = Path(__file__).with_name("findings")
 MANY = 1_000_000
+_LATER = "not run since the simulation comes to their place"
 TABLE = ROOT / "docs" / "evidence" / "simulation-mutants.md"
 HANGS_SECONDS = 120.0
 """Nobody tells a seed for so long, on a machine that has other things to do, too; a hundredth is more than enough."""
@@ -212,11 +213,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120.0, help="of CPU for one that is not found (120)")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--known", type=Path, help="remember verdicts in this file, and go on there")
+    parser.add_argument("--table", action="store_true", help="only write the table, of what --known remembers")
     options = parser.parse_args()
     chosen = [*(Mutant.read(path) for path in sorted(FINDINGS.glob("*.patch"))), *mutants()]
     if options.names:
         chosen = [mutant for mutant in chosen if any(mutant.name.startswith(name) for name in options.names)]
     known = _known(options.known)
+    if options.known and options.table:
+        return _write([known.get(mutant.name) or _untried(mutant) for mutant in chosen])
     with tempfile.TemporaryDirectory(prefix="onceward-simulated-mutants-") as name:
         folder = Path(name).resolve()
         shutil.copytree(ROOT / "src", folder / "base" / "src", ignore=shutil.ignore_patterns("__pycache__"))
@@ -241,10 +245,19 @@ def main() -> int:
     tried = [verdict for verdict in verdicts if not verdict.why_not]
     _tell(f"{sum(verdict.found for verdict in tried)} of {len(tried)} found")
     if not options.names:
-        TABLE.parent.mkdir(parents=True, exist_ok=True)
-        TABLE.write_text(table(verdicts))
-        _tell(f"written: {TABLE.relative_to(ROOT)}")
+        _write(verdicts)
     return 0 if all(verdict.found for verdict in tried) else 1
+
+
+def _untried(mutant: Mutant) -> Verdict:
+    return Verdict(mutant.name, mutant.breaks, why_not=why_not(mutant) or _LATER)
+
+
+def _write(verdicts: Sequence[Verdict]) -> int:
+    TABLE.parent.mkdir(parents=True, exist_ok=True)
+    TABLE.write_text(table(verdicts))
+    _tell(f"written: {TABLE.relative_to(ROOT)}")
+    return 0
 
 
 def _simulated() -> list[str]:

@@ -11,9 +11,11 @@ from mutants.mutant import CONTROLS, DEMANDED, LEVELS, ROOT, Mutant, mutants
 from tiers import Collected
 
 TABLE = ROOT / "docs" / "mutants.md"
+FINDINGS = mutants(ROOT / "tests" / "simulation" / "findings")
+"""Put back for the simulation to find (``make simulate-mutants``)."""
 
 
-@pytest.mark.parametrize("mutant", mutants(), ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*mutants(), *FINDINGS], ids=lambda mutant: mutant.name)
 def test_it_applies_and_is_still_python(mutant: Mutant, tmp_path: Path):
     for name in mutant.files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -82,13 +82,15 @@ def judge_end_of_ledger(facts: Facts, chain: Chain) -> list[Violation]:
 def judge_leftovers(facts: Facts, chain: Chain, prepared: Iterable[tuple[str, float]], where: str) -> list[Violation]:
     """I10: what was prepared before a start that was not disturbed and has decided a batch is published or dropped.
 
+    Not until it had opened: what another copy prepares between its two looks, it leaves alone.
+
     :param prepared: what is still there, and since when (seconds).
     """
     if not chain.records or facts.any_of(*_LASTING):
         return []
     run, faults = chain.records[-1].run_id, len(facts.world.lots.fired)
     undisturbed = facts.world.faults_before
-    opened = max((start.opened_at for start in facts.world.starts
+    began = max((start.when for start in facts.world.starts
                   if start.query.run_id == run and undisturbed.get(start.process) == faults), default=-1.0)  # fmt: skip
-    left = sorted(name for name, since in prepared if since < opened)
+    left = sorted(name for name, since in prepared if since < began)
     return [Violation("I10", f"left over in {where} by earlier starts: {', '.join(left[:4])}")] if left else []

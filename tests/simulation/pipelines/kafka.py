@@ -65,7 +65,9 @@ class Pipeline:
         return Plan(
             branches,
             shuffle=setting.shuffle or stateful,
-            by_chance=(setting.by_chance or by_lot) and not stateful,
+            # A function that asks by itself whether there are rows reads a computation of its own, and where that is by
+            # chance, and a part of it is lost, it may be told that there are none: docs/guarantees.md.
+            by_chance=(setting.by_chance or by_lot) and not stateful and not skips,
             tasks=setting.tasks,
             stateful=stateful,
         )

@@ -123,6 +123,7 @@ class World:
             transaction_version=setting.transaction_version,
             settings=ClusterSettings(transactional_id_expiration_ms=setting.id_expiration_ms),
         )
+        self.cluster.begins_at = int(self.lots.time.random() * setting.brokers)
         self.pipeline = swarm.pipelines()[setting.pipeline]()
         self.doors: dict[tuple[str, int], Any] = {}
         self.last_port = 40_000
@@ -262,11 +263,11 @@ class World:
                 self._say(f"⚡ broker {node} is killed")
                 self.cluster.crash(node)
                 sim.after(lots.below("broker:crash", 100) / 100 * 20, self._restart_broker, node)
-        if lots.fires("broker:isolated") and len(self.cluster.node_ids) > 1:
+        if self._all_see_each_other() and lots.fires("broker:isolated"):
             node = self.cluster.node_ids[lots.below("broker:isolated", len(self.cluster.node_ids))]
             self._say(f"⚡ broker {node} is cut off from the others")
             self.cluster.isolate(node)
-            sim.after(lots.below("broker:isolated", 100) / 100 * 120, self.cluster.heal, node)
+            sim.after(lots.below("broker:isolated", 100) / 100 * 120, self._broker_is_back, node)
         if lots.fires("user:second copy") and sum(not start.over for start in self.starts) < 3:
             self._say("⚡ somebody starts another copy")
             self._begin_copy()
@@ -280,6 +281,11 @@ class World:
         if lots.is_on("user:checkpoint restored") and len(self._copies_kept) < 3:
             self._copies_kept.append(self.checkpoint.copy())
 
+    def _all_see_each_other(self) -> bool:
+        """Of several brokers; of two that are cut off at once one learns nothing that a single one does not tell."""
+        brokers = self.cluster.brokers
+        return len(brokers) > 1 and not any(broker.isolated for broker in brokers.values())
+
     def _none_moves(self) -> bool:
         """Is there a copy, and does each stand still?"""
         running = [start for start in self.starts if not start.over]
@@ -289,6 +295,21 @@ class World:
         if not self.cluster.brokers[node].up:
             self._say(f"★ broker {node} is started again")
             self.cluster.restart(node)
+            self._lead_again(node)
+
+    def _broker_is_back(self, node: int) -> None:
+        self.cluster.heal(node)
+        self._lead_again(node)
+
+    def _lead_again(self, node: int) -> None:
+        """``auto.leader.rebalance.enable``: after a while it leads what it led; else all would end up at one broker."""
+        seconds = 3 + self.lots.time.random() * 20
+        self.sim.after(seconds, self._rebalance, node)
+
+    def _rebalance(self, node: int) -> None:
+        for (topic, index), partition in self.cluster.partitions.items():
+            if partition.replicas[0] == node != partition.leader:
+                self.cluster.move_leader(topic, index, to=node)
 
     def _between_copies(self) -> None:
         checkpoint = self.checkpoint

@@ -38,11 +38,17 @@ class Connections:
         self._client = f"{settings.client_id}@{self._process.name}"
         self._links: dict[int, _Link] = {}
         self._known: list[int] = []
+        nodes = list(sim.world.cluster.node_ids)
+        first = int(sim.lots.time.random() * len(nodes))
+        self._bootstrap = [f"bootstrap-{node}" for node in nodes[first:] + nodes[:first]]
         self._closed = False
         self._process.on_death.append(self._break_all)
 
     def nodes(self) -> Sequence[int | str]:
-        return [*self._known, *(f"bootstrap-{node}" for node in self._world.cluster.node_ids)]
+        """Those that are connected first. Where to begin is chance (``kafka.cluster.collect_hosts``)."""
+        links = self._links
+        known = sorted(self._known, key=lambda node: node not in links or links[node].broken)
+        return [*known, *self._bootstrap]
 
     def addresses(self) -> frozenset[str]:
         return frozenset(f"broker-{node}:9092" for node in self._known)

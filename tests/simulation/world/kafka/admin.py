@@ -106,7 +106,8 @@ def find_coordinator(
     for key in request.coordinator_keys or [request.key]:
         partition = cluster.home_of(key) if request.key_type == 1 else cluster.group_home_of(key)
         node = cluster.leader_seen_by(broker, partition)
-        code = NOT_AVAILABLE if node == NOBODY or cluster.brokers[node].fenced else 0
+        known_to_be_away = node != NOBODY and cluster.brokers[node].fenced and not broker.isolated
+        code = NOT_AVAILABLE if node == NOBODY or known_to_be_away else 0
         node = NOBODY if code else node
         found.append(Answer(key=key, node_id=node, host="127.0.0.1", port=9_091 + node, error_code=code))
     reply(Answer(throttle_time_ms=0, coordinators=found))

@@ -97,7 +97,7 @@ class Topics:
     def _add_partitions(self, topic: Topic, count: int, replicas: int, min_isr: int) -> None:
         self.health.told.clear()
         nodes = self.node_ids
-        first = self._topics_made if not topic.internal else 0
+        first = self._topics_made + self.begins_at if not topic.internal else 0
         for index in range(len(topic.partitions), count):
             # ``StripedReplicaPlacer``: those that are fenced come last
             striped = [nodes[(first + index + step) % len(nodes)] for step in range(len(nodes))]

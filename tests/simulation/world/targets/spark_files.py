@@ -20,6 +20,7 @@ from onceward.spark.write_errors import failures_told
 from simulation.kernel import current
 from simulation.kernel.scheduler import Process
 from simulation.spark.frames import Row, Rows
+from simulation.spark.jobs import JobFailed
 from simulation.world.files.hadoop import Path, as_java
 from simulation.world.files.tree import File, Folder, Tree
 
@@ -164,9 +165,12 @@ def written(frame: Any, folder: str, how: Any) -> Written:
     job = _Job(query, tree, place.path, f"job{world.next_number()}", most_rows, bool(how.partition_by))
     with failures_told(f"as {how.name}", folder), _of_java():
         tree.make(job.temporary, parents=True)
-        results, _ = world.jobs.collect(frame.written(job, ()), query.lost)
+        results, tasks = world.jobs.collect(frame.written(job, ()), query.lost)
+        by_task = {result.partition_id: result for result in results}  # ``ret(index) = res``, in ``executeWrite``
+        if len(by_task) < tasks:
+            raise JobFailed("java.lang.NullPointerException")
         _commit_job(job)
-    told = [json.loads(result.committable) for result in results]
+    told = [json.loads(result.committable) for result in by_task.values()]
     return Written(*(sum(one[what] for one in told) for what in ("rows", "files", "bytes")))
 
 
