@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from onceward.ledger import table
-from onceward.sinks.database import attempt, prepared, run
+from onceward.sinks.database import attempt, prepared, prepared_target, run
 from onceward.sinks.database.mysql import dialect as mysql_dialect
 from onceward.sinks.database.postgresql import statements
 from simulation import swarm
@@ -139,6 +139,11 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
             "self.remove_markers([name])\n                return CommitResult.DONE",
         ),
         {"db:client dies": 60},
+        {},
+    ),
+    "what an older copy prepared meanwhile stays": (
+        "prepared", set_to(prepared_target.PreparedTarget, "_is_older", lambda self, name, owner: False),
+        {"user:second copy": 3},
         {},
     ),
 }  # fmt: skip
