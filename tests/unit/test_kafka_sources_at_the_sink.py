@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from onceward.errors import LedgerBehind, SourceTopicReplaced
+from onceward.errors import Fenced, LedgerBehind, SourceTopicReplaced
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
+from onceward.ledger.kafka_chain import KafkaChain
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.kafka import group_offsets
+from onceward.sinks.kafka import target as kafka_target
 from onceward.sinks.kafka.group_offsets import GroupOffsets
+from onceward.sinks.kafka.target import KafkaTarget
 from onceward.sources.kafka_witness import KafkaWitness
 from onceward.spark.query import KafkaSource, RunningBatch
 
@@ -72,6 +76,27 @@ def test_a_topic_of_the_same_name_on_another_cluster_says_nothing_about_the_ledg
     group[TopicPartition("orders", 0)] = 101
     with pytest.raises(LedgerBehind):
         offsets().refuse_a_ledger_that_forgot(now, record(done), "checkpoint")
+
+
+@pytest.mark.parametrize(("heir", "error"), [(True, Fenced), (False, LedgerBehind)])
+def test_a_start_that_stood_still_is_replaced_and_its_ledger_has_lost_nothing(
+    group: dict[TopicPartition, int], monkeypatch: pytest.MonkeyPatch, heir: bool, error: type[Exception]
+) -> None:
+    """Between two reads of a start an heir may commit: then the group is ahead of what was read, and all is well."""
+    done, now = batch(0, HERE, start=0, end=100), batch(1, HERE, start=100, end=200)
+    read = record(done)
+    group |= offsets().of(now)
+    chain: Any = KafkaChain.__new__(KafkaChain)
+    chain._pipeline = P
+    found = LedgerRecord(P, 1, now.batch, now.sources, AttemptId(1, 2), {}, 0) if heir else read
+    chain._topic = SimpleNamespace(newest=lambda: found, topic="ledger")
+    monkeypatch.setattr(chain, "take", lambda confirm: read)
+    target: Any = KafkaTarget.__new__(KafkaTarget)
+    settings = SimpleNamespace(topic=None, dead_letter_topic=None, policy=SimpleNamespace(resume="checkpoint"))
+    target.run = SimpleNamespace(settings=settings, client=None, chain=chain, group=offsets())
+    monkeypatch.setattr(kafka_target.preflight, "check_topic", lambda *_: None)
+    with pytest.raises(error):
+        target.open(now)
 
 
 def test_a_source_stays_at_home_while_its_brokers_are_down() -> None:

@@ -100,14 +100,14 @@ class KafkaChain(Chain):
         if identity.producer_id != self._producer_id:
             log.info("%s: goes on as %s", self._pipeline, identity)
             try:
-                self._refuse_what_a_newer_owner_wrote(newest)
+                self.refuse_what_a_newer_owner_wrote(newest)
             except BaseException:
                 self.transaction.abort()
                 raise
             self._producer_id = identity.producer_id
         return AttemptId(*identity)
 
-    def _refuse_what_a_newer_owner_wrote(self, known: LedgerRecord | None) -> None:
+    def refuse_what_a_newer_owner_wrote(self, known: LedgerRecord | None) -> None:
         """Under a new producer id, is the ledger still where we left it?
 
         Epochs run out, and then there is a new one. But it also comes when the coordinator had forgotten the id

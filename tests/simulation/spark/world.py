@@ -42,6 +42,7 @@ _AT_STEPS = {
     (step, phase): (f"crash:{step}.{phase}", f"pause:{step}.{phase}") for step in events.STEPS for phase in _PHASES
 }
 _LOOK = 0.6
+_PATIENCE = 4.0
 _LONGEST_CALM = 1_500.0
 _AFTERWARDS = 130.0
 _MOST_STARTS = 60
@@ -287,9 +288,11 @@ class World:
         return len(brokers) > 1 and not any(broker.isolated for broker in brokers.values())
 
     def _none_moves(self) -> bool:
-        """Is there a copy, and does each stand still?"""
+        """Is there a copy, and does each stand still, and not since a moment ago?"""
         running = [start for start in self.starts if not start.over]
-        return 0 < len(running) < 3 and all(start.process.paused for start in running)
+        if not 0 < len(running) < 3 or self.sim.now < running[-1].when + _PATIENCE:
+            return False
+        return all(start.process.paused for start in running)
 
     def _restart_broker(self, node: int) -> None:
         if not self.cluster.brokers[node].up:

@@ -7,6 +7,7 @@ One batch is one :class:`~onceward.sinks.kafka.attempt.KafkaAttempt`; what they 
 from __future__ import annotations
 
 from onceward.engine.target import AtomicTarget
+from onceward.errors import LedgerBehind
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.kafka import preflight
 from onceward.sinks.kafka.attempt import KafkaAttempt
@@ -34,7 +35,12 @@ class KafkaTarget(AtomicTarget):
         # The order matters: once the chain is taken no earlier owner can commit, so what is read then is final.
         # It is confirmed before the first commit; unless something is done on the strength of it before.
         newest = self.run.chain.take(confirm=self.is_relied_on)
-        self.run.group.refuse_a_ledger_that_forgot(running, newest, settings.policy.resume)
+        try:
+            self.run.group.refuse_a_ledger_that_forgot(running, newest, settings.policy.resume)
+        except LedgerBehind:
+            # An heir moves both. Who has stood still between the two reads is replaced, and nothing is lost.
+            self.run.chain.refuse_what_a_newer_owner_wrote(newest)
+            raise
         return newest
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> KafkaAttempt:
