@@ -11,7 +11,7 @@ from onceward.sinks.write_ahead.target import WriteAheadTarget
 from simulation.planted import first_violation, planted
 from simulation.run import simulate
 
-SEEDS = range(50)
+SEEDS = range(80)
 SEARCHED = range(600)
 
 
@@ -24,7 +24,6 @@ def test_whoever_looks_at_keys_has_every_row_once_whatever_befalls_it() -> None:
         fired |= {kind.partition(":")[0] for kind, _ in outcome.fired}
     assert batches > 5 * len(SEEDS)
     assert len(fired) > 5
-    assert "target" in fired
 
 
 _COUNTED = "record = self._counted(chunk, record)"
