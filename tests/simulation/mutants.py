@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mutants.mutant import ROOT, Mutant, PatchDoesNotApply, mutants
-from simulation.hunted import NOT_HERE, NOT_HERE_BY_NUMBER, PLACES, USERS
+from simulation.hunted import NOT_HERE, NOT_HERE_BY_NUMBER, PLACES, SEEN_THROUGH, USERS
 from simulation.teller import Seed, Teller, Told
 
 FINDINGS = Path(__file__).with_name("findings")
@@ -193,10 +193,12 @@ def table(verdicts: Sequence[Verdict]) -> str:
         effort = f"{verdict.seeds}, {verdict.batches:,}, {verdict.cpu_seconds:.1f}"
         parts.append(f"| `{verdict.name}` | {verdict.breaks} | {_seed_text(verdict.seed)} | {effort} | "
                      f"{verdict.invariant}: {_cell(verdict.sentence)} |")  # fmt: skip
-    parts += ["\n## Not found\n", "| what | what it breaks | seeds, batches, seconds |\n|---|---|---|"]
+    parts += ["\n## Not found\n", "| what | what it breaks | seeds, batches, seconds | why |\n|---|---|---|---|"]
     for verdict in missed:
         effort = f"{verdict.seeds}, {verdict.batches:,}, {verdict.cpu_seconds:.0f}"
-        parts.append(f"| `{verdict.name}` | {verdict.breaks} | {effort} |")
+        number = verdict.name.partition("-")[0]
+        why = SEEN_THROUGH.get(number) or SEEN_THROUGH.get(f"{number}-", "not known")
+        parts.append(f"| `{verdict.name}` | {verdict.breaks} | {effort} | {why} |")
     parts += ["\n## Not looked for\n", "| mutants | why |\n|---|---|"]
     parts += [f"| {', '.join(sorted(numbers, key=int))} | {why} |" for why, numbers in reasons.items()]
     return "\n".join(parts) + "\n"
@@ -220,6 +222,9 @@ def main() -> int:
         chosen = [mutant for mutant in chosen if any(mutant.name.startswith(name) for name in options.names)]
     known = _known(options.known)
     if options.known and options.table:
+        for mutant in chosen:
+            if why_not(mutant):
+                known.pop(mutant.name, None)
         return _write([known.get(mutant.name) or _untried(mutant) for mutant in chosen])
     with tempfile.TemporaryDirectory(prefix="onceward-simulated-mutants-") as name:
         folder = Path(name).resolve()

@@ -101,9 +101,11 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     # another copy
     "Fenced": (
         _any(
-            _beside, _later, _faults("net:held", "net:slow", "net:black hole", "pause:", "broker:", "kafka:", "answer:")
+            _beside,
+            _later,
+            _faults("net:held", "net:slow", "net:black hole", "pause:", "broker:", "kafka:", "answer:", "fs:error"),
         ),
-        "another copy was there, or a request for the id came late",
+        "another copy was there, a request for the id came late, or a disk took our own entry and said that it had not",
     ),
     "CheckpointRewound": (
         _any(_faults("user:checkpoint restored", "user:commit log lost"), _beside),

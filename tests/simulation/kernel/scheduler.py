@@ -32,17 +32,20 @@ class Stuck(Exception):
     """The story does not end: nothing is left to happen, or far too much has."""
 
 
-class Timer:
-    """Something that will happen, unless it is cancelled."""
+class Timer(list[Any]):
+    """Something that will happen, unless it is cancelled: when, which of those at the same time, what, with what.
 
-    __slots__ = ("action", "args")
+    A list, because lists are made, and compared by the heap, without a call of Python's.
+    """
 
-    def __init__(self, action: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self.action: Callable[..., Any] | None = action
-        self.args = args
+    __slots__ = ()
+
+    @property
+    def pending(self) -> bool:
+        return self[2] is not None
 
     def cancel(self) -> None:
-        self.action = None
+        self[2] = None
 
 
 class Process:
@@ -98,7 +101,7 @@ class Sim:
         """What stands-ins of the product's modules need to find: set by whoever builds the world."""
         self._processes = [self.outside]
         self._hub = getcurrent()
-        self._heap: list[tuple[float, int, Timer]] = []
+        self._heap: list[Timer] = []
         self._order = 0
         self._pids = 1
         self._stopped = False
@@ -108,9 +111,9 @@ class Sim:
 
     def after(self, seconds: float, action: Callable[..., Any], *args: Any) -> Timer:
         """Call ``action``, in no process, so much later. It must not wait."""
-        timer = Timer(action, args)
         self._order = order = self._order + 1
-        heappush(self._heap, (self.now + seconds, order, timer))
+        timer = Timer((self.now + seconds, order, action, args))
+        heappush(self._heap, timer)
         return timer
 
     def run(self) -> None:
@@ -120,12 +123,13 @@ class Sim:
         while not self._stopped:
             if not heap:
                 raise Stuck(f"nothing is left to happen at {self.now:.3f} s, and the story is not over")
-            at, _, timer = heappop(heap)
-            action = timer.action
+            timer = heappop(heap)
+            at, _, action, args = timer
             if action is None:
                 continue
+            timer[2] = None  # it is over
             self.now = at
-            action(*timer.args)
+            action(*args)
             steps += 1
             if steps > MOST_STEPS:
                 raise Stuck(f"{MOST_STEPS} steps at {self.now:.3f} s, and the story is not over")
@@ -199,7 +203,7 @@ class Sim:
         else:
             timer = self.after(seconds, self._resume, task, None, task.waits)
             value = self._hub.switch()
-            timer.action = None
+            timer[2] = None
         self.current = task
         if not task.process.alive:
             raise Killed

@@ -33,9 +33,10 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "hasty": (False, True),
     "casts": (False, True),
     "room": (100, 8),
+    "piece_rows": (1_000, 2),
 }
 """``hasty``: the server does not wait for its disk, unless it is asked to. ``casts``: the table has other types than
-the frame. ``room``: ``max_prepared_transactions``."""
+the frame. ``room``: ``max_prepared_transactions``. ``piece_rows``: how many a task sends at a time."""
 
 _FIXED = {
     "brokers": 1, "transaction_version": 2, "output_partitions": 1, "stateful": False, "at_home": False,

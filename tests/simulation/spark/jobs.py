@@ -165,7 +165,7 @@ class _Job:
         finally:
             self._executors.unwatch(self._executor_lost)
             if self._poll is not None:
-                self._poll.action = None
+                self._poll.cancel()
             for attempt in self._running.values():
                 self._end_task(attempt)
 
@@ -197,7 +197,7 @@ class _Job:
     def _next(self) -> tuple[Any, ...] | None:
         if not self._events:
             self._waiting = self._sim.current
-            if self._poll is None or self._poll.action is None:
+            if self._poll is None or not self._poll.pending:
                 self._poll = self._sim.after(_POLL, self._time_to_ask)
             self._sim.park()
             self._waiting = None
@@ -206,7 +206,7 @@ class _Job:
     def _time_to_ask(self) -> None:
         """Whether the attempt is lost, and the job to be cancelled: Spark's jobs are watched by a thread."""
         if self._poll is not None:
-            self._poll.action = None
+            self._poll.cancel()
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             self._sim.wake(waiting)

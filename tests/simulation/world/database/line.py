@@ -244,6 +244,7 @@ def copy(session: Session, name: str, rows: Any, mode: int) -> None:
     """
     arrives(session, f"COPY {name}", writes=True)
     session.run(Understood(lambda s, t, p: _copied(s, t, name, rows, mode), writes=True), ())
+    session.server.sim.park(_LATENCY)  # the answer is on its way, and the rows are there
     if session.faults:
         answered(session, f"COPY {name}")
 

@@ -157,7 +157,9 @@ def _get_lock(server: Any, found: re.Match[str]) -> Understood:
 
 def _release_lock(server: Any, found: re.Match[str]) -> Understood:
     def run(session: Any, transaction: Any, parameters: Sequence[Any]) -> Result:
-        lock = server.names[parameters[0]]
+        lock = server.names.get(parameters[0])
+        if lock is None or session not in lock.holders:
+            return Result([(None,)])
         lock.give_back(server.sim, session)
         session.locks.remove(lock)
         return Result([(1,)])

@@ -52,6 +52,13 @@ class _HeldFrame(HeldFrame):
         super().__init__(dialect, staged, table, name, RowsTable(rows, _columns()))  # type: ignore[arg-type]
 
 
+class _PieceBytes:
+    """How much a task sends at a time: so many rows of 100 bytes as the setting says."""
+
+    def __le__(self, held: int) -> bool:
+        return bool(held >= 100 * current().world.setting.piece_rows)
+
+
 class _Compute:
     """``pyarrow.compute``, of such columns."""
 
@@ -95,6 +102,7 @@ STAND_INS: list[tuple[str, str, Any]] = [
         ),
     ),
     # rows, without Arrow
+    (f"{_DATABASE}.pieces", "_PIECE_BYTES", _PieceBytes()),
     (f"{_DATABASE}.sink", "must_be_a_frame", lambda frame, more="": None),
     (f"{_DATABASE}.sink", "staged_columns", _staged_columns),
     (f"{_DATABASE}.attempt", "staged_columns", _staged_columns),
