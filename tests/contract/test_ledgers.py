@@ -119,6 +119,25 @@ class TestFolder(ChainContract):
         with pytest.raises(FileExistsError):
             os.link(*late[0])
 
+    def test_an_heir_whose_progress_is_in_doubt_is_not_taken_for_fenced(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chain = store.chain()
+        chain.append(replace(record(0, chain.begin(chain.take())), state=State.DECIDED))
+        heir = store.chain()
+        decided = heir.take()
+        assert decided is not None
+        finished = replace(decided, state=State.FINISHED)
+
+        def fails(path: Path) -> None:
+            raise OSError("the disk does not answer")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(folder, "sync", fails)
+            with pytest.raises(CommitInDoubt):
+                heir.progress(finished)
+        assert heir.settle() == finished
+
     def test_a_folder_that_is_gone_or_restored_is_noticed_by_who_works_with_it(
         self, store: Store, tmp_path: Path
     ) -> None:

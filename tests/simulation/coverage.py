@@ -208,7 +208,7 @@ ROWS_THAT_CANNOT: tuple[tuple[str, tuple[int, ...], str], ...] = (
     ("AddPartitionsToTxn", (3, 55), "topics are known by then, and none is deleted; 55 comes beside another refusal"),
     ("TxnOffsetCommit", (47, 48, 49), "rare, and met by long runs only: an owner is replaced between two requests"),
     ("AddOffsetsToTxn", (49,), "rare likewise: an id expires between two requests of a transaction"),
-    ("Produce", (48, 49), "rare likewise"),
+    ("Produce", (45, 48, 49), "rare likewise"),
 )
 """Rows of the error table that no story can meet, though a broker could answer so: APIs, codes, and why."""
 

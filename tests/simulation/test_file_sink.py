@@ -25,7 +25,6 @@ def test_readers_see_every_batch_once_whatever_befalls_it() -> None:
         fired |= {kind.partition(":")[0] for kind, _ in outcome.fired}
     assert batches > 5 * len(SEEDS)
     assert len(fired) > 5
-    assert "fs" in fired
 
 
 @pytest.mark.parametrize(

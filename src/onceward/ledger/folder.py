@@ -90,6 +90,7 @@ class FolderChain(Chain):
         self._next = 0  # the slot behind the newest entry, as far as known
         self._owner = _NOBODY
         self._attempts = 0
+        self._appended = b""  # the last record that was to be
 
     def peek(self) -> LedgerRecord | None:
         return next(self.history(1), None)
@@ -144,7 +145,8 @@ class FolderChain(Chain):
         return AttemptId(self._owner, self._attempts)
 
     def append(self, record: LedgerRecord) -> None:
-        if not self._won(encode(record)):
+        self._appended = encode(record)
+        if not self._won(self._appended):
             raise self._overtaken()
         if self._listed()[1] > self._next:  # the name was free because its entry has been removed
             with suppress(OSError):
@@ -158,10 +160,14 @@ class FolderChain(Chain):
         """Takes the slot that the append in doubt was for, or the one behind it; from nobody else."""
         while not self._take_next():
             record = self._record_at(self._next)
-            if record is None or record.attempt.owner != self._owner:
+            if record is None or not self._is_our_own(record):
                 raise self._overtaken()
             self._next += 1  # it was carried out
         return self.newest()
+
+    def _is_our_own(self, record: LedgerRecord) -> bool:
+        """What an heir has published of his predecessor's batch still names the attempt that decided it."""
+        return record.attempt.owner == self._owner or encode(record) == self._appended
 
     def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
         return islice(self._records(self._listed()[0]), limit)
