@@ -222,7 +222,7 @@ class Server:
             if not self.heirs or self.heirs[-1].process is not session.process:
                 self.heirs.append(Heir(session.process, self.sim.now, len(self.sim.lots.fired)))
         elif self.heirs and self.heirs[-1].process is session.process:
-            self.heirs[-1].has_decided = True
+            self.heirs[-1].has_decided |= before[2] != now[2]  # not only finished what it has inherited
         elif self.heirs:
             who, then = self.heirs[-1].process, self.heirs[-1].taken_at
             self.overruled.append(
