@@ -11,7 +11,7 @@ from onceward.engine.spark_jobs import SparkJobsAttempt
 from onceward.engine.target import Write, ids_of
 from onceward.errors import ConfigurationError, ReportMismatch
 from onceward.ids import AttemptId
-from onceward.ledger.chain import Chain
+from onceward.ledger.chain import Chain, overtaken
 from onceward.sinks.files.columns import kept
 from onceward.sinks.files.publishing import Publisher
 from onceward.sinks.files.rolling import Rolling
@@ -68,9 +68,11 @@ class FileAttempt(SparkJobsAttempt):
     def _committable(self) -> dict[str, Any]:
         try:
             return self._publisher.prepare(self._name, self._sequence, self._written).as_told()
-        except (ConfigurationError, ReportMismatch):
-            # A newer copy may have put its batch there, or have dropped ours: then this raises Fenced, which is true.
-            self._chain.newest()
+        except (ConfigurationError, ReportMismatch) as error:
+            # A newer copy may have put its batch there, or have dropped ours: then it is for Fenced to say so.
+            newest = self._chain.newest()
+            if newest is not None and newest.sequence >= self._sequence:
+                raise overtaken(self._policy.pipeline, f"the ledger, which has {newest.batch}") from error
             raise
 
     def _told(self) -> Mapping[str, Any]:
