@@ -309,10 +309,4 @@ class Server:
             table.name for table in self.tables.values()
             if table.made_for == "staging" and (table.made_at < heir.taken_at or table.made_by is not heir.process)
         ]  # fmt: skip
-        # What another copy prepares between the two looks of a start is left alone by it.
-        began = max(
-            (start.when for start in self.sim.world.starts
-             if start.process is heir.process and start.when <= heir.taken_at),
-            default=heir.taken_at,
-        )  # fmt: skip
-        return staging + [gid for gid, prepared in self.prepared.items() if prepared.prepared_at < began]
+        return staging + [gid for gid, prepared in self.prepared.items() if prepared.prepared_at < heir.taken_at]
