@@ -28,7 +28,7 @@ USERS = {
 
 OPTIONS: dict[str, Sequence[Any]] = {
     "user": tuple(USERS),
-    "driver_records": (0, 10_000),
+    "driver_records": (10_000, 0, 0, 0),
     "ledger_partitions": (4, 16, 1, 0),
 }
 """``driver_records``: of a batch that small the driver takes the rows itself. ``ledger_partitions``: 0, it is made by

@@ -156,11 +156,47 @@ class _NoThread:
         return True
 
 
+def _sharing_key(settings: Any) -> int:
+    """Settings are not sent here and there in the simulation: those that are the same object are equal, and the others
+    are of another sink."""
+    known: dict[int, Any] = current().world.settings_known
+    known[id(settings)] = settings  # as long as the world stands no other gets its number
+    return id(settings)
+
+
+def _container(self: Any, version: int | None = None, **fields: Any) -> None:
+    """As kafka-python makes a request that says its fields by name, without looking which of them have tags: nobody
+    encodes it."""
+    self._version = version
+    self.tags = self.unknown_tags = None
+    for name, value in fields.items():
+        setattr(self, name, value)
+
+
+def _message(
+    self: Any,
+    version: int | None = None,
+    min_version: int | None = None,
+    max_version: int | None = None,
+    **fields: Any,
+) -> None:
+    self._header = None
+    self._min_version = min_version
+    self._max_version = max_version
+    self._version = version
+    self.tags = self.unknown_tags = None
+    for name, value in fields.items():
+        setattr(self, name, value)
+
+
 STAND_INS: Mapping[str, Any] = {
     # brokers and lines
     "onceward.wire.client.Connections": lambda settings: network.Connections(current(), settings),
     "onceward.sinks.kafka.sequencer.lease.Line": lambda host, port, s: lines.Line(current(), host, port, s),
     "onceward.sinks.kafka.sequencer.server.Door": lambda host, port, **more: lines.Door(current(), host, port, **more),
+    "onceward.wire.client._sharing_key": _sharing_key,
+    "kafka.protocol.data_container.DataContainer.__init__": _container,
+    "kafka.protocol.api_message.ApiMessage.__init__": _message,
     # Spark
     "onceward.engine.foreach_batch.running_batch": _running_batch,
     "onceward.engine.foreach_batch.fingerprint": lambda frame: hash((frame.computed.shuffle_id, frame.only)),

@@ -129,6 +129,7 @@ class World:
         self.doors: dict[tuple[str, int], Any] = {}
         self.last_port = 40_000
         self.jobs = Jobs(sim, self)
+        self.settings_known: dict[int, Any] = {}
         self.queries: list[Query] = []
         self.starts: list[Start] = []
         self.returned: list[tuple[Start, Any, float]] = []

@@ -19,7 +19,7 @@ FAULTS = {
 }
 _LATENCY = 0.0002
 _SLOW = 40.0
-_TICK = 0.1
+_TICK, _LONGEST_TICK = 0.1, 1.0
 
 
 class End:
@@ -203,11 +203,14 @@ class Door:
             self._sim.wake(self._task)
 
     def _run(self) -> None:
-        sim = self._sim
+        sim, tick = self._sim, _TICK
         while self.open:
             self._waiting = True
             self._lines = [end for end in self._lines if not end.closed]
-            sim.park(_TICK if self._lines else None)  # without a line there is nothing that could be overdue
+            if sim.park(tick if self._lines else None) is None:  # without a line there is nothing that could be overdue
+                tick = min(tick * 1.5, _LONGEST_TICK)
+            else:
+                tick = _TICK
             self._waiting = False
             for _ in range(len(self._knocking)):
                 self._look_at(self._knocking.popleft())
