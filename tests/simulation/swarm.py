@@ -62,7 +62,10 @@ _HASTE = {"brokers=1": 0, "request_timeout_ms=1000": 0, "delivery_timeout_ms=800
 LEADS_TO: Mapping[str, Sequence[Mapping[str, float]]] = {
     "abort": ({"answer:Produce:59": 3.0}, {"spark:task fails": 0.5}, {"db:broken": 3.0}, {"target:down": 3.0}),
     "replay": ({"crash:spark.before the commit log": 2.0}, {"crash:finish.started": 2.0}),
-    "lease": ({"row_bytes=100000000": 0, "piece=1": 0, "tasks=4": 0, "slots=4": 0}, {}),
+    "lease": (
+        {"driver_records=0": 0, "row_bytes=100000000": 0, "piece=1": 0, "tasks=4": 0, "slots=4": 0},
+        {"driver_records=0": 0, "brokers=3": 0},
+    ),
     "between": ({"user=skips": 0, "executors=2": 0}, {}),
     "open.failed": ({"broker:crash|open": 0.0, **_HASTE}, {"db:broken|open": 0.0}),
     "admit.failed": ({"user=swallows": 0.0, "answer:Produce:59": 1.0}, {"user=swallows": 0.0, "db:broken": 3.0}),
@@ -267,9 +270,10 @@ def draw(seed: int, pipeline: str | None = None, aim: tuple[str, str] | None = N
     drawn = kinds[seed % len(kinds)]
     name = pipeline or drawn
     part = part_of(name)
-    options = {option: values[int(chance.random() ** _SMALL * len(values))] for option, values in part.options.items()}
-    batches = FEWEST_BATCHES + int(chance.random() * (MOST_BATCHES - FEWEST_BATCHES + 1))
     sort = "aimed" if aim else _sort_of(seed // len(kinds))
+    bias = 1 if sort == "aimed" else _SMALL  # not every place is to be come to in a small world
+    options = {option: values[int(chance.random() ** bias * len(values))] for option, values in part.options.items()}
+    batches = FEWEST_BATCHES + int(chance.random() * (MOST_BATCHES - FEWEST_BATCHES + 1))
     if sort == "aimed" and not aim and part.aims:
         aim = _aim_of(seed // len(kinds), part)
     if aim:
