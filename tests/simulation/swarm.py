@@ -60,7 +60,8 @@ these."""
 
 _HASTE = {"brokers=1": 0, "request_timeout_ms=1000": 0, "delivery_timeout_ms=8000": 0, "most_faults=40": 0}
 LEADS_TO: Mapping[str, Sequence[Mapping[str, float]]] = {
-    "abort": ({"answer:Produce:59": 3.0}, {"spark:task fails": 0.5}, {"db:broken": 3.0}, {"target:down": 3.0}),
+    "abort": ({"answer:Produce:59": 3.0}, {"spark:task fails": 0.5}, {"db:broken": 3.0}),
+    "abort|target": ({"answer:Produce:59": 2.0},),
     "replay": ({"crash:spark.before the commit log": 2.0}, {"crash:finish.started": 2.0}),
     "lease": (
         {"driver_records=0": 0, "row_bytes=100000000": 0, "piece=1": 0, "tasks=4": 0, "slots=4": 0},
@@ -86,7 +87,8 @@ LEADS_TO: Mapping[str, Sequence[Mapping[str, float]]] = {
     "replay.failed": ({"crash:spark.before the commit log": 2.0, "spark:task fails|replay": 0.0},),
 }
 """To some steps, and to the failure of any, a story comes only by another fault: one of these goes with such an aim,
-some of them in a step of their own (``kind|step``), or with an option (``name=value``)."""
+some of them in a step of their own (``kind|step``), or with an option (``name=value``). ``abort|target``: of kinds that
+begin so."""
 
 LEADS_OF_KINDS: Mapping[str, Mapping[str, float]] = {
     "kafka:expired id lingers": {"id_expiration_ms=20000": 0, "pause:finish.finished": 0.5},
@@ -314,6 +316,10 @@ def _aim_of(number: int, part: Part) -> tuple[str, str]:
     return part.aims[(tens * 2 + (rest == _LAST_AIMED)) % len(part.aims)]
 
 
+def _leads_to(place: str, step: str, kind: str) -> Sequence[Mapping[str, float]]:
+    return LEADS_TO.get(f"{place}|{kind.partition(':')[0]}") or LEADS_TO.get(place) or LEADS_TO.get(step, ())
+
+
 def _aimed(
     chance: random.Random, part: Part, aim: tuple[str, str], options: dict[str, Any]
 ) -> tuple[dict[str, float], dict[str, str]]:
@@ -321,7 +327,7 @@ def _aimed(
     kind, step = aim
     own = own_step(kind)
     place = kind.partition(":")[2] if own else step
-    leads = [lead for lead in LEADS_TO.get(place) or LEADS_TO.get(step, ()) if part.has_all(lead)]
+    leads = [lead for lead in _leads_to(place, step, kind) if part.has_all(lead)]
     odds: dict[str, float] = {}
     aims: dict[str, str] = {}
     lead = dict(leads[int(chance.random() * len(leads))]) if leads else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from onceward.events import ABORT, COMMIT, REPLAY, STEPS
+from onceward.events import REPLAY, STEPS
 from simulation import coverage, reach
 from simulation.run import simulate
 from simulation.steps import BETWEEN
@@ -21,12 +21,8 @@ RARE = (
 """Stories that lead to rows which nobody's refusal by itself is: ids that expired, owners that were replaced."""
 
 
-
 OPEN = {
     REPLAY: "a story of the database's with a driver that stands still there ends with BatchNotWritten",
-    COMMIT: "in a story of the fan-out's an older copy delivers several chunks when a newer one has opened",
-    ABORT: "kinds that are rare there are not met by the stories that are told",
-    BETWEEN: "as commit",
 }
 """Steps of which not all is settled, and what is open; docs/evidence/simulation.md has the commands."""
 

@@ -16,7 +16,7 @@ from simulation.campaign import Block, run_block
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = 12
-SEEDS = 60
+SEEDS = 100
 
 _DIGESTS = """
 from simulation import swarm

@@ -291,7 +291,7 @@ class World:
     def _none_moves(self) -> bool:
         """Is there a copy, and does each stand still, and not since a moment ago?"""
         running = [start for start in self.starts if not start.over]
-        if not 0 < len(running) < 3 or self.sim.now < running[-1].when + _PATIENCE:
+        if not 0 < len(running) < 3 or self.sim.now < self.starts[-1].when + _PATIENCE:
             return False
         return all(start.process.paused for start in running)
 

@@ -207,10 +207,8 @@ class Door:
         while self.open:
             self._waiting = True
             self._lines = [end for end in self._lines if not end.closed]
-            if sim.park(tick if self._lines else None) is None:  # without a line there is nothing that could be overdue
-                tick = min(tick * 1.5, _LONGEST_TICK)
-            else:
-                tick = _TICK
+            knocked = sim.park(tick if self._lines else None)  # without a line there is nothing that could be overdue
+            tick = _TICK if knocked else min(tick * 1.5, _LONGEST_TICK)
             self._waiting = False
             for _ in range(len(self._knocking)):
                 self._look_at(self._knocking.popleft())
