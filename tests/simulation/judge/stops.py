@@ -63,6 +63,11 @@ def _little_room(facts: Facts, start: Any) -> bool:
     return facts.setting.pipeline == "prepared" and facts.setting.room < 100
 
 
+def _heir_of_files(facts: Facts, start: Any) -> bool:
+    """A start drops what earlier copies have left, and Spark's tasks find their folder gone."""
+    return facts.setting.pipeline in ("files", "fan_out") and facts.later(start)
+
+
 _UNREACHABLE = _faults(*_NETWORK, *_STANDSTILL)
 _BATCH_LOST = _any(_faults(*_NETWORK, "fs:", *_WORKERS, *_STANDSTILL, "clock:"), _beside)
 
@@ -134,8 +139,8 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "ResourceError": (_refused_with(1, 2, 105), "a broker said so"),
     # Spark's own
     "JobFailed": (
-        _faults("spark:", *_NETWORK, "line:", "pause:", "db:client dies", "target:", "fs:"),
-        "a task failed four times",
+        _any(_faults("spark:", *_NETWORK, "line:", "pause:", "db:client dies", "target:", "fs:"), _heir_of_files),
+        "a task failed four times, or a newer copy has removed the folder that it was writing to",
     ),
     "LogUpdated": (_beside, "two copies were writing one checkpoint"),
 }
