@@ -148,10 +148,10 @@ def simulate_setting(
         steps = Steps(sim)
         lots.step = steps.innermost
         events.probe(steps)
-    if tell is not None:
-        hear(sim)
     try:
         world = (build or _the_world)(sim, setting)
+        if tell is not None:
+            hear(sim)  # not before: what is built sees to it that the product's words go nowhere
         sim.spawn(sim.outside, _live, sim, world, name="story")
         try:
             sim.run()

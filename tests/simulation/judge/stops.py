@@ -68,6 +68,13 @@ def _heir_of_files(facts: Facts, start: Any) -> bool:
     return facts.setting.pipeline in ("files", "fan_out") and facts.later(start)
 
 
+def _forgotten_heir(facts: Facts, start: Any) -> bool:
+    """A newer copy has dropped what this one had stored, and written nothing; then the transactional id has expired,
+    and nobody knows of it: the store looks as if executors had another one."""
+    ids_expire = facts.setting.id_expiration_ms < 86_400_000
+    return ids_expire and facts.beside(start) and "is not one folder" in str(start.error)
+
+
 _UNREACHABLE = _faults(*_NETWORK, *_STANDSTILL)
 _BATCH_LOST = _any(_faults(*_NETWORK, "fs:", *_WORKERS, *_STANDSTILL, "clock:"), _beside)
 
@@ -127,9 +134,14 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     # what a broker refuses for good
     "AccessDenied": (_refused_with(29, 30, 31, 44, 53), "a broker said so"),
     "ConfigurationError": (
-        _any(_refused_with(12, 21, 24, 28, 32, 33, 37, 40, 42, 76, 87), _little_room, _faults("target:answers")),
-        "a broker said that a setting is wrong, a database has room for few prepared transactions, or a function of "
-        "the user's answered what it must not",
+        _any(
+            _refused_with(12, 21, 24, 28, 32, 33, 37, 40, 42, 76, 87),
+            _little_room,
+            _faults("target:answers"),
+            _forgotten_heir,
+        ),
+        "a broker said that a setting is wrong, a database has room for few prepared transactions, a function of "
+        "the user's answered what it must not, or an heir that nobody remembers has dropped a file",
     ),
     "InvalidTopicName": (_refused_with(17), "a broker said so"),
     "TopicMissing": (_refused_with(3, 100), "a broker did not know the topic, again and again"),
