@@ -142,6 +142,9 @@ SEEN_THROUGH: Mapping[str, str] = {
     "23": "what such a task sends is of an epoch that is aborted: time is lost, nothing else",
     "24": "what such tasks send is of an epoch that is aborted: time is lost, nothing else",
     "25": "what is granted is of an epoch that is aborted: time is lost, nothing else",
+    "30": "the next attempt is refused in its turn: time is lost, nothing else",
+    "57": "the next attempt is refused in its turn: time is lost, nothing else",
+    "39": "what a state holds was written by the first run; of a watermark the model knows nothing",
     "107": "it is published before anything is dropped, and to drop what is published does nothing",
 }
 """Why what is looked for was not found in the time, as far as a reading tells."""
