@@ -114,13 +114,14 @@ def _serve() -> None:
 
 def _setting(pipeline: str, number: int, changes: dict[str, Any], groups: list[str], aimed: bool) -> Any:
     from simulation import swarm
+    from simulation.among import among
 
     aim = None
     if aimed:
         aims = [aim for aim in swarm.part_of(pipeline).aims if aim[0].startswith(tuple(groups))]
         aim = aims[number * _STRIDE % len(aims)]
     setting = swarm.draw(number, pipeline, aim).changed(**changes)
-    return swarm.among(setting, groups) if groups and not aimed else setting
+    return among(setting, groups) if groups and not aimed else setting
 
 
 if __name__ == "__main__":
