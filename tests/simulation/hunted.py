@@ -58,10 +58,10 @@ USERS: Mapping[str, str] = {
     "76": "swallows",
     "77": "skips",
     "78": "frames",
-    "79": "frames",
+    "79": "halves",
     "91": "persists",
     "92": "persists",
-    "94": "frames",
+    "94": "halves",
     "95": "swallows",
     "96": "swallows",
     "97": "skips",
@@ -148,8 +148,8 @@ NOT_HERE_BY_NUMBER: Mapping[str, str] = {
 }
 
 SEEN_THROUGH: Mapping[str, str] = {
-    "3-": "the first look is outdated at times; for the one behind the takeover to be, clients would have to go on asking "
-    "the broker that is cut off, while another one is the coordinator: too rare so far",
+    "3-": "the first look is outdated at times; for the one behind the takeover to be, clients would have to go on "
+    "asking the broker that is cut off, while another one is the coordinator: too rare so far",
     "08": "nothing asks for that abort: the engine has a rule of its own (44)",
     "22": "the reports are compared with the sequencer's book, too",
     "23": "what such a task sends is of an epoch that is aborted: time is lost, nothing else",
