@@ -24,7 +24,6 @@ from simulation.hunted import NOT_HERE, NOT_HERE_BY_NUMBER, PLACES, SEEN_THROUGH
 from simulation.teller import Seed, Teller, Told
 
 FINDINGS = Path(__file__).with_name("findings")
-MANY = 1_000_000
 _LATER = "not run since the simulation comes to their place"
 TABLE = ROOT / "docs" / "evidence" / "simulation-mutants.md"
 HANGS_SECONDS = 120.0
@@ -83,7 +82,8 @@ def why_not(mutant: Mutant) -> str:
 
 def seeds_of(mutant: Mutant, there_are: Sequence[str], first: int) -> Iterator[Seed]:
     """Seeds without end, or none if no pipeline comes to where the patch is. Of three, one is the swarm's as it is, one
-    has faults that the place is about, and one has these and the user who comes there, if others do not."""
+    has faults that the place is about, and one is aimed at such a fault in some step, each in its turn; these two have
+    the user who comes there, if others do not."""
     files = [file.removeprefix("src/onceward/") for file in mutant.files]
     places = [next((place for place in PLACES if file.startswith(place[0])), ("", (), ())) for file in files]
     pipelines = list(dict.fromkeys(one for _, kinds, _ in places for one in kinds if one in there_are))
@@ -93,9 +93,10 @@ def seeds_of(mutant: Mutant, there_are: Sequence[str], first: int) -> Iterator[S
     whose = {} if user is None else {"user": user}
     for seed in itertools.count(first) if pipelines else ():
         for pipeline in pipelines:
-            yield pipeline, seed, {}, []
-            yield pipeline, seed, whose if pipeline == "kafka" else {}, groups
-            yield pipeline, seed + MANY, whose if pipeline == "kafka" else {}, groups
+            changes = whose if pipeline == "kafka" else {}
+            yield pipeline, seed, {}, [], False
+            yield pipeline, seed, changes, groups, False
+            yield pipeline, seed, changes, groups, True
 
 
 def hunt(mutant: Mutant, seeds_to_tell: Iterator[Seed], copy: Path, control: Control, limit: float) -> Verdict:
@@ -154,9 +155,9 @@ def _say(verdict: Verdict) -> None:
 
 
 def _seed_text(seed: Seed) -> str:
-    pipeline, number, changes, groups = seed
+    pipeline, number, changes, groups, aimed = seed
     changed = "".join(f", {name}={value}" for name, value in changes.items())
-    return f"{pipeline} {number}{changed}{', faults ' if groups else ''}{' '.join(groups)}"
+    return f"{pipeline} {number}{changed}{(', aimed ' if aimed else ', faults ') if groups else ''}{' '.join(groups)}"
 
 
 def _tell(text: str) -> None:
@@ -172,8 +173,9 @@ Made by `make simulate-mutants`; do not edit. Each line is a patch that breaks o
 ([`tests/simulation/findings`](../../tests/simulation/findings)). Seeds of the [simulation](../simulation.md) are told
 from 1 on by a copy of the code with the patch, until a story is violated that the code as it is tells without a
 violation. Nothing else is run: no test, no broker. Of a mutant only its place is known: which pipelines come there,
-which groups of faults a place like that is about (one seed in three has any of all there are), and for some which
-kind of user. Seconds are those of one CPU, stories alone. A line is told again by `make simulate-mutants ARGS=<name>`.
+which groups of faults a place like that is about (one seed in three has any of all there are, one is aimed at such a
+fault in some step, each in its turn), and for some which kind of user. Seconds are those of one CPU, stories alone. A
+line is told again by `make simulate-mutants ARGS=<name>`.
 """
 
 

@@ -287,19 +287,6 @@ def draw(seed: int, pipeline: str | None = None, aim: tuple[str, str] | None = N
     return Setting(seed, name, batches, odds, aim, aims, options)
 
 
-def among(setting: Setting, groups: Sequence[str]) -> Setting:
-    """The same with one to four kinds of faults that begin as ``groups`` say, each group as likely as the others."""
-    chance = random.Random(f"{setting.seed}:among")
-    kinds = [kind for group in part_of(setting.pipeline).groups for kind in group]
-    of_each = [found for group in groups if (found := [kind for kind in kinds if kind.startswith(group)])]
-    chosen: set[str] = set()
-    for _ in range(1 + int(chance.random() * 4)):
-        group = of_each[int(chance.random() * len(of_each))]
-        chosen.add(group[int(chance.random() * len(group))])
-    odds = {kind: _gap(chance, kind) for kind in sorted(chosen)}
-    return Setting(setting.seed, setting.pipeline, setting.batches, odds, None, {}, setting.options)
-
-
 def _odds(chance: random.Random, part: Part, sort: str) -> dict[str, float]:
     if sort == "calm" or not part.groups:
         return {}
@@ -307,7 +294,7 @@ def _odds(chance: random.Random, part: Part, sort: str) -> dict[str, float]:
     for _ in range(1 if sort == "one" else 2 + int(chance.random() * 5)):
         group = part.groups[int(chance.random() * len(part.groups))]
         chosen.add(group[int(chance.random() * len(group))])
-    return {kind: _gap(chance, kind) for kind in sorted(chosen)}
+    return {kind: gap(chance, kind) for kind in sorted(chosen)}
 
 
 def _aim_of(number: int, part: Part) -> tuple[str, str]:
@@ -359,6 +346,6 @@ def _sort_of(number: int) -> str:
     return _SORTS[number % len(_SORTS)]
 
 
-def _gap(chance: random.Random, kind: str) -> float:
+def gap(chance: random.Random, kind: str) -> float:
     low, high = GAPS.get(kind) or GAPS.get(kind.partition(":")[0], _OTHER_GAPS)
     return low * (high / low) ** chance.random()

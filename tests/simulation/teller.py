@@ -15,9 +15,12 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-Seed = tuple[str, int, dict[str, Any], list[str]]
-"""Pipeline, number, what is not as the seed says, and how kinds of faults begin, if they are to be drawn of these."""
+Seed = tuple[str, int, dict[str, Any], list[str], bool]
+"""Pipeline, number, what is not as the seed says, how kinds of faults begin, if they are to be drawn of these, and
+whether it is aimed at one of them in one step."""
 SECONDS_TO_BEGIN = 60.0
+_STRIDE = 7_919
+"""A prime: one after the other, aims are far apart."""
 TESTS = Path(__file__).resolve().parents[1]
 
 
@@ -92,23 +95,33 @@ def _serve() -> None:
     import gc
 
     import onceward
-    from simulation import swarm
     from simulation.run import simulate_setting
 
     sys.stdout.write(json.dumps(str(onceward.__file__)) + "\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        pipeline, seed, changes, groups = json.loads(line)
+        seed = json.loads(line)
         began = time.process_time()
-        setting = swarm.draw(seed, pipeline).changed(**changes)
-        outcome = simulate_setting(swarm.among(setting, groups) if groups else setting)
+        outcome = simulate_setting(_setting(*seed))
         told = Told(
             outcome.violations, outcome.broken is not None, outcome.batches, round(time.process_time() - began, 4)
         )
         sys.stdout.write(json.dumps(told) + "\n")
         sys.stdout.flush()
-        if not seed % 50:
+        if not seed[1] % 20:
             gc.collect()
+
+
+def _setting(pipeline: str, number: int, changes: dict[str, Any], groups: list[str], aimed: bool) -> Any:
+    from simulation import swarm
+    from simulation.among import among
+
+    aim = None
+    if aimed:
+        aims = [aim for aim in swarm.part_of(pipeline).aims if aim[0].startswith(tuple(groups))]
+        aim = aims[number * _STRIDE % len(aims)]
+    setting = swarm.draw(number, pipeline, aim).changed(**changes)
+    return among(setting, groups) if groups and not aimed else setting
 
 
 if __name__ == "__main__":

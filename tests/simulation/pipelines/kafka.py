@@ -16,6 +16,7 @@ LEDGER = "onceward-ledger"
 USERS = {
     "sink": "hands the sink to foreachBatch",
     "frames": "hands over several frames of a batch in one block",
+    "halves": "hands over two frames for each topic in one block",
     "skips": "leaves batches out that have nothing for the sink",
     "swallows": "keeps the sink's errors to itself",
     "twice": "calls the sink twice for a batch, for two topics",
@@ -83,7 +84,7 @@ class Pipeline:
     def sink(self, world: Any) -> Any:
         """As many rows as there are may go to any topic: the rows say."""
         setting = world.setting
-        one = setting.user in ("twice", "two sinks", "frames", "persists")
+        one = setting.user in ("twice", "two sinks", "frames", "halves", "persists")
         return ow.KafkaSink(
             bootstrap_servers=",".join(f"broker-{node}:9092" for node in world.cluster.node_ids),
             pipeline_id=PIPELINE_ID,
@@ -111,6 +112,12 @@ class Pipeline:
             with sink.batch(frame, batch_id) as batch:
                 for topic in topics:
                     batch.write(frame.where(topic), topic=topic)
+
+        def halves(frame: Frame, batch_id: int) -> None:
+            with sink.batch(frame, batch_id) as batch:
+                for topic in topics:
+                    for half in frame.where(topic).in_two():
+                        batch.write(half, topic=topic)
 
         def persists(frame: Frame, batch_id: int) -> None:
             frame.persist()
@@ -153,6 +160,7 @@ class Pipeline:
 
         found: Callable[[Frame, int], None] = {
             "frames": frames,
+            "halves": halves,
             "persists": persists,
             "skips": skips,
             "swallows": swallows,

@@ -133,7 +133,7 @@ class Computed:
 class Frame:
     """A ``DataFrame`` of a batch: all of its rows, or those of some branches; and how its tasks write it."""
 
-    __slots__ = ("brought_back", "computed", "only", "open_writer")
+    __slots__ = ("brought_back", "computed", "half", "only", "open_writer")
 
     columns = ("value",)
     schema = None
@@ -144,8 +144,10 @@ class Frame:
         only: tuple[str, ...] | None = None,
         open_writer: Any = None,
         brought_back: tuple[type[BaseException], ...] = (),
+        half: int | None = None,
     ) -> None:
         self.computed = computed
+        self.half = half
         self.only = only
         self.open_writer = open_writer
         self.brought_back = brought_back
@@ -167,8 +169,21 @@ class Frame:
     def where(self, *branches: str) -> Frame:
         return Frame(self.computed, branches)
 
+    def in_two(self) -> tuple[Frame, Frame]:
+        """The first of each partition's records, and the others."""
+        return Frame(self.computed, self.only, half=0), Frame(self.computed, self.only, half=1)
+
+    def of_half(self, rows: Rows) -> Rows:
+        """Those of ``rows`` that are in this frame."""
+        if self.half is None:
+            return rows
+        middle = [(start + end) // 2 for start, end in zip(self.computed.start, self.computed.end, strict=True)]
+        first = self.half == 0
+        mine = [row for row in rows if (row[2] < middle[row[1]] if row[1] >= 0 else row[1] % 2 == 0) == first]
+        return Rows(mine, rows.batch_id, rows.computation)
+
     def written(self, open_writer: Any, brought_back: Any) -> Frame:
-        return Frame(self.computed, self.only, open_writer, brought_back)
+        return Frame(self.computed, self.only, open_writer, brought_back, self.half)
 
     def persist(self) -> Frame:
         self.computed.persisted = True
@@ -177,7 +192,7 @@ class Frame:
     def count(self) -> int:
         """By a job of its own, as any action."""
         query = self.computed.query
-        rows, _ = query.world.jobs.collect(Frame(self.computed, self.only), lambda: None)
+        rows, _ = query.world.jobs.collect(Frame(self.computed, self.only, half=self.half), lambda: None)
         return sum(rows)
 
     def isEmpty(self) -> bool:  # noqa: N802 — Spark's name

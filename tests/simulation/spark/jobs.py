@@ -311,7 +311,7 @@ class _Job:
 
     def _attempted(self, attempt: _Attempt) -> None:
         self._befall(attempt)
-        rows = self._input(attempt)
+        rows = self._frame.of_half(self._input(attempt))
         if (self._bring_rows or self._frame.open_writer is None) and self._sim.lots.fires("spark:task fails"):
             self._say(f"⚡ task {attempt.partition}.{attempt.number} raises")
             raise RuntimeError("a function of the user's failed")

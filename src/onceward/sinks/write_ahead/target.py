@@ -40,7 +40,7 @@ from onceward.errors import (
     Unfinished,
 )
 from onceward.ids import AttemptId
-from onceward.ledger.chain import Chain
+from onceward.ledger.chain import Chain, overtaken
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.write_ahead.chunks import Chunk, Delivery, told
 from onceward.sinks.write_ahead.row_files import Looked, RowFile, not_shared, reached
@@ -105,6 +105,7 @@ class WriteAheadTarget(TwoPhaseTarget):
     def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> WriteAheadAttempt:
         attempt = WriteAheadAttempt(self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))
         attempt.folder, attempt.chunk_rows, attempt.settings = self._folder, self._chunk_rows, self._settings
+        attempt.sequence = 0 if newest is None else newest.sequence + 1
         return attempt
 
     def finish(self, record: LedgerRecord) -> LedgerRecord:
@@ -223,6 +224,7 @@ class WriteAheadAttempt(TwoPhaseAttempt):
     folder: Path
     chunk_rows: int
     settings: Mapping[str, Any]
+    sequence: int
 
     def prepared(self) -> Prepared:
         prepared = super().prepared()
@@ -231,7 +233,9 @@ class WriteAheadAttempt(TwoPhaseAttempt):
             if not RowFile.of(name).is_seen_in(self.folder):
                 # Found out after the decision, it would be lost. But a newer copy of the pipeline may have dropped it
                 # at its start: then it is for Fenced to say so.
-                self._chain.settle()
+                newest = self._chain.settle()
+                if newest is not None and newest.sequence >= self.sequence:  # where its id was forgotten meanwhile
+                    raise overtaken(self._policy.pipeline, f"the ledger, which has {newest.batch}")
                 raise not_shared(self.folder, f"an executor has written {name}, and the driver does not see it")
         data = {**output.data, **told(self.id, self.chunk_rows, self.settings)}
         return prepared._replace(outputs={KIND: replace(output, data=data)})

@@ -1,0 +1,35 @@
+"""A write-ahead sink whose prepared files are gone: a newer copy has dropped them, or the folder is not shared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from onceward.engine.target import Prepared
+from onceward.engine.two_phase import TwoPhaseAttempt
+from onceward.errors import ConfigurationError, Fenced
+from onceward.ids import AttemptId, BatchId, PipelineId
+from onceward.ledger.record import LedgerRecord, Output, State
+from onceward.sinks.write_ahead.target import KIND, WriteAheadAttempt
+
+P = PipelineId("p")
+NAME = "00000001-12-0.78-0-0.159.6.250.2749a4c9.arrow"
+
+
+@pytest.mark.parametrize(("newest", "error"), [(1, Fenced), (0, ConfigurationError)])
+def test_files_that_a_newer_copy_has_dropped_are_no_question_of_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newest: int, error: type[Exception]
+) -> None:
+    """Where Kafka has forgotten the id it fences nobody: the ledger tells who has gone on."""
+    prepared = Prepared({KIND: Output(KIND, 1, 6, {"committables": [NAME]})}, "", State.DECIDED)
+    monkeypatch.setattr(TwoPhaseAttempt, "prepared", lambda self: prepared)
+    found = LedgerRecord(P, newest, BatchId("q", newest), (), AttemptId(1, 1), {}, 0)
+    attempt: Any = WriteAheadAttempt.__new__(WriteAheadAttempt)
+    attempt._chain = SimpleNamespace(settle=lambda: found)
+    attempt._policy = SimpleNamespace(pipeline=P)
+    attempt.folder, attempt.sequence = tmp_path, 1
+    with pytest.raises(error):
+        attempt.prepared()
