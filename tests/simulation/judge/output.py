@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from marshal import loads
 from typing import Any
 
+from crc32c import crc32c
+
 from simulation.judge import logs
 from simulation.judge.chain import Chain, Record
 from simulation.judge.facts import Facts
@@ -18,6 +20,8 @@ from simulation.judge.logs import Identity, Reading, Written, identity_text
 from simulation.judge.verdict import Row, Violation, differences
 
 Where = tuple[str, int]
+Part = tuple[int, int, int, int]
+"""Of one partition: how many records, the first offset, the last, CRC-32C of their bytes in that order."""
 _KIND = "kafka"
 ANYWHERE = "*"
 """In the place of a branch: the row must be there once, in whichever topic."""
@@ -32,13 +36,13 @@ class _Told:
         self.record = record
         self.starts = starts
         self.ends = ends
-        self.manifest: dict[Where, tuple[int, int, int]] = {}
+        self.manifest: dict[Where, Part] = {}
         for output in record.document["outputs"].values():
             if output["kind"] == _KIND:
                 for topic, partitions in output["data"].items():
-                    for partition, (count, first, last, _) in partitions.items():
-                        self.manifest[topic, int(partition)] = (count, first, last)
-        self.found: dict[Where, tuple[int, int, int]] = {}
+                    for partition, (count, first, last, checksum) in partitions.items():
+                        self.manifest[topic, int(partition)] = (count, first, last, int(checksum[:8], 16))
+        self.found: dict[Where, Part] = {}
 
 
 def judge_output(
@@ -143,16 +147,16 @@ def _found(each: _Told, where: Where, name: str, written: Written, said: list[Vi
     count = written.last - written.base + 1
     known = each.found.get(where)
     if known is None:
-        expected, first = 0, written.base
+        expected, first, crc = 0, written.base, 0
     else:
-        expected, first = known[0], known[1]
+        expected, first, _, crc = known
         if written.base != known[2] + 1:
             sentence = f"{name}@{written.base} of {each.record.said} does not lie beside its records before"
             said.append(Violation("I4", sentence))
     if written.sequence != expected & 0x7FFFFFFF:
         sentence = f"{name}@{written.base} has sequence {written.sequence}, {expected} would be next"
         said.append(Violation("I4", f"{sentence} in {each.record.said}"))
-    each.found[where] = (expected + count, first, written.last)
+    each.found[where] = (expected + count, first, written.last, crc32c(written.body, crc))
 
 
 def _manifest(each: _Told, said: list[Violation]) -> None:
@@ -179,8 +183,10 @@ def _manifest(each: _Told, said: list[Violation]) -> None:
         said.append(Violation("I4", sentence))
 
 
-def _part_text(part: tuple[int, int, int] | None) -> str:
-    return "no records" if part is None else f"{part[0]} records at {part[1]} to {part[2]}"
+def _part_text(part: Part | None) -> str:
+    if part is None:
+        return "no records"
+    return f"{part[0]} records at {part[1]} to {part[2]} with checksum {part[3]:08x}"
 
 
 def _expected(facts: Facts, chain: Chain, source: str) -> list[Row]:

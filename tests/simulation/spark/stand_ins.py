@@ -17,7 +17,7 @@ import crc32c
 from onceward.errors import OncewardError
 from onceward.ids import TopicPartition
 from onceward.records.batch import Fragment
-from onceward.records.checksum import ContentChecksum
+from onceward.records.checksum import ContentChecksum, Stretch
 from onceward.records.compression import Codec
 from onceward.spark.query import RunningBatch
 from simulation.kernel import current
@@ -25,6 +25,7 @@ from simulation.spark.frames import Frame, Rows, key_of
 from simulation.world import lines, network
 
 _NO_CHECKSUM = ContentChecksum.EMPTY
+_EMPTY = Stretch(0, 0)
 _PER_FRAGMENT = 3
 
 
@@ -61,11 +62,17 @@ class HeldRows:
         fragments = {}
         for where in sorted(held):
             rows_there = held[where]
-            fragments[where] = [
-                Fragment(marshal.dumps((batch_id, computation, part)), len(part), Codec.NONE, 1, 1, _NO_CHECKSUM)
-                for part in (rows_there[at : at + _PER_FRAGMENT] for at in range(0, len(rows_there), _PER_FRAGMENT))
-            ]
+            made = fragments[where] = []
+            for at in range(0, len(rows_there), _PER_FRAGMENT):
+                part = rows_there[at : at + _PER_FRAGMENT]
+                body = marshal.dumps((batch_id, computation, part))
+                made.append(Fragment(body, len(part), Codec.NONE, 1, 1, _checksum(body)))
         return fragments
+
+
+def _checksum(body: bytes) -> ContentChecksum:
+    """In the first of the four the whole record batch: what the driver adds up is in the manifest, and judged."""
+    return ContentChecksum(Stretch(crc32c.crc32c(body), len(body)), _EMPTY, _EMPTY, _EMPTY)
 
 
 class _OneRecord:
