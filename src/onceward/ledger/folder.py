@@ -215,8 +215,16 @@ class FolderChain(Chain):
                 names = os.listdir(self._folder)
             except FileNotFoundError:
                 return [], 0
-        floor = max((int(name.removeprefix(_FLOOR)) for name in names if _numbered(name, _FLOOR, "")), default=0)
-        slots = (int(name.removesuffix(_SUFFIX)) for name in names if _numbered(name, "", _SUFFIX))
+        slots, floor = [], 0
+        for name in names:
+            if name.endswith(_SUFFIX):
+                number = name[: -len(_SUFFIX)]
+                if number.isdecimal():
+                    slots.append(int(number))
+            elif name.startswith(_FLOOR):
+                number = name[len(_FLOOR) :]
+                if number.isdecimal():
+                    floor = max(floor, int(number))
         return [slot for slot in slots if slot >= floor], floor
 
     def _records(self, slots: list[int]) -> Iterator[LedgerRecord]:

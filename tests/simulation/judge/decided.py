@@ -6,6 +6,7 @@ entry below the highest ``floor-<number>`` nothing counts.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -29,12 +30,19 @@ def read_folder(tree: Any, folder: str, pipeline: str) -> Chain:
     numbers = [int(name.removesuffix(_SUFFIX)) for name in entries if name.endswith(_SUFFIX)]
     for number in sorted(number for number in numbers if number >= floor):
         name = f"{number:020}{_SUFFIX}"
-        document = json.loads(entries[name].data)
+        document = _document(entries[name].data)
         if "takeover" not in document:
             # Its place is who wrote it: no two entries have the same, and they rise.
             chain.written.append(Record(name, (number, 0), -1, document))
     judge_records(chain, compacted=floor > 0)
     return chain
+
+
+@functools.lru_cache(maxsize=1_000)
+def _document(data: bytes) -> dict[str, Any]:
+    """Of a story that is over each entry is read by several who judge; nobody changes it."""
+    document: dict[str, Any] = json.loads(data)
+    return document
 
 
 def read_ledger(world: Any, kept_in: str, place: str, pipeline: str) -> Chain:

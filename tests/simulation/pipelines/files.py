@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import onceward as ow
@@ -151,9 +152,7 @@ class Reader:
         for name, file in ({} if top is None else top.entries).items():
             if name.startswith("."):
                 continue
-            lines = file.data.decode().splitlines()
-            places = [line[line.index(PATH) :] for line in lines]
-            found[name] = {place: self._data(place) for place in places}
+            found[name] = {place: self._data(place) for place in _places(file.data)}
         return found
 
     def _data(self, place: str) -> bytes:
@@ -163,6 +162,12 @@ class Reader:
             return b""
         data: bytes = file.data
         return data
+
+
+@lru_cache(maxsize=1_000)
+def _places(listed: bytes) -> list[str]:
+    """Of all files of a list. It is looked at again and again, and never another one."""
+    return [line[line.index(PATH) :] for line in listed.decode().splitlines()]
 
 
 def _shown(folder: Folder, within: str = "") -> Iterator[tuple[str, bytes]]:
