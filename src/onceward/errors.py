@@ -51,6 +51,7 @@
     │   ├── LedgerBehind
     │   ├── LedgerOutdated            the ledger was read from a broker that no longer led it
     │   ├── LedgerUnreadable
+    │   │   └── LedgerUndecided       a transaction on the ledger's partition does not end
     │   ├── CheckpointReplaced
     │   ├── CheckpointRewound
     │   ├── BatchChanged              a committed batch has other rows now
@@ -353,6 +354,12 @@ class LedgerOutdated(AdmissionRefused):
 
 class LedgerUnreadable(AdmissionRefused):
     """The newest ledger record cannot be understood."""
+
+
+class LedgerUndecided(LedgerUnreadable):
+    """A transaction with the pipeline's key, behind what was read of the ledger, did not end in the time."""
+
+    recovery = Recovery.RESTART
 
 
 class CheckpointReplaced(AdmissionRefused):

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 import onceward as ow
 from deposed_leader import deposed
 from ledger_driver import Driver
-from onceward.errors import CommitInDoubt, LedgerOutdated, LedgerUnreadable
+from onceward.errors import CommitInDoubt, LedgerOutdated, LedgerUnreadable, Recovery
 from onceward.ids import AttemptId
 from onceward.ledger.record import encode
 from onceward.sinks.kafka.attempt import KafkaAttempt
@@ -89,6 +89,30 @@ def test_a_first_batch_that_was_committed_already(driver: Driver) -> None:
         stage(driver, attempt, 0)
     attempt.abort()
     assert driver.committed_sequences() == [0]
+
+
+def test_a_start_is_not_refused_for_an_outdated_ledger(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group is ahead of what a deposed leader says of the ledger; that nothing is lost shows behind an append."""
+    first, heir = driver.new(), driver.new()
+    first.open(driver.running(0))
+    driver.commit(first, 0)
+    end = end_of_ledger(driver, first)
+    driver.commit(first, 1)
+    confirm = heir.run.chain.confirm
+    with ExitStack() as stack:
+        cut = stack.enter_context(deposed(heir.run.client, driver.ledger_topic, end))
+        # Whoever acknowledges an append leads.
+        monkeypatch.setattr(heir.run.chain, "confirm", lambda: (stack.close(), confirm()))
+        with pytest.raises(LedgerOutdated) as outdated:
+            heir.open(driver.running(2))
+    assert cut
+    assert outdated.value.recovery is Recovery.REOPEN
+    again = driver.new()
+    newest = again.open(driver.running(2))
+    assert newest is not None
+    assert newest.sequence == 1
+    driver.commit(again, 2)
+    assert driver.committed_sequences() == [0, 1, 2]
 
 
 def test_a_doubt_settled_by_an_outdated_ledger(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

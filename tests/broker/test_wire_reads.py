@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from onceward.errors import BrokerUnreachable, LedgerUnreadable, TopicMissing
+from onceward.errors import BrokerUnreachable, LedgerUndecided, TopicMissing
 from onceward.ids import TopicPartition
 from onceward.testing import LocalKafka
 from onceward.wire.client import KafkaClient
@@ -68,7 +68,7 @@ def test_an_undecided_record_of_ones_own_is_waited_for(client: KafkaClient, ledg
     keeper.transaction.commit()
     keeper.open(b"2")
     assert keeper.newest(decided_only=True) is None  # a glance has no opinion while one may become the newest
-    with pytest.raises(LedgerUnreadable) as undecided:
+    with pytest.raises(LedgerUndecided) as undecided:
         keeper.newest(timeout_ms=500)
     assert keeper.key in str(undecided.value)
     assert str(ledger) in str(undecided.value)

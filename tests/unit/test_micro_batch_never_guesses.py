@@ -27,6 +27,7 @@ from onceward.errors import (
     CommitInDoubt,
     Fenced,
     LedgerBehind,
+    LedgerOutdated,
     LedgerUnreadable,
     OncewardError,
     RecordTooLarge,
@@ -662,6 +663,22 @@ def test_a_function_may_skip_batches(new_process: bool):
     work.process(write(Frame()), running(0))
     (batches(target) if new_process else work).process(write(Frame()), running(5, history=Log()))
     assert_once(target, 0, 5)
+
+
+def test_nothing_is_refused_for_a_ledger_that_is_outdated():
+    """A batch behind a gap, as it looks to a run that read the ledger from a broker that no longer led it."""
+    target = MemoryTarget()
+    batches(target).process(write(Frame()), running(0))
+    asked = []
+
+    def confirm() -> None:
+        asked.append(len(target.ledger))
+        raise LedgerOutdated("the ledger goes on behind batch 0")
+
+    target.confirm = confirm  # type: ignore[method-assign]
+    with pytest.raises(LedgerOutdated):
+        batches(target).process(write(Frame()), running(5, history=Log(dropped=True)))
+    assert asked == [1]
 
 
 def test_the_first_batches_may_be_skipped_too():

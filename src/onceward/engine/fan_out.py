@@ -133,6 +133,10 @@ class FanOutTarget(Target):
             if output in prepared and not _is_published(record.outputs[output])
         }
 
+    def confirm(self) -> None:
+        if self._atomic is not None:
+            self._atomic.confirm()
+
     def settle(self) -> LedgerRecord | None:
         return self.chain.settle() if self._atomic is None else self._atomic.settle()
 

@@ -113,7 +113,11 @@ class MicroBatches:
             self._target.witness.begin(running, self._newest)
             self._witnessed = True
         with events.step(events.ADMIT, **ids):
-            outcome = self._decide(running, self._newest)
+            try:
+                outcome = self._decide(running, self._newest)
+            except AdmissionRefused:
+                self._target.confirm()  # or a broker that no longer leads the ledger would stop the query for good
+                raise
         if outcome in (Admission.ADOPT, Admission.RESUME):
             log.warning("%s: %s taken on by resume=%r", self._policy.pipeline, running.batch, self._policy.resume)
         return outcome

@@ -166,6 +166,12 @@ class Target(ABC):
         and not finished, the engine calls :meth:`finish` before anything else.
         """
 
+    def confirm(self) -> None:  # noqa: B027 — most ledgers are read where they are written
+        """Before a batch is refused for the record that :meth:`open` or :meth:`settle` gave: it is the newest.
+
+        :raises LedgerOutdated: it is not; that batch may be all right.
+        """
+
     @abstractmethod
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> Attempt:
         """A fresh attempt; nothing of an earlier one can join it. If it raises, nothing is open.

@@ -115,9 +115,11 @@ class KafkaChain(Chain):
         fence us then. From ``begin`` on nobody else can commit, so that what the ledger says is final.
 
         :raises Fenced: somebody newer has written. :raises LedgerBehind: our own last record is gone.
+        :raises LedgerOutdated: it is not, but a broker that no longer leads the ledger was asked.
         """
         newest = self.newest()
         if _sequence(newest) < _sequence(known):
+            self.confirm()
             what = (
                 f"ended with sequence {_sequence(known)} and now ends with {_sequence(newest)}: the topic was deleted, "
                 "truncated or restored from an older copy"
@@ -162,9 +164,21 @@ class KafkaChain(Chain):
         if not self._confirmed:
             self._confirm(appended.base_offset, record.sequence - 1 if behind is None else behind)
 
+    def confirm(self) -> None:
+        """Before a batch or a start is refused for what was read last: it is the newest.
+
+        An attempt that is open is spoilt by it; whoever asks gives it up.
+
+        :raises LedgerOutdated: it is not. :raises Fenced, SendFailed, BrokerUnreachable: nobody could tell.
+        """
+        if not self._confirmed:
+            self._confirm_now()
+
     def _confirm_now(self) -> None:
-        """:meth:`_confirm` what was just read, by a transaction of its own, which is aborted."""
-        self.transaction.begin()
+        """:meth:`_confirm` what was just read, by a transaction that is aborted: its own, if none is open."""
+        own = self.transaction.state is not State.OPEN
+        if own:
+            self.transaction.begin()
         partition = self._topic.partition()
         try:
             self.transaction.add_partitions([partition])
@@ -175,7 +189,7 @@ class KafkaChain(Chain):
         except Fenced as refusal:
             raise self.transaction.explain(refusal) from refusal
         finally:
-            if self.transaction.state is State.OPEN:
+            if own and self.transaction.state is State.OPEN:
                 self.transaction.abort()
 
     def _confirm(self, offset: int, known: int) -> None:

@@ -106,6 +106,10 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
         "the target was in trouble",
     ),
     "TargetLost": (_faults("db:ended by hand", "target:", "fs:"), "somebody has removed what was prepared"),
+    "LedgerUndecided": (
+        _faults("broker:", "kafka:"),
+        "a coordinator could not end a transaction, or a broker was cut off",
+    ),
     "LedgerOutdated": (_faults("broker:isolated"), "a broker was cut off, and did not know it"),
     "DeliveryRefused": (_faults("target:refuses"), "the target refused a chunk for good"),
     "JavaError": (_faults("fs:"), "a file system was in trouble, and notes beside the checkpoint could not be written"),

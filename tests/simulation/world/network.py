@@ -41,11 +41,14 @@ class Connections:
         nodes = list(sim.world.cluster.node_ids)
         first = int(sim.lots.time.random() * len(nodes))
         self._bootstrap = [f"bootstrap-{node}" for node in nodes[first:] + nodes[:first]]
+        self._turn = int(sim.lots.time.random() * len(nodes))
         self._closed = False
         self._process.on_death.append(self._break_all)
 
     def nodes(self) -> Sequence[int | str]:
-        """Those that are connected first. Where to begin is chance (``kafka.cluster.collect_hosts``)."""
+        """Those that are connected first. Where to begin is chance: with bootstrap servers by
+        ``kafka.cluster.collect_hosts``. kafka-python has known brokers in the order of the answer, which is that of
+        their ids; a broker that is cut off would be asked on only where it has the lowest."""
         links = self._links
         known = sorted(self._known, key=lambda node: node not in links or links[node].broken)
         return [*known, *self._bootstrap]
@@ -54,7 +57,9 @@ class Connections:
         return frozenset(f"broker-{node}:9092" for node in self._known)
 
     def learn_brokers(self, metadata: Any) -> None:
-        self._known = [broker.node_id for broker in metadata.brokers]
+        known = [broker.node_id for broker in metadata.brokers]
+        turn = self._turn
+        self._known = known[turn:] + known[:turn]
 
     def forget_authentication_failures(self) -> None:
         """Nobody is refused here."""

@@ -38,6 +38,7 @@ class KafkaTarget(AtomicTarget):
         try:
             self.run.group.refuse_a_ledger_that_forgot(running, newest, settings.policy.resume)
         except LedgerBehind:
+            self.confirm()
             # An heir moves both. Who has stood still between the two reads is replaced, and nothing is lost.
             self.run.chain.refuse_what_a_newer_owner_wrote(newest)
             raise
@@ -45,6 +46,9 @@ class KafkaTarget(AtomicTarget):
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> KafkaAttempt:
         return KafkaAttempt(self.run, self.run.chain.begin(newest))
+
+    def confirm(self) -> None:
+        self.run.chain.confirm()
 
     def settle(self) -> LedgerRecord | None:
         return self.run.chain.settle(confirm=self.is_relied_on)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from onceward.errors import BrokerUnreachable, LedgerUnreadable
+from onceward.errors import BrokerUnreachable, LedgerUndecided, LedgerUnreadable
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.records.reader import ControlType, CorruptRecords, Record, RecordBatch, read_batches
 from onceward.wire.acls import Kind
@@ -93,7 +93,7 @@ class KeyReader:
 
         :param decided_only: do not wait: None when there is such a record, because it may turn out to be the newest.
         :param timeout_ms: how long to go on without any progress.
-        :raises LedgerUnreadable: undecided after ``timeout_ms``, or the log is damaged; names partition and key.
+        :raises LedgerUndecided: after ``timeout_ms``; names partition and key. :raises LedgerUnreadable: a damaged log.
         :raises BrokerUnreachable, TopicMissing, AccessDenied: …
         """
         deadline = Deadline(timeout_ms)
@@ -130,7 +130,7 @@ class KeyReader:
         Goes on where the last call has stopped, which is one fetch after :meth:`newest`.
 
         :raises BrokerUnreachable: nobody has shown that batch within ``timeout_ms``.
-        :raises LedgerUnreadable: another transaction with the key is open before it.
+        :raises LedgerUndecided: another transaction with the key is open before it.
         """
         log, found = self._opened(), self._found
         deadline = Deadline(timeout_ms)
@@ -158,13 +158,14 @@ class KeyReader:
             self._log = _PartitionReader(self._client, self.where)
         return self._log
 
-    def _undecided(self, timeout_ms: int, end: str) -> LedgerUnreadable:
+    def _undecided(self, timeout_ms: int, end: str) -> LedgerUndecided:
         log = self._opened()
-        return LedgerUnreadable(
+        return LedgerUndecided(
             f"{self.where} could not be read to a decision about key {self._key.decode(errors='replace')!r} within "
             f"{timeout_ms} ms: position {log.position}, {end}, open transactions of producers "
             f"{sorted(self._found.undecided)}",
-            next_step="end or wait for the open transaction (kafka-transactions.sh describe), then run again",
+            next_step="run again later; if it repeats, look for a broker that is cut off from the controllers, and for "
+            "a transaction that hangs (kafka-transactions.sh find-hanging, describe), and end it",
         )
 
 
