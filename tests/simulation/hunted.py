@@ -138,7 +138,6 @@ NOT_HERE_BY_NUMBER: Mapping[str, str] = {
     "189": _SQL,
     "128": _SQL,
     "134": _SQL,
-    "34": "checksums: fragments of the simulation have none",
     "55": _SETTING,
     "56": _SETTING,
     "249": _LETTERS,
