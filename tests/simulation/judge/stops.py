@@ -42,6 +42,10 @@ def _any(*causes: Cause) -> Cause:
     return lambda facts, start: any(cause(facts, start) for cause in causes)
 
 
+def _all(*causes: Cause) -> Cause:
+    return lambda facts, start: all(cause(facts, start) for cause in causes)
+
+
 def _beside(facts: Facts, start: Any) -> bool:
     return facts.beside(start)
 
@@ -106,6 +110,10 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
         "the target was in trouble",
     ),
     "TargetLost": (_faults("db:ended by hand", "target:", "fs:"), "somebody has removed what was prepared"),
+    "LedgerUnreadable": (
+        _all(_beside, _says("has committables of version 2")),
+        "a sink of a later release was started beside it",
+    ),
     "LedgerUndecided": (
         _faults("broker:", "kafka:"),
         "a coordinator could not end a transaction, or a broker was cut off",

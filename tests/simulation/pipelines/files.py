@@ -9,7 +9,7 @@ from typing import Any
 import onceward as ow
 from onceward.events import STEPS
 from onceward.sinks.files.target import FileTarget
-from simulation.judge.chain import Record
+from simulation.judge.chain import Chain, Record
 from simulation.judge.decided import judge_leftovers, judge_rows
 from simulation.judge.facts import Facts
 from simulation.judge.output import range_of
@@ -206,7 +206,7 @@ def judge_files(facts: Facts, reader: Reader) -> Iterator[Violation]:
                 if record is not None:
                     yield from _within(record, some, name)
     yield from judge_rows(facts, chain, rows, "the files")
-    yield from judge_leftovers(facts, chain, _prepared(tree), "the path")
+    yield from judge_leftovers(facts, chain, _prepared(tree, chain), "the path")
 
 
 def _within(record: Record, rows: list[Any], name: str) -> Iterator[Violation]:
@@ -250,14 +250,18 @@ def _at(top: Folder, path: str) -> Folder:
     return top
 
 
-def _prepared(tree: Tree) -> Iterator[tuple[str, float]]:
-    """Attempts of which something is left that nobody reads."""
+def _prepared(tree: Tree, chain: Chain) -> Iterator[tuple[str, float]]:
+    """Attempts of which something is left that nobody reads. Of one that is decided a note may be left that a power
+    failure has given its first name back: the start that publishes the batch spares all of it, the next one does not.
+    """
+    decided = {"{}.{}".format(*record.document.get("decided", record.document["attempt"])) for record in chain.records}
     hidden = tree.at(f"{PATH}/{_HIDDEN}")
     if hidden is None:
         return
     prepared = hidden.entries.get("prepared")
     for name, node in ({} if prepared is None else prepared.entries).items():
-        yield name, node.made_at
+        if not (name.startswith(".") and name.rpartition("-")[2].rpartition(".")[0] in decided):
+            yield name, node.made_at
 
 
 PIPELINES = (Pipeline,)

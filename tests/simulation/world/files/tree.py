@@ -207,6 +207,7 @@ class Tree:
         if f"{target}/".startswith(f"{source}/"):
             raise _error(errno.EINVAL, target)
         self._change((old, old_name, node, None), (new, new_name, there, node))
+        node.made_at = self._sim.now  # under this name: whoever had listed it before knew another
         if late:
             raise late
 
