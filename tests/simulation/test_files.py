@@ -122,6 +122,24 @@ def test_a_note_that_cannot_be_read_for_a_moment_is_not_lacking_for_ever(monkeyp
         run_to_the_end(sim, story)
 
 
+@pytest.mark.parametrize("lacking", [False, True])
+def test_a_note_that_was_cut_short_still_tells_whether_rows_are_lacking(lacking: bool) -> None:
+    """Else a copy that is fenced, and cannot write down why, would stop its heirs for good."""
+    with world(1) as sim, standing_in(STAND_INS):
+        sim.world.files = files = Files(sim)
+
+        def story() -> None:
+            notes = HandedOver(files.session_for(), CHECKPOINT, PIPELINE)
+            notes.failed(Note(0, "run", "why", lacking=lacking))
+            path = f"/checkpoint/onceward/{PIPELINE}/0-run"
+            whole = files.hdfs.read(path)
+            for length in range(1, len(whole)):
+                files.hdfs.at(path).data = whole[:length]
+                assert notes.notes(-1, 9) == [Note(0, "run", "its note cannot be read", lacking=lacking)], length
+
+        run_to_the_end(sim, story)
+
+
 def _fails(tree: Tree, path: str) -> bytes:
     raise OSError("for a moment")
 

@@ -26,6 +26,8 @@ from onceward.ids import PipelineId
 log = logging.getLogger(__name__)
 
 _LONGEST_TEXT = 2_000
+_NOTHING_LACKING = " "
+"""Before the JSON of a note that lacks nothing: as much of it as a write that was cut short has left says so, too."""
 _lock = threading.Lock()
 """A thread of the function's may be late with a note: it is not to be taken for an empty one, and removed."""
 
@@ -97,8 +99,8 @@ class HandedOver:
             lacking = note.lacking or (known is not None and known.lacking)
             stream = self._files.create(self._file(note.batch_id, note.run_id), True)
             try:
-                text = {"error": note.error[:_LONGEST_TEXT], "lacking": lacking}
-                stream.write(bytearray(json.dumps(text).encode()))
+                text = json.dumps({"error": note.error[:_LONGEST_TEXT], "lacking": lacking})
+                stream.write(bytearray(f"{'' if lacking else _NOTHING_LACKING}{text}".encode()))
             finally:
                 stream.close()
 
@@ -142,6 +144,7 @@ class HandedOver:
         file = self._file(note.batch_id, note.run_id)
         if not self._files.exists(file):
             return None
+        content = ""
         try:
             stream = self._files.open(file)
             try:
@@ -158,7 +161,8 @@ class HandedOver:
             if believed and not isinstance(error, (ValueError, KeyError, TypeError)):
                 raise
             log.warning("the note %s cannot be read: %s", file.toString(), error)
-            return note._replace(error="its note cannot be read", lacking=True)
+            lacking = not content.startswith(_NOTHING_LACKING)
+            return note._replace(error="its note cannot be read", lacking=lacking)
 
     def _file(self, batch_id: int, run_id: str) -> Any:
         return self._path(f"{self._folder.toString()}/{batch_id}-{run_id}")
