@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from onceward.errors import CommitInDoubt, LedgerUnreachable, LedgerUnreadable
+from onceward.errors import CheckpointUnreachable, CommitInDoubt, LedgerUnreachable, LedgerUnreadable
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 from onceward.ledger.folder import FolderLedger
 from onceward.ledger.record import LedgerRecord
@@ -63,7 +63,7 @@ def notes_of(seed: int, odds: dict[str, float]) -> tuple[list[Note], bool, list[
 
         def batches() -> None:
             notes = HandedOver(files.session_for(CHECKPOINT), CHECKPOINT, PIPELINE)
-            with suppress(Py4JJavaError):
+            with suppress(CheckpointUnreachable):
                 for batch in range(4):
                     notes.notes(batch - 1, batch)
                     notes.give(batch, "run")
@@ -112,7 +112,7 @@ def test_a_note_that_cannot_be_read_for_a_moment_is_not_lacking_for_ever(monkeyp
             notes.give(0, "run")
             notes.failed(Note(0, "run", "the first try"))
             monkeypatch.setattr(Tree, "read", _fails)
-            with pytest.raises(Py4JJavaError):
+            with pytest.raises(CheckpointUnreachable, match="beside the query's checkpoint"):
                 notes.failed(Note(0, "run", "the second try"))
             monkeypatch.setattr(Tree, "read", read)
             assert notes.notes(-1, 0) == [Note(0, "run", "the first try")]
