@@ -272,6 +272,12 @@ class StoreUnreachable(ResourceError):
     recovery = Recovery.RESTART
 
 
+class CheckpointUnreachable(ResourceError):
+    """The notes beside Spark's checkpoint cannot be written or read."""
+
+    recovery = Recovery.RESTART
+
+
 class SequencerUnreachable(ResourceError):
     """An executor cannot connect to the sequencer in the driver process."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from onceward.events import REPLAY, STEPS
+from onceward.events import STEPS
 from simulation import coverage, reach
 from simulation.run import simulate
 from simulation.steps import BETWEEN
@@ -21,18 +21,7 @@ RARE = (
 """Stories that lead to rows which nobody's refusal by itself is: ids that expired, owners that were replaced."""
 
 
-OPEN = {
-    REPLAY: "a story of the database's with a driver that stands still there ends with BatchNotWritten",
-}
-"""Steps of which not all is settled, and what is open; docs/evidence/simulation.md has the commands."""
-
-_STEPS = [
-    pytest.param(step, marks=pytest.mark.xfail(reason=OPEN[step], strict=False)) if step in OPEN else step
-    for step in (*STEPS, BETWEEN)
-]
-
-
-@pytest.mark.parametrize("step", _STEPS)
+@pytest.mark.parametrize("step", [*STEPS, BETWEEN])
 def test_every_fault_happens_in_every_step(step: str):
     told, missing = reach.of_step(step)
     assert missing == []

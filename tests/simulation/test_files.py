@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from onceward.errors import CommitInDoubt, LedgerUnreachable, LedgerUnreadable
+from onceward.errors import CheckpointUnreachable, CommitInDoubt, LedgerUnreachable, LedgerUnreadable
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 from onceward.ledger.folder import FolderLedger
 from onceward.ledger.record import LedgerRecord
@@ -63,7 +63,7 @@ def notes_of(seed: int, odds: dict[str, float]) -> tuple[list[Note], bool, list[
 
         def batches() -> None:
             notes = HandedOver(files.session_for(CHECKPOINT), CHECKPOINT, PIPELINE)
-            with suppress(Py4JJavaError):
+            with suppress(CheckpointUnreachable):
                 for batch in range(4):
                     notes.notes(batch - 1, batch)
                     notes.give(batch, "run")
@@ -112,12 +112,30 @@ def test_a_note_that_cannot_be_read_for_a_moment_is_not_lacking_for_ever(monkeyp
             notes.give(0, "run")
             notes.failed(Note(0, "run", "the first try"))
             monkeypatch.setattr(Tree, "read", _fails)
-            with pytest.raises(Py4JJavaError):
+            with pytest.raises(CheckpointUnreachable, match="beside the query's checkpoint"):
                 notes.failed(Note(0, "run", "the second try"))
             monkeypatch.setattr(Tree, "read", read)
             assert notes.notes(-1, 0) == [Note(0, "run", "the first try")]
             notes.failed(Note(0, "run", "the second try"))
             assert notes.notes(-1, 0) == [Note(0, "run", "the second try")]
+
+        run_to_the_end(sim, story)
+
+
+@pytest.mark.parametrize("lacking", [False, True])
+def test_a_note_that_was_cut_short_still_tells_whether_rows_are_lacking(lacking: bool) -> None:
+    """Else a copy that is fenced, and cannot write down why, would stop its heirs for good."""
+    with world(1) as sim, standing_in(STAND_INS):
+        sim.world.files = files = Files(sim)
+
+        def story() -> None:
+            notes = HandedOver(files.session_for(), CHECKPOINT, PIPELINE)
+            notes.failed(Note(0, "run", "why", lacking=lacking))
+            path = f"/checkpoint/onceward/{PIPELINE}/0-run"
+            whole = files.hdfs.read(path)
+            for length in range(1, len(whole)):
+                files.hdfs.at(path).data = whole[:length]
+                assert notes.notes(-1, 9) == [Note(0, "run", "its note cannot be read", lacking=lacking)], length
 
         run_to_the_end(sim, story)
 

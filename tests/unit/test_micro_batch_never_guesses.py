@@ -891,6 +891,39 @@ def test_a_replay_that_fails_is_not_forgotten(where: str):
     assert [record.batch.batch_id for record in target.ledger] == [0, 0, 1]
 
 
+@pytest.mark.parametrize("owner", ["a newer copy", "we", "not known"])
+def test_a_failed_replay_of_a_copy_that_was_overtaken_stops_nobody(owner: str):
+    """It stood still, and its heir ran the batch again and went on: nobody would settle what it notes then."""
+    target, log = MemoryTarget(), Log()
+    batches(target).process(write(Frame()), running(0, run="one", history=log))
+    fenced, silent = Fenced("a newer one", next_step="stop"), BrokerUnreachable("nobody answers", next_step="wait")
+    target.plan["settle"] = [{"a newer copy": fenced, "we": None, "not known": silent}[owner]]
+    with pytest.raises(Fenced if owner == "a newer copy" else ZeroDivisionError):
+        batches(target).process(write(Frame(error=ZeroDivisionError())), running(0, run="two", history=log))
+    if owner != "a newer copy":
+        with pytest.raises(BatchNotWritten, match="rows of batch 0"):
+            batches(target).process(write(Frame()), running(1, run="three", history=log))
+        return
+    batches(target).process(write(Frame()), running(1, run="three", history=log))
+    assert_once(target, 0, 1)
+
+
+def test_a_failed_replay_stops_no_heir_that_is_known_by_the_ledger_alone():
+    """Kafka has forgotten the id since, and fences nobody."""
+    target, log = MemoryTarget(), Log()
+    batches(target).process(write(Frame()), running(0, run="one", history=log))
+
+    class StandsStill(Frame):
+        def count(self) -> int:
+            batches(target).process(write(Frame()), running(1, run="heir", history=log))
+            raise ZeroDivisionError
+
+    with pytest.raises(Fenced):
+        batches(target).process(write(StandsStill()), running(0, run="two", history=log))
+    batches(target).process(write(Frame()), running(2, run="next", history=log))
+    assert_once(target, 0, 1, 2)
+
+
 def test_adopting_leaves_out_what_was_handed_over_and_nothing_that_failed():
     log = Log(Note(99, "earlier"))
     batches(MemoryTarget(), resume="adopt").process(write(Frame()), running(100, run="this", history=log))

@@ -49,6 +49,7 @@ from onceward.ledger.admission import (
     refuse_skipped_dead_letters,
     second_call,
 )
+from onceward.ledger.chain import overtaken
 from onceward.ledger.record import FrameWritten, LedgerRecord, State
 from onceward.ledger.replayed import Replayed, batch_changed, compare_all
 from onceward.spark.handed_over import HandedOver, Note, standing
@@ -225,13 +226,33 @@ class MicroBatches:
         except Fenced:
             raise
         except BaseException as error:
-            # The batch is in the ledger: an ordinary note would pass for one of a try before it was committed. Under a
-            # name of its own, because a later try of this run settles it.
             if running.history is not None:
-                text = f"{type(error).__name__}: {error}"
-                again = Note(running.batch.batch_id, f"{running.run_id}{_REPLAY}", text, lacking=True)
-                self._handed_over(running.history).failed(again)
+                self._note_failed_replay(error, self._handed_over(running.history), running)
             raise
+
+    def _note_failed_replay(self, error: BaseException, handed_over: HandedOver, running: RunningBatch) -> None:
+        """The batch is in the ledger: an ordinary note would pass for one of a try before it was committed. Under a
+        name of its own, because a later try of this run settles it.
+
+        Nobody would settle that of a copy which stood still while a newer one ran the batch again and went on: it would
+        stop each start for good. Whoever takes over later than our look at the ledger reads the note, and settles it.
+
+        :raises Fenced: somebody had taken over before.
+        """
+        note = Note(running.batch.batch_id, f"{running.run_id}{_REPLAY}", f"{type(error).__name__}: {error}", True)
+        handed_over.failed(note)
+        if not isinstance(error, Exception):  # somebody wants us to end
+            return
+        try:
+            newest = self._target.must_be_ours()
+            if newest is None or self._newest is None or newest.sequence <= self._newest.sequence:
+                return
+            raise overtaken(self._policy.pipeline, f"the ledger, which has {newest.batch}")
+        except Fenced as fenced:
+            handed_over.forget(note)
+            raise fenced from error
+        except OncewardError as also:  # then the note stays, as if we were the owner
+            log.warning("%s: whether a newer copy has taken over is not known: %s", self._policy.pipeline, also)
 
     def _replay(self, writes: Sequence[Write], running: RunningBatch) -> Sequence[Write]:
         """Run the whole plan for its state and watermark, and drop the rows: the batch is committed already.

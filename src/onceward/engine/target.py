@@ -197,6 +197,13 @@ class Target(ABC):
     def settle(self) -> LedgerRecord | None:
         """End all doubt: afterwards the last attempt is decided or gone. Returns the newest ledger record."""
 
+    def must_be_ours(self) -> LedgerRecord | None:
+        """The newest ledger record, after something that only the chain's owner may do. Between attempts.
+
+        :raises Fenced: somebody newer has the chain.
+        """
+        return self.settle()
+
     @abstractmethod
     def close(self) -> None:
         """Give back connections and threads. Never raises, never aborts anything."""

@@ -18,14 +18,20 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from py4j.protocol import Py4JJavaError
+
+from onceward.errors import CheckpointUnreachable
 from onceward.ids import PipelineId
 
 log = logging.getLogger(__name__)
 
 _LONGEST_TEXT = 2_000
+_NOTHING_LACKING = " "
+"""Before the JSON of a note that lacks nothing: as much of it as a write that was cut short has left says so, too."""
 _lock = threading.Lock()
 """A thread of the function's may be late with a note: it is not to be taken for an empty one, and removed."""
 
@@ -61,7 +67,7 @@ class HandedOver:
         Of no more use is what lies below the ledger's ``newest`` batch, but for the newest note below the batch that is
         ``offered``. While a batch is replayed, that one is what remains to tell of a ledger that loses its end then.
         """
-        with _lock:
+        with _lock, self._reached():
             notes = self._all()
             kept_from = min(newest, max((note.batch_id for note in notes if note.batch_id < offered), default=newest))
             for note in notes:
@@ -84,21 +90,22 @@ class HandedOver:
 
     def give(self, batch_id: int, run_id: str) -> None:
         """Note that the run was handed the batch: before anything of it is written."""
-        self._files.createNewFile(self._file(batch_id, run_id))
+        with self._reached():
+            self._files.createNewFile(self._file(batch_id, run_id))
 
     def failed(self, note: Note) -> None:
         """Note that the batch, or rows of it, could not be written, and why. What is lacking stays so.
 
-        :raises Exception: what is noted so far cannot be read now. To take it for lacking, for good, would stop a query
-            that has lost nothing.
+        :raises CheckpointUnreachable: also where what is noted so far cannot be read now. To take it for lacking, for
+            good, would stop a query that has lost nothing.
         """
-        with _lock:
+        with _lock, self._reached():
             known = self._read(note._replace(lacking=False), believed=True)
             lacking = note.lacking or (known is not None and known.lacking)
             stream = self._files.create(self._file(note.batch_id, note.run_id), True)
             try:
-                text = {"error": note.error[:_LONGEST_TEXT], "lacking": lacking}
-                stream.write(bytearray(json.dumps(text).encode()))
+                text = json.dumps({"error": note.error[:_LONGEST_TEXT], "lacking": lacking})
+                stream.write(bytearray(f"{'' if lacking else _NOTHING_LACKING}{text}".encode()))
             finally:
                 stream.close()
 
@@ -107,7 +114,7 @@ class HandedOver:
         for note in notes:
             if note.batch_id != batch_id or not note.error:
                 continue
-            with _lock:  # a thread of the function's may have been refused since the notes were read
+            with _lock, self._reached():  # a thread of the function's may have been refused since the notes were read
                 now = self._read(note._replace(error="", lacking=False))
                 if now is not None and not (now.lacking and note.run_id == run_id):
                     self.forget(note)
@@ -115,18 +122,20 @@ class HandedOver:
                         self.give(batch_id, run_id)
 
     def forget(self, note: Note) -> None:
-        self._files.delete(self._file(note.batch_id, note.run_id), False)
+        with self._reached():
+            self._files.delete(self._file(note.batch_id, note.run_id), False)
 
     def others(self, since: int) -> tuple[str, ...]:
         """Pipelines beside this one that the query has handed batches above ``since`` to."""
-        beside = (status.getPath() for status in self._files.listStatus(self._folder.getParent()))
-        return tuple(
-            sorted(
-                str(folder.getName())
-                for folder in beside
-                if folder.getName() != self._folder.getName() and self._newest_in(folder) > since
+        with self._reached():
+            beside = [status.getPath() for status in self._files.listStatus(self._folder.getParent())]
+            return tuple(
+                sorted(
+                    str(folder.getName())
+                    for folder in beside
+                    if folder.getName() != self._folder.getName() and self._newest_in(folder) > since
+                )
             )
-        )
 
     def _newest_in(self, folder: Any) -> int:
         names = (str(status.getPath().getName()) for status in self._files.listStatus(folder))
@@ -142,6 +151,7 @@ class HandedOver:
         file = self._file(note.batch_id, note.run_id)
         if not self._files.exists(file):
             return None
+        content = ""
         try:
             stream = self._files.open(file)
             try:
@@ -158,7 +168,21 @@ class HandedOver:
             if believed and not isinstance(error, (ValueError, KeyError, TypeError)):
                 raise
             log.warning("the note %s cannot be read: %s", file.toString(), error)
-            return note._replace(error="its note cannot be read", lacking=True)
+            lacking = not content.startswith(_NOTHING_LACKING)
+            return note._replace(error="its note cannot be read", lacking=lacking)
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """Inside, what goes wrong with files is told with the folder's name."""
+        try:
+            yield
+        except Py4JJavaError as error:
+            raise CheckpointUnreachable(
+                f"the notes in {self._folder.toString()}, beside the query's checkpoint, cannot be used: "
+                f"{error.java_exception.toString()}",
+                next_step="make the checkpoint readable and writable for the driver, see that its file system has "
+                "room, and start the query again",
+            ) from error
 
     def _file(self, batch_id: int, run_id: str) -> Any:
         return self._path(f"{self._folder.toString()}/{batch_id}-{run_id}")

@@ -120,7 +120,7 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     ),
     "LedgerOutdated": (_faults("broker:isolated"), "a broker was cut off, and did not know it"),
     "DeliveryRefused": (_faults("target:refuses"), "the target refused a chunk for good"),
-    "JavaError": (_faults("fs:"), "a file system was in trouble, and notes beside the checkpoint could not be written"),
+    "CheckpointUnreachable": (_faults("fs:"), "a file system was in trouble with the notes beside the checkpoint"),
     "Unanswered": (_faults("target:", "pause:"), "the target was in trouble, and the user's own code met it"),
     # another copy
     "Fenced": (

@@ -88,9 +88,6 @@ class Pipeline(two_phase.Pipeline):
         return [str(violation) for violation in (*judge_chain(facts), *judge_deliveries(facts, world.receiver))]
 
 
-_LONGEST_STORY_MS = 86_400_000
-
-
 def judge_deliveries(facts: Facts, receiver: Receiver) -> Iterator[Violation]:
     """Who looks at keys has every row once, in order; who does not, one chunk twice for each crash, at most."""
     world = facts.world
@@ -115,12 +112,10 @@ def judge_deliveries(facts: Facts, receiver: Receiver) -> Iterator[Violation]:
     twice = len(receiver.arrivals) - len(by_key) - receiver.untold
     if twice > max(0, world.beginnings - 1):
         yield Violation("I2", f"{twice} chunks came once more, and it began anew {world.beginnings - 1} times")
-    # Where ids expire soon, who stood still for so long may have taken the chain back from a newer one that had not
+    # Where an id has expired, who stood still for so long may have taken the chain back from a newer one that had not
     # written anything: nobody remembers that one ("An id that expired forgets its owner", ARCHITECTURE.md).
-    in_kafka = world.setting.options.get("ledger", "kafka") == "kafka"
-    forgetful = in_kafka and world.setting.id_expiration_ms < _LONGEST_STORY_MS
     for number, times in receiver.outlived.items():
-        if times > 1 and not forgetful:
+        if times > 1 and not world.cluster.ids_forgotten:
             yield Violation("I7", f"start {number} has delivered {times} times when a newer one had long opened")
     yield from judge_leftovers(facts, chain, _stored(world), "the store")
 

@@ -86,6 +86,7 @@ class Start:
         "identities",
         "number",
         "opened_at",
+        "opening_at",
         "over",
         "over_at",
         "process",
@@ -98,6 +99,8 @@ class Start:
         self.process = process
         self.query = query
         self.when = when
+        self.opening_at = -1.0
+        """When it began to take the pipeline over; somewhere between this and the next it has."""
         self.opened_at = -1.0
         """When it had taken the pipeline over and read the ledger; -1: it did not come so far."""
         self.over_at = -1.0
@@ -398,8 +401,12 @@ class World:
         if phase == "finished" and step == events.FINISH:
             self.events["batches"] = self.events.get("batches", 0) + 1
             self.returned.append((self._start_here(), event.ids["batch_id"], sim.now))
-        elif phase == "finished" and step == events.OPEN:
-            self._start_here().opened_at = sim.now
+        elif step == events.OPEN:
+            start = self._start_here()
+            if phase == "started":
+                start.opening_at = sim.now
+            elif phase == "finished":
+                start.opened_at = sim.now
         if sim.tell is not None and step != events.LEASE:
             sim.tell(sim.now, sim.here.name, f"{step} {phase}" + (f": {event.error}" if event.error else ""))
         if self._troubled and not lots.calm:

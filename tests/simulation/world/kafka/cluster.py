@@ -107,6 +107,8 @@ class Cluster(Nodes, Topics, Truth):
         self._negotiated: dict[tuple[type, int | None, int | None], int] = {}
         self._next_block = 0
         self._topics_made = 0
+        self.ids_forgotten = 0
+        """How often a transactional id has expired."""
         self.begins_at = 0
         """Where replicas are placed first: ``StripedReplicaPlacer`` draws it for each topic."""
         min_isr = self.settings.internal_min_isr or (2 if brokers >= 3 else 1)

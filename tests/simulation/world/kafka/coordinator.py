@@ -147,6 +147,7 @@ class Coordinator:
         if lately and cluster.around.fires("kafka:expired id lingers"):
             return False
         del self.known[held.name]
+        cluster.ids_forgotten += 1
         self.led.log.note((held.name, None))
         partition.appended(self.led)
         return True

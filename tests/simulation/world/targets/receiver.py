@@ -66,7 +66,8 @@ class Receiver:
         starts = [start for start in sim.world.starts if start.opened_at >= 0]
         ours = [start for start in starts if start.process is sim.here]
         if ours and starts[-1].process is not sim.here:
-            newer = (start.opened_at for start in starts if start.opened_at > ours[-1].opened_at)
+            # One that began to open before we had opened may have come first, and stood still since.
+            newer = (start.opened_at for start in starts if start.opening_at >= ours[-1].opened_at)
             if any(opened < sim.now - _A_WHILE for opened in newer):
                 number = ours[-1].number
                 self.outlived[number] = self.outlived.get(number, 0) + 1
