@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mutants.mutant import ROOT, Mutant, PatchDoesNotApply, mutants
-from simulation.hunted import NOT_HERE, NOT_HERE_BY_NUMBER, PLACES, SEEN_THROUGH, USERS
+from simulation.hunted import FAULTS, NOT_HERE, NOT_HERE_BY_NUMBER, OPTIONS, PLACES, SEEN_THROUGH, USERS
 from simulation.teller import Seed, Teller, Told
 
 FINDINGS = Path(__file__).with_name("findings")
@@ -89,8 +89,9 @@ def seeds_of(mutant: Mutant, there_are: Sequence[str], first: int) -> Iterator[S
     pipelines = list(dict.fromkeys(one for _, kinds, _ in places for one in kinds if one in there_are))
     groups = list(dict.fromkeys(group for _, _, faults in places for group in faults))
     number, _, _ = mutant.name.partition("-")
-    user = USERS.get(f"{number}-" if mutant.path.parent == FINDINGS else number)
-    whose = {} if user is None else {"user": user}
+    known_as = f"{number}-" if mutant.path.parent == FINDINGS else number
+    groups = list(FAULTS.get(known_as, groups))
+    whose = {**({"user": USERS[known_as]} if known_as in USERS else {}), **OPTIONS.get(known_as, {})}
     for seed in itertools.count(first) if pipelines else ():
         for pipeline in pipelines:
             changes = whose if pipeline == "kafka" else {}
