@@ -221,7 +221,7 @@ class TestWhatIsInTheTopics:
         assert found(checksums_fit(world)) == {"I3"}
 
     def test_i3_behind_a_shuffle_only_batches_follow_each_other(self):
-        world = calm_world(shuffle=True)
+        world = calm_world(shuffle=True, rows=8)
         rows_changed(several(log_of(world, "out-0")), lambda rows: rows[::-1])
         assert judge(checksums_fit(world)) == []
         first, *_, second = data(log_of(world, "onceward-ledger"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import BrokerUnreachable, Fenced, LedgerBehind
+from onceward.errors import BrokerUnreachable, Fenced, LedgerBehind, LedgerOutdated
 from onceward.ids import AttemptId, BatchId, PipelineId, ProducerIdentity
 from onceward.ledger.kafka_chain import KafkaChain
 from onceward.ledger.record import LedgerRecord
@@ -82,8 +82,20 @@ def test_the_same_sequence_by_another_is_a_newer_copys():
 
 
 def test_a_new_producer_id_over_a_ledger_that_has_lost_our_last_record_is_refused():
+    ours = chain(None)
+    ours.confirm = lambda: None  # by an append; tests/broker has it
     with pytest.raises(LedgerBehind):
-        chain(None).begin(OURS)
+        ours.begin(OURS)
+
+
+def test_nor_is_it_lost_when_a_broker_that_does_not_lead_says_so():
+    def confirm() -> None:
+        raise LedgerOutdated("there is more")
+
+    ours = chain(None)
+    ours.confirm = confirm
+    with pytest.raises(LedgerOutdated):
+        ours.begin(OURS)
 
 
 def test_a_ledger_that_cannot_be_read_under_a_new_producer_id_is_asked_again():

@@ -91,6 +91,7 @@ def test_a_start_that_stood_still_is_replaced_and_its_ledger_has_lost_nothing(
     found = LedgerRecord(P, 1, now.batch, now.sources, AttemptId(1, 2), {}, 0) if heir else read
     chain._topic = SimpleNamespace(newest=lambda: found, topic="ledger")
     monkeypatch.setattr(chain, "take", lambda confirm: read)
+    monkeypatch.setattr(chain, "confirm", lambda: None)
     target: Any = KafkaTarget.__new__(KafkaTarget)
     settings = SimpleNamespace(topic=None, dead_letter_topic=None, policy=SimpleNamespace(resume="checkpoint"))
     target.run = SimpleNamespace(settings=settings, client=None, chain=chain, group=offsets())

@@ -38,9 +38,9 @@ class KafkaTarget(AtomicTarget):
         try:
             self.run.group.refuse_a_ledger_that_forgot(running, newest, settings.policy.resume)
         except LedgerBehind:
-            self.confirm()
             # An heir moves both. Who has stood still between the two reads is replaced, and nothing is lost.
             self.run.chain.refuse_what_a_newer_owner_wrote(newest)
+            self.confirm()
             raise
         return newest
 
