@@ -42,10 +42,6 @@ def _any(*causes: Cause) -> Cause:
     return lambda facts, start: any(cause(facts, start) for cause in causes)
 
 
-def _all(*causes: Cause) -> Cause:
-    return lambda facts, start: all(cause(facts, start) for cause in causes)
-
-
 def _beside(facts: Facts, start: Any) -> bool:
     return facts.beside(start)
 
@@ -111,8 +107,8 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     ),
     "TargetLost": (_faults("db:ended by hand", "target:", "fs:"), "somebody has removed what was prepared"),
     "LedgerUnreadable": (
-        _all(_beside, _says("has committables of version 2")),
-        "a sink of a later release was started beside it",
+        lambda facts, start: "has committables of version 2" in str(start.error) and facts.world.is_newer,
+        "a sink of a later release has written, and one of before goes on",
     ),
     "LedgerUndecided": (
         _faults("broker:", "kafka:"),
