@@ -79,6 +79,11 @@ USERS: Mapping[str, str] = {
 
 FAULTS: Mapping[str, Sequence[str]] = {
     "3-": ("broker:isolated", "crash:spark.before the commit log", "user:second copy"),
+    "286": ("broker:isolated", "crash:spark.before the commit log", "user:second copy"),
+    "287": ("broker:isolated", "crash:spark.before the commit log", "user:second copy"),
+    "288": ("broker:isolated", "kafka:expired id lingers", "pause:finish.finished"),
+    "289": ("crash:spark.before the commit log", "spark:task fails", "pause:replay", "user:second copy"),
+    "290": ("crash:spark.before the commit log", "spark:task fails", "fs:", "user:second copy"),
 }
 OPTIONS: Mapping[str, Mapping[str, Any]] = {"3-": {"at_home": False}}
 """By their numbers, too: what a place is about would be too much for a story that takes three things in one order. A
