@@ -34,7 +34,7 @@ ADA = {
     "unknown": [{"deep": {"deeper": "x"}}, 1e5],
 }  # fmt: skip
 TEXT = json.dumps(ADA)
-ZONED = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)"
+ZONED = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:[0-5]\d)"  # Python would read +02:60, as +03:00
 
 POISON: list[bytes] = [
     b"", b" \n", b"null", b"7", b'"x"', b"[]", b'[{"id":1}]', b"{}", b'{"id":null}', b"\xef\xbb\xbf" + b'{"id":1}',
@@ -170,7 +170,7 @@ FIELDS: dict[str, Callable[[Any], Any]] = {
     "id": whole(64), "h": whole(16), "i": whole(32), "ok": lambda v: need(type(v) is bool, v),
     "f": number(3.4028235677973362e38), "d": number(1.7976931348623157e308), "s": text,
     "day": moment(r"\d{4}-\d\d-\d\d", date.fromisoformat), "at": moment(ZONED, datetime.fromisoformat),
-    "local": moment(ZONED.replace("(Z|[+-]\\d\\d:\\d\\d)", ""), datetime.fromisoformat),
+    "local": moment(ZONED.replace("(Z|[+-]\\d\\d:[0-5]\\d)", ""), datetime.fromisoformat),
     "tags": items(text), "notes": by_key(text), "nums": by_key(number(1.7976931348623157e308)),
     "o": lambda v: struct(v, INNER, ("x",)),
     "list": items(lambda v: struct(v, {"t": text, "n": whole(64)})),
