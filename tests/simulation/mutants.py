@@ -175,8 +175,9 @@ Made by `make simulate-mutants`; do not edit. Each line is a patch that breaks o
 from 1 on by a copy of the code with the patch, until a story is violated that the code as it is tells without a
 violation. Nothing else is run: no test, no broker. Of a mutant only its place is known: which pipelines come there,
 which groups of faults a place like that is about (one seed in three has any of all there are, one is aimed at such a
-fault in some step, each in its turn), and for some which kind of user. Seconds are those of one CPU, stories alone. A
-line is told again by `make simulate-mutants ARGS=<name>`.
+fault in some step, each in its turn), and for some which kind of user, or which faults. Seconds are those of one CPU,
+stories alone. A line is told again by `make simulate-mutants ARGS=<name>`; what was found stays, with the seed of the
+code of its day, until it is found anew.
 """
 
 
