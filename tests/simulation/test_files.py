@@ -114,6 +114,8 @@ def test_a_note_that_cannot_be_read_for_a_moment_is_not_lacking_for_ever(monkeyp
             monkeypatch.setattr(Tree, "read", _fails)
             with pytest.raises(CheckpointUnreachable, match="beside the query's checkpoint"):
                 notes.failed(Note(0, "run", "the second try"))
+            with pytest.raises(CheckpointUnreachable, match="start the query again"):
+                notes.notes(-1, 1)  # not: rows of batch 0 are missing
             monkeypatch.setattr(Tree, "read", read)
             assert notes.notes(-1, 0) == [Note(0, "run", "the first try")]
             notes.failed(Note(0, "run", "the second try"))

@@ -83,7 +83,7 @@ class HandedOver:
             number, dash, run_id = status.getPath().getName().partition("-")
             if dash and number.isdecimal():
                 note = Note(int(number), run_id)
-                known = note if status.getLen() == 0 else self._read(note)
+                known = note if status.getLen() == 0 else self._read(note, believed=True)
                 if known is not None:
                     found.append(known)
         return sorted(found)
@@ -146,7 +146,8 @@ class HandedOver:
     def _read(self, note: Note, *, believed: bool = False) -> Note | None:
         """``note`` with what its file says; None when it is gone: another copy of the query has settled it.
 
-        :param believed: what it says will be written. :raises Exception: it cannot be read, and may be another time.
+        :param believed: what it says decides. :raises Exception: it cannot be read, and may be another time: to take it
+            for lacking would stop a query that has lost nothing, and name rows that are written.
         """
         file = self._file(note.batch_id, note.run_id)
         if not self._files.exists(file):
@@ -165,7 +166,7 @@ class HandedOver:
         except Exception as error:  # cut short by a crash, or damaged on its disk: still a note
             if not self._files.exists(file):
                 return None
-            if believed and not isinstance(error, (ValueError, KeyError, TypeError)):
+            if believed and not _is_damage(error):
                 raise
             log.warning("the note %s cannot be read: %s", file.toString(), error)
             lacking = not content.startswith(_NOTHING_LACKING)
@@ -189,6 +190,13 @@ class HandedOver:
 
     def _path(self, text: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(text)
+
+
+def _is_damage(error: Exception) -> bool:
+    """Is it what the file says, or does not say any more? Then it will say no more another time."""
+    if isinstance(error, Py4JJavaError):
+        return bool(error.java_exception.toString().startswith("org.apache.hadoop.fs.ChecksumException"))
+    return isinstance(error, (ValueError, KeyError, TypeError))
 
 
 def standing(

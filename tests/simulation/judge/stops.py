@@ -64,8 +64,9 @@ def _little_room(facts: Facts, start: Any) -> bool:
 
 
 def _heir_of_files(facts: Facts, start: Any) -> bool:
-    """A start drops what earlier copies have left, and Spark's tasks find their folder gone."""
-    return facts.setting.pipeline in ("files", "fan_out") and facts.later(start)
+    """Who takes the chain drops what others have prepared, and Spark's tasks find their folder gone, or the driver
+    finds a part of it. That may be an older copy, too, whose function has tried its batch again and opened anew."""
+    return facts.setting.pipeline in ("files", "fan_out") and facts.beside(start)
 
 
 def _forgotten_heir(facts: Facts, start: Any) -> bool:
@@ -92,7 +93,10 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "BatchFailed": (_BATCH_LOST, "brokers, the network or tasks were in trouble"),
     "EpochPoisoned": (_BATCH_LOST, "tasks or their lines were in trouble"),
     "AttemptSuperseded": (_faults(*_WORKERS, *_STANDSTILL), "a task was attempted again"),
-    "ReportMismatch": (_faults("report:"), "Spark lost a result, or gave it twice"),
+    "ReportMismatch": (
+        _any(_faults("report:"), _heir_of_files),
+        "Spark lost a result, or gave it twice, or another copy was removing the folder",
+    ),
     "ComputationsMixed": (
         _faults("spark:executor", "spark:output lost", "db:client dies", "target:caller", "fs:"),
         "Spark lost intermediate results",
@@ -160,7 +164,7 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     # Spark's own
     "JobFailed": (
         _any(_faults("spark:", *_NETWORK, "line:", "pause:", "db:client dies", "target:", "fs:"), _heir_of_files),
-        "a task failed four times, or a newer copy has removed the folder that it was writing to",
+        "a task failed four times, or another copy has removed the folder that it was writing to",
     ),
     "LogUpdated": (_beside, "two copies were writing one checkpoint"),
 }
