@@ -62,10 +62,11 @@ matrix-%: .venv-matrix/%/.installed
 	@echo "installing PySpark $* and the other locked packages (400 MB: minutes the first time)"
 	$(PYTHON) -m venv .venv-matrix/$*
 	awk '/^[a-z]/ { other = !/^pyspark==/ } other' requirements.lock > .venv-matrix/$*/requirements.lock
-	.venv-matrix/$*/bin/python -m pip --disable-pip-version-check --quiet install --use-pep517 --require-hashes \
-	    --requirement .venv-matrix/$*/requirements.lock
+	.venv-matrix/$*/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --use-pep517 \
+	    --require-hashes --requirement .venv-matrix/$*/requirements.lock
 	.venv-matrix/$*/bin/python -m pip --disable-pip-version-check --quiet install --use-pep517 "pyspark==$*"
 	.venv-matrix/$*/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --editable .
+	.venv-matrix/$*/bin/python -m pip --disable-pip-version-check --quiet check
 	@touch $@
 
 chaos: jars ## every fault of tests/fault_table.py, old brokers, clusters of their own: with a table at the end
@@ -141,12 +142,15 @@ $(BIN)/python:
 	@.ci/require-tools $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
 
-# Everything from the lock, by hash; then the package itself, built with what the lock installed.
+# Everything from the lock, by hash; then the package itself, built with what the lock installed. Without the resolver:
+# the lock names every package, and older pips take `coverage[toml]`, asked for by another package, for a package beside
+# the locked `coverage` and want its newest version, which has no hash. `pip check` says what a lock lacks.
 $(INSTALLED): requirements.lock pyproject.toml | $(BIN)/python
 	@.ci/require-tools $(PYTHON)
 	@echo "installing the locked packages (PySpark is 400 MB: minutes the first time)"
-	$(PIP) install --use-pep517 --require-hashes --requirement requirements.lock
+	$(PIP) install --no-deps --use-pep517 --require-hashes --requirement requirements.lock
 	$(PIP) install --no-deps --no-build-isolation --editable .
+	$(PIP) check
 	@touch $@
 
 # Asked every time (a blink when the jars are there), because their folder is not ours and may have been emptied.
