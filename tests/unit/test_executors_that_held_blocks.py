@@ -9,7 +9,7 @@ import pytest
 
 from onceward.errors import ComputationsMixed
 from onceward.spark import persisted
-from onceward.spark.persisted import Readers
+from onceward.spark.persisted import Readers, count_rows
 
 Executors = list[set[str]]
 
@@ -44,3 +44,26 @@ def test_whoever_may_have_held_a_block_is_missed(monkeypatch: pytest.MonkeyPatch
 
 def test_whoever_came_and_stayed_is_not_missed(monkeypatch: pytest.MonkeyPatch):
     read_twice(monkeypatch, [{"a"}, {"a", "b"}, {"a", "b"}, {"a", "b", "c"}]).must_have_seen_the_same()
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_frames_are_counted_of_one_computation(monkeypatch: pytest.MonkeyPatch, lost: bool):
+    known = iter([{"a", "b"}, {"a", "b"}, {"b"} if lost else {"a", "b"}, {"b"} if lost else {"a", "b"}])
+    monkeypatch.setattr(persisted, "_executors", lambda context: frozenset(next(known)))
+    monkeypatch.setattr(persisted, "_persisted_behind", lambda frame: Counter({7: 1}))
+    monkeypatch.setattr(persisted, "_drop", lambda context, rdds: None)
+    monkeypatch.setattr(persisted, "_counted", lambda frame: (frame.rows, frame))
+
+    class Frame:
+        sparkSession: Any = type("Session", (), {"sparkContext": None})  # noqa: N815 — Spark's name
+
+        def __init__(self, rows: int) -> None:
+            self.rows = rows
+
+    frames: Any = [Frame(2), Frame(3)]
+    if lost:
+        with pytest.raises(ComputationsMixed):
+            count_rows(frames)
+    else:
+        assert count_rows(frames) == [2, 3]
+    assert count_rows([]) == []

@@ -25,6 +25,7 @@ from onceward.errors import (
     BrokerUnreachable,
     CheckpointReplaced,
     CommitInDoubt,
+    ComputationsMixed,
     Fenced,
     LedgerBehind,
     LedgerOutdated,
@@ -51,6 +52,11 @@ RETRIABLE = SendFailed("lost", next_step="nothing")
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(micro_batch, "_FIRST_PAUSE_SECONDS", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def frames_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(micro_batch, "count_rows", lambda frames: [frame.count() for frame in frames])
 
 
 class MemoryTarget(Target):
@@ -906,6 +912,31 @@ def test_a_failed_replay_of_a_copy_that_was_overtaken_stops_nobody(owner: str):
         return
     batches(target).process(write(Frame()), running(1, run="three", history=log))
     assert_once(target, 0, 1)
+
+
+@pytest.mark.parametrize("times", [1, 9])
+def test_a_replay_compares_numbers_of_one_computation(times: int):
+    """An executor is lost between two counts: its rows were drawn again, for another frame."""
+    target, log = MemoryTarget(), Log()
+    batches(target).process(write(Frame(2), Frame(0)), running(0, run="one", history=log))
+    mixed = iter([ComputationsMixed("lost", next_step="nothing")] * times)
+
+    class Mixed(Frame):
+        def count(self) -> int:
+            self.replayed += 1
+            if (error := next(mixed, None)) is not None:
+                raise error
+            return self.rows
+
+    second = Mixed(0)
+    if times == 1:
+        batches(target).process(write(Frame(2), second), running(0, run="two", history=log))
+        assert second.replayed == 2
+    else:
+        with pytest.raises(ComputationsMixed):
+            batches(target).process(write(Frame(2), second), running(0, run="two", history=log))
+        assert second.replayed == 3  # as often as a batch is tried
+    assert_once(target, 0)
 
 
 def test_a_failed_replay_stops_no_heir_that_is_known_by_the_ledger_alone():

@@ -33,6 +33,7 @@ from onceward.engine.target import Attempt, Prepared, Target, Write, ids_of
 from onceward.errors import (
     AdmissionRefused,
     CommitInDoubt,
+    ComputationsMixed,
     Fenced,
     OncewardError,
     Recovery,
@@ -54,6 +55,7 @@ from onceward.ledger.record import FrameWritten, LedgerRecord, State
 from onceward.ledger.replayed import Replayed, batch_changed, compare_all
 from onceward.spark.handed_over import HandedOver, Note, standing
 from onceward.spark.job import naming_failures
+from onceward.spark.persisted import count_rows
 from onceward.spark.query import History, RunningBatch, is_deterministic
 
 log = logging.getLogger(__name__)
@@ -265,7 +267,7 @@ class MicroBatches:
             log.info("%s: %s is committed already; running it without output", self._policy.pipeline, running.batch)
             try:
                 with naming_failures():
-                    now = [FrameWritten(write.where, write.frame.count()) for write in writes]
+                    now = _counted(writes, running, self._policy)
             except SourceDataLost as lost:
                 self._refuse_what_cannot_be_compared(lost, writes, running)
                 # Without state there is nothing to repeat but the count.
@@ -466,3 +468,21 @@ class MicroBatches:
 def _has_log(history: History, batch_id: int) -> bool:
     """Can Spark be made to run ``batch_id`` again, by taking away what it logged later?"""
     return history.ends(batch_id) is not None and (batch_id == 0 or history.ends(batch_id - 1) is not None)
+
+
+def _counted(writes: Sequence[Write], running: RunningBatch, policy: SinkPolicy) -> list[FrameWritten]:
+    """What a replay finds.
+
+    :raises ComputationsMixed: as often as a batch is tried, the numbers may have been of two computations of it.
+        Compared with those that are committed they would name rows as lacking that are there, in another frame.
+    """
+    attempt = 1
+    while True:
+        try:
+            numbers = count_rows([write.frame for write in writes])
+            return [FrameWritten(write.where, number) for write, number in zip(writes, numbers, strict=True)]
+        except ComputationsMixed as mixed:
+            if attempt >= policy.batch_attempts:
+                raise
+            log.warning("%s: counting the rows of %s again: %s", policy.pipeline, running.batch, mixed)
+        attempt += 1

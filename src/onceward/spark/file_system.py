@@ -233,9 +233,9 @@ class LocalFiles(Files):
             sync(written)
             with suppress(FileExistsError):
                 os.link(written, place)
-            sync(place.parent)
         finally:
             written.unlink(missing_ok=True)
+        sync(place.parent)  # last: a power failure would bring a name back that is gone here
         return place.read_text("utf-8", errors="replace")
 
     def move(self, source: str, target: str) -> bool:

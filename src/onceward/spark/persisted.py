@@ -1,4 +1,5 @@
-"""Persisted frames behind a batch: who reads them, and is a block of them gone? Driver only; called by targets.
+"""Persisted frames behind a batch: who reads them, and is a block of them gone? Driver only; called by targets,
+and where a replay counts (:func:`count_rows`).
 
 A user's function persists a frame so that all who read it see the same rows: two frames that share out a batch by a lot
 that was drawn, or by a look-up. Spark takes persisting for a matter of speed. Blocks are lost with their executor, and
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark import SparkContext
@@ -70,6 +72,29 @@ class Readers:
             next_step="nothing; the batch runs again. If it repeats, find out why executors are lost; with dynamic "
             "allocation, set spark.dynamicAllocation.executorIdleTimeout to more than a batch takes",
         )
+
+
+def count_rows(frames: Sequence[DataFrame]) -> list[int]:
+    """How many rows each of ``frames`` has, by one job each.
+
+    :raises ComputationsMixed: they may have read two answers of a persisted frame. A row that was drawn for one of them
+        and then for another counts twice, or not at all.
+    """
+    if not frames:
+        return []
+    readers, numbers = Readers(frames[0].sparkSession.sparkContext), []
+    for frame in frames:
+        number, executed = _counted(frame)
+        readers.add(executed)
+        numbers.append(number)
+    readers.must_have_seen_the_same()
+    return numbers
+
+
+def _counted(frame: DataFrame) -> tuple[int, DataFrame]:
+    """The number, and the frame whose plan was run for it: to ask ``frame`` for its own would run it once more."""
+    counting = frame.groupBy().count()  # as ``Dataset.count`` does
+    return int(counting.collect()[0][0]), counting
 
 
 def drop_blocks(frame: DataFrame) -> None:

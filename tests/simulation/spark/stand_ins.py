@@ -230,6 +230,7 @@ STAND_INS: Mapping[str, Any] = {
     ),
     "onceward.spark.persisted._persisted_behind": _persisted_behind,
     "onceward.spark.persisted._drop": _dropped,
+    "onceward.spark.persisted._counted": lambda frame: (frame.count(), frame),
     "onceward.engine.driver_rows.bounded": lambda frame, bound, size: frame,
     "onceward.engine.driver_rows.within": _within,
     # rows

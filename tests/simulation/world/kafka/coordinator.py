@@ -294,7 +294,8 @@ class Coordinator:
         else:
             partition, leader = code  # type: ignore[misc]
             written = partial(self._marker_written, held, complete, where)
-            partition.wait(leader, leader.log.end, cluster.settings.request_timeout_ms, written)
+            # a leader that dies is asked again (``TransactionMarkerRequestCompletionHandler``: disconnected)
+            partition.wait(leader, leader.log.end, cluster.settings.request_timeout_ms, written, from_afar=True)
 
     def _marker_written(self, held: Metadata, complete: Facts, where: Where, code: int) -> None:
         """``TransactionMarkerRequestCompletionHandler.onComplete``."""

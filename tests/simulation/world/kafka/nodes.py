@@ -14,7 +14,7 @@ from simulation.world.kafka.around import Surroundings
 from simulation.world.kafka.broker import Broker, Health
 from simulation.world.kafka.coordinator import Coordinator
 from simulation.world.kafka.groups import GroupCoordinator
-from simulation.world.kafka.partition import NOBODY, Led, Partition
+from simulation.world.kafka.partition import NOBODY, NOT_LEADER, Led, Partition
 from simulation.world.kafka.transactions import Where
 
 
@@ -50,8 +50,11 @@ class Nodes:
         for partition in self.partitions.values():
             led = partition.led_by(node)
             if led is not None:
-                led.waiting = []
+                waiting, led.waiting = led.waiting, []
                 led.log.verifying.clear()
+                for _, _, done, from_afar in waiting:
+                    if from_afar:
+                        done(NOT_LEADER)
             stale = partition.stale.pop(node, None)
             if stale is not None and partition.on_leader is not None:
                 partition.on_leader(partition)

@@ -31,8 +31,8 @@ class Led:
         self.log = log
         self.epoch = epoch
         self.epoch_start = log.end
-        self.waiting: list[tuple[int, int, Done]] = []
-        """End of what was appended, until when (ms), and what to do."""
+        self.waiting: list[tuple[int, int, Done, bool]] = []
+        """End of what was appended, until when (ms), what to do, and whether another broker is to hear of a death."""
         self.timer_at = -1
 
 
@@ -139,13 +139,16 @@ class Partition:
             for follower in self.followers.values():
                 follower.end, follower.high = log.end, log.high
 
-    def wait(self, led: Led, end: int, timeout_ms: int, done: Done) -> None:
-        """Call ``done`` with 0 when all in-sync replicas have everything below ``end``, or with an error code."""
+    def wait(self, led: Led, end: int, timeout_ms: int, done: Done, *, from_afar: bool = False) -> None:
+        """Call ``done`` with 0 when all in-sync replicas have everything below ``end``, or with an error code.
+
+        :param from_afar: another broker waits, and notices when this one dies.
+        """
         if led.log.high >= end:
             done(0 if len(self.isr) >= self.min_isr else NOT_ENOUGH_AFTER_APPEND)
             return
         until = self.around.now_ms() + timeout_ms
-        led.waiting.append((end, until, done))
+        led.waiting.append((end, until, done, from_afar))
         if led.timer_at < 0 or until < led.timer_at:
             led.timer_at = until
             self.around.later(timeout_ms, lambda: self._overdue(led), "acknowledgements")
@@ -160,7 +163,7 @@ class Partition:
         if led.waiting:
             led.timer_at = min(each[1] for each in led.waiting)
             self.around.later(led.timer_at - now, lambda: self._overdue(led), "acknowledgements")
-        for _, _, done in late:
+        for _, _, done, _ in late:
             done(TIMED_OUT)
 
     def _replicate(self) -> None:
@@ -205,7 +208,7 @@ class Partition:
         if waiting:
             high = led.log.high
             reached = 0
-            for end, _, _ in waiting:
+            for end, _, _, _ in waiting:
                 if end > high:
                     break
                 reached += 1
@@ -213,7 +216,7 @@ class Partition:
                 ready = waiting[:reached]
                 del waiting[:reached]
                 code = 0 if len(self.isr) >= self.min_isr else NOT_ENOUGH_AFTER_APPEND
-                for _, _, done in ready:
+                for _, _, done, _ in ready:
                     done(code)
 
     # ── elections ──
@@ -260,10 +263,13 @@ class Partition:
             self.log = old.log.copy()
         elif broker.up:
             waiting, old.waiting = old.waiting, []
-            for _, _, done in waiting:
+            for _, _, done, _ in waiting:
                 done(NOT_LEADER)
         else:
-            old.waiting = []
+            waiting, old.waiting = old.waiting, []
+            for _, _, done, from_afar in waiting:
+                if from_afar:
+                    done(NOT_LEADER)
 
     def _lead(self, node: int, old: Led | None) -> None:
         mine = self.followers[node]
@@ -305,7 +311,7 @@ class Partition:
         old = self.stale.pop(node, None)
         if old is not None:
             waiting, old.waiting = old.waiting, []
-            for _, _, done in waiting:
+            for _, _, done, _ in waiting:
                 done(NOT_LEADER)
         if self.led is None and node in self.isr:
             self.elect()

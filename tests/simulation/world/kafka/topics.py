@@ -123,7 +123,7 @@ class Topics:
             for led in (partition.led, *partition.stale.values()):
                 if led is not None:
                     waiting, led.waiting = led.waiting, []
-                    for _, _, done in waiting:
+                    for _, _, done, _ in waiting:
                         done(3)
             partition.led = None
         self.unheard.pop(name, None)
