@@ -66,4 +66,13 @@ def test_frames_are_counted_of_one_computation(monkeypatch: pytest.MonkeyPatch, 
             count_rows(frames)
     else:
         assert count_rows(frames) == [2, 3]
+
+
+def test_a_frame_alone_is_only_counted():
+    class Frame:
+        def count(self) -> int:
+            return 4
+
+    alone: Any = Frame()
     assert count_rows([]) == []
+    assert count_rows([alone]) == [4]
