@@ -130,6 +130,46 @@ def test_what_only_a_cut_off_leader_has_is_lost(three: Talk) -> None:
     assert three.facts[-1] == ["produce", "out", 0, 1]  # a duplicate of what the others have
 
 
+def test_a_marker_outlives_the_leader_that_has_not_replicated_it(three: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    me = three.init("id")
+    cluster, home = side(three).cluster, three.side.coordinator_of("transaction", three.real("id"))
+    topic = next(name for name in ("a", "b", "c") if _made(three, name) != home)
+    three.produce(me, topic, 0, name="id")
+    leader = three.side.leader_of(three.real(topic), 0)
+    other = next(node for node in cluster.node_ids if node not in (home, leader))
+    write_marker = cluster.write_marker
+
+    def cut_off(*marker: Any) -> Any:
+        """So that it is not acknowledged yet."""
+        monkeypatch.undo()
+        cluster.isolate(other)
+        return write_marker(*marker)
+
+    monkeypatch.setattr(cluster, "write_marker", cut_off)
+    answers: list[Any] = []
+    request = EndTxnRequest(
+        transactional_id=three.real("id"), producer_id=me.producer_id, producer_epoch=me.epoch, committed=True,
+        min_version=5, max_version=5,
+    )  # fmt: skip
+    cluster.receive(home, "test", request, answers.append)
+    three.side.pause(20)
+    assert [answer.error_code for answer in answers] == [0]
+    assert cluster.transactions()[three.real("id")].state == "PrepareCommit"
+    cluster.crash(leader)
+    cluster.heal(other)
+    three.side.pause(5_000)
+    cluster.restart(leader)
+    three.side.pause(60_000)
+    assert cluster.transactions()[three.real("id")].state == "CompleteCommit"
+    assert visible(three, topic) == [0]
+
+
+def _made(talk: Talk, topic: str) -> int:
+    """Who leads it."""
+    talk.topic(topic)
+    return talk.side.leader_of(talk.real(topic), 0)
+
+
 def test_a_cut_off_coordinator_commits_nothing(three: Talk) -> None:
     three.topic("out")
     me = three.init("id")

@@ -50,11 +50,8 @@ class Nodes:
         for partition in self.partitions.values():
             led = partition.led_by(node)
             if led is not None:
-                waiting, led.waiting = led.waiting, []
                 led.log.verifying.clear()
-                for _, _, done, from_afar in waiting:
-                    if from_afar:
-                        done(NOT_LEADER)
+                led.let_go(NOT_LEADER, died=True)
             stale = partition.stale.pop(node, None)
             if stale is not None and partition.on_leader is not None:
                 partition.on_leader(partition)

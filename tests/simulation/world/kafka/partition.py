@@ -35,6 +35,13 @@ class Led:
         """End of what was appended, until when (ms), what to do, and whether another broker is to hear of a death."""
         self.timer_at = -1
 
+    def let_go(self, code: int, *, died: bool = False) -> None:
+        """Whoever waits is told ``code``; of a broker that has died only those who wait from afar hear of it."""
+        waiting, self.waiting = self.waiting, []
+        for _, _, done, from_afar in waiting:
+            if from_afar or not died:
+                done(code)
+
 
 class Follower:
     """Up to where a replica has the log, and what it was told of the high watermark.
@@ -261,15 +268,8 @@ class Partition:
         if broker.up and broker.isolated:
             self.stale[old.node] = old
             self.log = old.log.copy()
-        elif broker.up:
-            waiting, old.waiting = old.waiting, []
-            for _, _, done, _ in waiting:
-                done(NOT_LEADER)
         else:
-            waiting, old.waiting = old.waiting, []
-            for _, _, done, from_afar in waiting:
-                if from_afar:
-                    done(NOT_LEADER)
+            old.let_go(NOT_LEADER, died=not broker.up)
 
     def _lead(self, node: int, old: Led | None) -> None:
         mine = self.followers[node]
@@ -310,9 +310,7 @@ class Partition:
         follower.end = min(follower.end, self.log.end)
         old = self.stale.pop(node, None)
         if old is not None:
-            waiting, old.waiting = old.waiting, []
-            for _, _, done, _ in waiting:
-                done(NOT_LEADER)
+            old.let_go(NOT_LEADER)
         if self.led is None and node in self.isr:
             self.elect()
             return

@@ -122,9 +122,7 @@ class Topics:
             self.late.pop((name, partition.index), None)
             for led in (partition.led, *partition.stale.values()):
                 if led is not None:
-                    waiting, led.waiting = led.waiting, []
-                    for _, _, done, _ in waiting:
-                        done(3)
+                    led.let_go(3)
             partition.led = None
         self.unheard.pop(name, None)
 
