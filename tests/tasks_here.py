@@ -11,8 +11,7 @@ import json
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
-from unittest.mock import MagicMock
+from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -22,8 +21,6 @@ from pyspark.sql.types import StructType
 from onceward.engine.task_writer import OpenWriter, TaskResult, _written
 from onceward.errors import OncewardError, from_json, to_json
 from onceward.ids import TaskAttempt
-
-_NOTHING_PERSISTED = MagicMock(name="a session in which isEmpty() is true")
 
 
 @dataclass
@@ -41,34 +38,14 @@ class ArrowFrame:
     def __post_init__(self) -> None:
         self.schema = from_arrow_schema(self.rows.schema, prefer_timestamp_ntz=True)
 
-    sparkSession: ClassVar[Any] = _NOTHING_PERSISTED  # noqa: N815 — Spark's name
-
     def count(self) -> int:
         return int(self.rows.num_rows)
-
-    def groupBy(self) -> _Counting:  # noqa: N802 — Spark's name
-        return _Counting(self)
 
     def part(self, number: int) -> Iterator[pa.RecordBatch]:
         mine = self.rows.take(pa.array(range(number, self.rows.num_rows, self.tasks), pa.int64()))
         yield from mine.combine_chunks().to_batches()
         if self.error is not None:
             raise self.error
-
-
-class _Counting:
-    """``frame.groupBy()``, and what its ``count()`` is."""
-
-    sparkSession = _NOTHING_PERSISTED  # noqa: N815 — Spark's name
-
-    def __init__(self, frame: ArrowFrame) -> None:
-        self._frame = frame
-
-    def count(self) -> _Counting:
-        return self
-
-    def collect(self) -> list[list[int]]:
-        return [[self._frame.count()]]
 
 
 class TasksHere:
