@@ -7,6 +7,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -17,14 +19,17 @@ from wire_fixtures import settings
 PATIENCE_SECONDS = 60
 
 
-def held() -> tuple[set[threading.Thread], int]:
-    return set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
+def held() -> tuple[set[threading.Thread], set[tuple[str, str]]]:
+    """Threads, and each file descriptor with what it is; what another test has left may go meanwhile."""
+    files = set()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # what the listing itself was read from
+            files.add((number, os.readlink(f"/proc/self/fd/{number}")))
+    return set(threading.enumerate()), files
 
 
-def more_than(before: tuple[set[threading.Thread], int]) -> bool:
-    """Less is no matter: what another test has left may be collected here."""
-    threads, files = held()
-    return bool(threads - before[0]) or files > before[1]
+def new_since(before: tuple[set[threading.Thread], set[tuple[str, str]]]) -> set[Any]:
+    return set().union(*(now - then for now, then in zip(held(), before, strict=True)))
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="file descriptors are counted in /proc")
@@ -40,12 +45,12 @@ def test_nothing_is_left_of_it(make: Callable[[], KafkaClient | Sequencer], clos
     if closed:
         for one in forgotten:
             one.close()
-        assert not more_than(before), held()
+        assert new_since(before) == set()
     del forgotten
     if closed:
         one = None
     gc.collect()
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while more_than(before):
-        assert time.monotonic() < deadline, held()
+    while left := new_since(before):
+        assert time.monotonic() < deadline, left
         time.sleep(0.02)
