@@ -78,15 +78,16 @@ USERS: Mapping[str, str] = {
 }
 """By the number of a mutant, or of a finding with its dash: every second seed has this user."""
 
+_DEPOSED = ("broker:isolated", "crash:spark.before the commit log", "user:second copy")
 FAULTS: Mapping[str, Sequence[str]] = {
-    "3-": ("broker:isolated", "crash:spark.before the commit log", "user:second copy"),
-    "81": ("broker:isolated", "crash:spark.before the commit log", "user:second copy"),
+    "3-": _DEPOSED,
+    "81": _DEPOSED,
     "82": ("broker:isolated", "answer:EndTxn", "crash:spark.before the commit log", "user:second copy"),
-    "83": ("broker:isolated", "crash:spark.before the commit log", "user:second copy"),
-    "121": ("broker:isolated", "crash:spark.before the commit log", "user:second copy"),
+    "83": _DEPOSED,
+    "121": _DEPOSED,
     "291": ("spark:executor killed", "crash:spark.before the commit log"),
-    "286": ("broker:isolated", "crash:spark.before the commit log", "user:second copy"),
-    "287": ("broker:isolated", "crash:spark.before the commit log", "user:second copy"),
+    "286": _DEPOSED,
+    "287": _DEPOSED,
     "288": ("broker:isolated", "kafka:expired id lingers", "pause:finish.finished"),
     "289": ("crash:spark.before the commit log", "spark:task fails", "pause:replay", "user:second copy"),
     "290": ("crash:spark.before the commit log", "spark:task fails", "fs:", "user:second copy"),

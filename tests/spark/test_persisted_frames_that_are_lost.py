@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ComputationsMixed
 from onceward.spark import persisted
-from onceward.spark.persisted import Readers
+from onceward.spark.persisted import Readers, count_rows
 from onceward.spark.shuffles import Shuffles
 
 
@@ -91,6 +91,21 @@ def blocks(frame: DataFrame, rdds: Iterable[int]) -> int:
     context = frame.sparkSession.sparkContext
     master, block_id = context._jsc.sc().env().blockManager().master(), context._jvm.org.apache.spark.storage.RDDBlockId
     return sum(not master.getLocations(block_id(rdd, part)).isEmpty() for rdd in rdds for part in range(2))
+
+
+def test_a_replay_counts_frames_of_one_computation(counted: tuple[DataFrame, Any], monkeypatch: pytest.MonkeyPatch):
+    """An executor is gone after the first count: what was persisted is computed again, for all frames."""
+    kept, computed = counted
+    frames = [kept.where("id < 50"), kept.where("id >= 50")]
+    assert count_rows(frames) == [50, 50]
+    assert computed.value == 3, "by the blocks that are there"
+    there = iter([{"driver", "gone"}, {"driver", "gone"}, {"driver"}, {"driver"}])
+    with monkeypatch.context() as patch:
+        patch.setattr(persisted, "_executors", lambda context: frozenset(next(there)))
+        with pytest.raises(ComputationsMixed, match="read more than once"):
+            count_rows(frames)
+    assert blocks(kept, persisted._persisted_behind(kept)) == 0
+    assert count_rows(frames) == [50, 50]
 
 
 def test_one_reader_after_an_executor_is_gone(counted: tuple[DataFrame, Any], monkeypatch: pytest.MonkeyPatch):

@@ -23,6 +23,7 @@ from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions,
 from onceward.sinks.files import columns
 from onceward.sinks.files.publishing import _must_be_read_back
 from onceward.sinks.files.shape import shape_of
+from onceward.spark import file_system
 from onceward.spark.file_system import LocalFiles, hidden
 
 KAFKA = ow.KafkaLedger("localhost:9092")
@@ -206,6 +207,13 @@ class TestLocalFiles:
         assert files.move(source, "new") is True
         assert files.move(source, "new") is False
         assert files.move(source, "another") is False, "the source is gone"
+
+    def test_what_is_kept_is_synced_with_no_name_beside_it(self, files: LocalFiles, monkeypatch: pytest.MonkeyPatch):
+        """A power failure would bring a name back that was removed behind the last sync of its folder."""
+        synced: list[list[str]] = []
+        monkeypatch.setattr(file_system, "sync", lambda path: synced.append(files.names("empty")))
+        assert files.kept("empty/note", "text") == "text"
+        assert synced[-1] == ["note"]
 
     def test_a_move_that_cannot_be_carried_out_says_so(self, files: LocalFiles):
         with pytest.raises(OSError, match="Not a directory"):
