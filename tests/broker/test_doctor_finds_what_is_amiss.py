@@ -66,7 +66,9 @@ def test_a_batch_notes_for_how_long_its_transaction_was_open(driver: Driver) -> 
         pass
     attempt.stage(driver.record(0, attempt.id), driver.running(0))
     attempt.commit()
-    (record,) = LedgerTopic(KafkaClient(settings(driver.bootstrap)[0]), driver.ledger_topic, driver.name).recent()
+    ledger = LedgerTopic(KafkaClient(settings(driver.bootstrap)[0]), driver.ledger_topic, driver.name)
+    assert ledger.newest() is not None  # waits for the markers, which the coordinator writes after its answer
+    (record,) = ledger.recent()  # waits for nothing
     assert record.open_ms >= 50
     assert record == attempt.record, "it says nothing about which batch it was"
 
