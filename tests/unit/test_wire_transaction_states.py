@@ -14,7 +14,7 @@ from onceward.wire.conversation import Refused, Unanswered
 from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api, rule_of
 from onceward.wire.transactions.coordinator import TransactionDescription
-from onceward.wire.transactions.fencing import Fencing, judge
+from onceward.wire.transactions.fencing import Fencing, Ours, judge
 from onceward.wire.transactions.holder import Holder
 from onceward.wire.transactions.states import TRANSITIONS, State, Step
 from onceward.wire.transactions.transaction import Transaction
@@ -103,9 +103,11 @@ OURS = ProducerIdentity(7, 4)
     ],
 )
 def test_only_the_very_next_epoch_in_an_abort_is_nobodys(found: ProducerIdentity, state: str, why: Fencing) -> None:
-    assert judge(OURS, TransactionDescription(found, state), took_part=True) is why
+    told = TransactionDescription(found, state, 990)
+    assert judge(Ours(OURS, took_part=True, asked_ms={990, 991}), told) is why
     if why is Fencing.ABORTED_FOR_US:  # nothing of ours was open: then it was somebody else's that was aborted
-        assert judge(OURS, TransactionDescription(found, state), took_part=False) is Fencing.TAKEN_OVER
+        assert judge(Ours(OURS, took_part=False, asked_ms={990}), told) is Fencing.TAKEN_OVER
+        assert judge(Ours(OURS, took_part=True, asked_ms={991}), told) is Fencing.TAKEN_OVER, "given to somebody since"
 
 
 class Coordinator:
@@ -183,7 +185,7 @@ def test_a_transaction_too_young_to_have_timed_out_was_taken_over(
     """A takeover of an open transaction begins as a timeout does: with an abort under the next epoch."""
     transaction = transaction_in(State.OPEN)
     transaction.identity, transaction.version = OURS, 2
-    aborted = TransactionDescription(ProducerIdentity(7, 5), "PrepareAbort")
+    aborted = TransactionDescription(ProducerIdentity(7, 5), "PrepareAbort", 1000)
     taken = TransactionDescription(ProducerIdentity(7, 6), "Empty")
     monkeypatch.setattr(transaction, "timeout_ms", timeout_ms)
     monkeypatch.setattr(transaction, "_holder", told_of(aborted, aborted, taken))
@@ -195,7 +197,7 @@ def test_two_tasks_that_meet_one_timeout_are_told_the_same(monkeypatch: pytest.M
     transaction = transaction_in(State.OPEN)
     transaction.identity, transaction.version = OURS, 1
     transaction._added.add(TopicPartition("t", 0))
-    aborted = TransactionDescription(ProducerIdentity(7, 5), "CompleteAbort")
+    aborted = TransactionDescription(ProducerIdentity(7, 5), "CompleteAbort", 1000)
     monkeypatch.setattr(transaction, "timeout_ms", 0)
     monkeypatch.setattr(transaction, "_holder", told_of(aborted))
     for _ in range(2):
@@ -206,11 +208,55 @@ def test_two_tasks_that_meet_one_timeout_are_told_the_same(monkeypatch: pytest.M
     assert type(transaction.explain(Fenced("refused"))) is Fenced
 
 
+class Takeover(Claims):
+    """A newer copy has the id: it has aborted a trial of its own under the very next epoch."""
+
+    def __init__(self) -> None:
+        super().__init__(1, lambda _: self.describe())
+
+    def describe(self, deadline: object = None) -> TransactionDescription:
+        return TransactionDescription(OURS._replace(epoch=5), "CompleteAbort", 1000)
+
+    def add_partitions(self, *_: object) -> None:
+        raise Refused(Api.ADD_PARTITIONS_TO_TXN, 90, rule_of(Api.ADD_PARTITIONS_TO_TXN, 90), "id", attempts=1)
+
+
+def test_a_newer_copy_that_has_aborted_its_own_trial_is_left_alone() -> None:
+    """What it asked for tells it from an abort for our sake: claiming its epoch would fence it."""
+    newer = Takeover()
+    transaction = claiming(newer)
+    transaction._asked_ms = 995  # as a claim of ours had it
+    transaction._epoch_used = False
+    transaction.begin()
+    with pytest.raises(Fenced):
+        transaction.add_partitions([TopicPartition("t", 0)])
+    assert transaction.state is State.FENCED
+    assert newer.asked == []
+
+
+def test_what_was_asked_for_without_an_answer_is_ours_too() -> None:
+    """It may have been carried out, or be carried out yet."""
+    silence = Claims(1, lambda _: TransactionDescription(OURS, "Empty", 0))
+
+    def lost(expected: ProducerIdentity, timeout_ms: int, deadline: object) -> ProducerIdentity:
+        silence.asked.append((expected, timeout_ms))
+        raise unanswered(Api.INIT_PRODUCER_ID)
+
+    transaction = claiming(silence)
+    transaction._coordinator.init_producer_id = lost  # type: ignore[method-assign,assignment]
+    with pytest.raises(BrokerUnreachable):
+        transaction.begin()
+    ((_, asked_ms),) = silence.asked
+    found = TransactionDescription(OURS._replace(epoch=5), "CompleteAbort", asked_ms)
+    transaction.version = 2
+    assert judge(transaction._ours(), found) is Fencing.ABORTED_FOR_US
+
+
 class Silence(Claims):
     """Refuses the first claim, and is not heard of any more: at the question why, or at the claim that follows."""
 
     def __init__(self, answers_why: bool) -> None:
-        super().__init__(1, lambda _: TransactionDescription(OURS._replace(epoch=5), "CompleteAbort"))
+        super().__init__(1, lambda _: TransactionDescription(OURS._replace(epoch=5), "CompleteAbort", 1000))
         self._answers_why = answers_why
 
     def init_producer_id(self, expected: ProducerIdentity, timeout_ms: int, deadline: object) -> ProducerIdentity:

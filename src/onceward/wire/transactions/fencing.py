@@ -7,11 +7,17 @@ aborts (``TransactionCoordinator.abortTimedOutTransactions``, ``TransactionMetad
 checked on 3.9.1 and 4.3.1). A takeover of an open transaction begins in the same way, but then takes a further epoch
 for itself. So the epoch after ours together with an abort is nobody's yet: claiming it with ``InitProducerId`` and that
 identity is refused as soon as somebody newer has come (KIP-360), and can never fence them.
+
+Where nothing of ours was open, though, a takeover has that very epoch, and a transaction that it has aborted itself
+looks the same. What it has asked for tells it: the coordinator keeps the timeout of the last ``InitProducerId`` that it
+has carried out (``TransactionMetadata.prepareIncrementProducerEpoch``), and an abort changes nothing about it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum
+from typing import NamedTuple
 
 from onceward.ids import ProducerIdentity
 from onceward.wire.transactions.coordinator import TransactionDescription
@@ -33,15 +39,24 @@ def shortest_timeout(timeout_ms: int) -> int:
     return timeout_ms - max(1, timeout_ms // 100)
 
 
-def judge(ours: ProducerIdentity, found: TransactionDescription, *, took_part: bool) -> Fencing:
-    """What ``found`` says about an identity of ours that was refused.
+class Ours(NamedTuple):
+    """What we know of our own side when our identity is refused."""
 
-    :param took_part: anything of ours may have been open at the coordinator. If not, it had nothing to abort for us: a
-        newer owner got the very next epoch, and the transaction that was aborted under it is the owner's.
-    """
-    if found.identity == ours:
+    identity: ProducerIdentity
+    took_part: bool
+    """Anything of ours may have been open at the coordinator. If not, it had nothing to abort for us: a newer owner got
+    the very next epoch, and the transaction that was aborted under it is the owner's."""
+    asked_ms: Collection[int]
+    """The timeouts that we have asked for with this identity, as far as a request may have been carried out. Under any
+    other the id was given to somebody else since."""
+
+
+def judge(ours: Ours, found: TransactionDescription) -> Fencing:
+    """What ``found`` says about an identity of ours that was refused."""
+    if found.identity == ours.identity:
         return Fencing.STILL_OURS
-    next_epoch = ProducerIdentity(ours.producer_id, ours.epoch + 1)
-    if took_part and found.identity == next_epoch and found.state in _ABORTING:
+    next_epoch = ours.identity._replace(epoch=ours.identity.epoch + 1)
+    for_us = ours.took_part and found.timeout_ms in ours.asked_ms
+    if for_us and found.identity == next_epoch and found.state in _ABORTING:
         return Fencing.ABORTED_FOR_US
     return Fencing.TAKEN_OVER

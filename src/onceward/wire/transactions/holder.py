@@ -14,7 +14,7 @@ from onceward.ids import ProducerIdentity
 from onceward.wire.conversation import Refused, Unanswered, raise_as_error
 from onceward.wire.deadline import Deadline
 from onceward.wire.transactions.coordinator import TransactionCoordinator, TransactionDescription
-from onceward.wire.transactions.fencing import Fencing, judge
+from onceward.wire.transactions.fencing import Fencing, Ours, judge
 
 _ONGOING, _COMPLETE_ABORT = "Ongoing", "CompleteAbort"  # org.apache.kafka.coordinator.transaction.TransactionState
 _TRANSACTIONAL_ID_NOT_FOUND = 105
@@ -67,14 +67,13 @@ class Holder:
             return RuntimeError(f"{found.identity} has a transaction open")
         return None
 
-    def why_refused(self, ours: ProducerIdentity, *, took_part: bool) -> Fencing:
+    def why_refused(self, ours: Ours) -> Fencing:
         """Why an identity of ours was refused.
 
-        :param took_part: see :func:`onceward.wire.transactions.fencing.judge`.
         :raises BrokerUnreachable: nobody can be asked.
         """
         try:
-            return judge(ours, self._describe(), took_part=took_part)
+            return judge(ours, self._describe())
         except Unanswered as unanswered:
             raise_as_error(unanswered, "recover() before the next transaction")
         except (Refused, ResourceError) as refused:
@@ -100,7 +99,7 @@ class Holder:
         same = found.identity.producer_id == ours.producer_id and found.timeout_ms == timeout_ms
         return found.identity if same and raised in (1, 2) and found.state != _ONGOING else None
 
-    def wait_for_a_newer(self, ours: ProducerIdentity, *, took_part: bool) -> Fencing:
+    def wait_for_a_newer(self, ours: Ours) -> Fencing:
         """Our transaction was aborted before its time: is somebody newer about to have the id?
 
         A takeover begins with that abort, and has an epoch of its own as soon as the markers are written. Or the
@@ -113,7 +112,7 @@ class Holder:
                 found = self._describe()
             except (Refused, Unanswered, ResourceError):
                 return Fencing.TAKEN_OVER  # the safe guess
-            if (why := judge(ours, found, took_part=took_part)) is not Fencing.ABORTED_FOR_US:
+            if (why := judge(ours, found)) is not Fencing.ABORTED_FOR_US:
                 return why
             if found.state == _COMPLETE_ABORT and not aborted:
                 deadline, aborted = Deadline(_TAKEOVER_MS), True

@@ -35,7 +35,7 @@ from onceward.wire.deadline import Deadline, Instant
 from onceward.wire.error_table import Meaning
 from onceward.wire.options.settings import LONGEST_TRANSACTION_MS
 from onceward.wire.transactions.coordinator import NOBODY, TransactionCoordinator
-from onceward.wire.transactions.fencing import Fencing, shortest_timeout
+from onceward.wire.transactions.fencing import Fencing, Ours, shortest_timeout
 from onceward.wire.transactions.holder import Holder
 from onceward.wire.transactions.states import TRANSITIONS, State, Step
 
@@ -94,6 +94,8 @@ class Transaction:
         self._lock = surroundings.RLock()
         self._epoch_used = False
         self._given_at = Instant.now()
+        self._asked_ms = self.timeout_ms  # with our identity: by it an abort for our sake is told from a takeover
+        self._unanswered_ms: set[int] = set()  # what may still be carried out, or was
         self._added: set[TopicPartition] = set()
         self._groups: set[str] = set()
         self._opened_at: Instant | None = None  # since when the coordinator may know of the transaction
@@ -139,6 +141,7 @@ class Transaction:
             _raise_init_refusal(refused, self._client, self.timeout_ms)
         except Unanswered as unanswered:
             raise_as_error(unanswered)
+        self._asked_ms = self.timeout_ms
         self._go_on_as(identity)
 
     def _kept(self) -> bool:
@@ -357,7 +360,7 @@ class Transaction:
         # A timeout that no other request has, by which its answer can be told from a takeover, should it get lost.
         timeout_ms = shortest_timeout(self.timeout_ms) + surroundings.random_below(max(1, self.timeout_ms // 100))
         try:
-            self._go_on_as(self._coordinator.init_producer_id(ours, timeout_ms, self._deadline()))
+            identity = self._coordinator.init_producer_id(ours, timeout_ms, self._deadline())
         except Refused as refused:
             if refused.rule.meaning is Meaning.FENCED:
                 given = self._holder.gave_us(ours, timeout_ms) if refused.attempts > 1 else None
@@ -368,7 +371,10 @@ class Transaction:
                 return
             _raise_init_refusal(refused, self._client, self.timeout_ms)
         except Unanswered as unanswered:
+            self._unanswered_ms.add(timeout_ms)
             raise_as_error(unanswered)
+        self._asked_ms = timeout_ms
+        self._go_on_as(identity)
 
     def _forgotten(self) -> bool:
         """After a pause: has the id expired (``transactional.id.expiration.ms``), and our next epoch with it? The first
@@ -384,7 +390,7 @@ class Transaction:
             # Version 1 answers so even if the abort was made for our own sake: the coordinator ended the transaction
             # under the next epoch, which is nobody's as long as the claim succeeds. See wire.transactions.fencing.
             self.state = before  # FENCED is for good, and whether it was a takeover is not known yet
-            if self._holder.why_refused(self.identity, took_part=self._took_part()) is not Fencing.ABORTED_FOR_US:
+            if self._holder.why_refused(self._ours()) is not Fencing.ABORTED_FOR_US:
                 self.state = State.FENCED
                 raise
             try:
@@ -401,12 +407,12 @@ class Transaction:
     def _fenced_or_timed_out(self, refusal: OncewardError) -> OncewardError:
         open_for_ms = 0.0 if self._opened_at is None else self._opened_at.age_ms()
         try:
-            why = self._holder.why_refused(self.identity, took_part=self._took_part())
+            why = self._holder.why_refused(self._ours())
         except BrokerUnreachable:
             why = Fencing.STILL_OURS  # nobody to ask: recover() will find out, and is refused if it was a takeover
         too_young = open_for_ms < shortest_timeout(self.timeout_ms)
         if why is Fencing.ABORTED_FOR_US and too_young:
-            why = self._holder.wait_for_a_newer(self.identity, took_part=self._took_part())
+            why = self._holder.wait_for_a_newer(self._ours())
         if why is Fencing.TAKEN_OVER:
             return self._fenced(refusal)
         if why is Fencing.STILL_OURS and isinstance(refusal, BatchFailed):
@@ -414,8 +420,9 @@ class Transaction:
         self.state = State.TIMED_OUT
         return _timed_out(self, self._client, open_for_ms, by_an_older_copy=why is Fencing.ABORTED_FOR_US and too_young)
 
-    def _took_part(self) -> bool:
-        return self.version == 2 or bool(self._added or self._groups)
+    def _ours(self) -> Ours:
+        took_part = self.version == 2 or bool(self._added or self._groups)
+        return Ours(self.identity, took_part, {self._asked_ms, *self._unanswered_ms})
 
     def _fenced(self, cause: BaseException) -> Fenced:
         self.state = State.FENCED
