@@ -24,6 +24,7 @@ from onceward.errors import (
     BatchNotWritten,
     BrokerUnreachable,
     CheckpointReplaced,
+    CheckpointRewound,
     CommitInDoubt,
     ComputationsMixed,
     Fenced,
@@ -514,6 +515,22 @@ def test_a_query_that_is_refused_leaves_the_publishing_to_who_is_not():
         batches(target).process(write(Frame()), running(0, "another-query"))
     assert "not published yet" in refused.value.next_step
     assert target.published == []
+
+
+def test_what_a_rewound_query_has_decided_is_published_by_its_heir():
+    """Its own query cannot be started once more on such a checkpoint; the advice must be one that can be followed."""
+    target = two_phase(finish=[None, Unfinished("later")])
+    process(target, 0)
+    with pytest.raises(Unfinished):
+        process(target, 1)
+    with pytest.raises(CheckpointRewound) as refused:
+        process(target, 0)
+    assert "start the query that wrote" not in refused.value.next_step
+    assert "whichever start is admitted publishes it first of all" in refused.value.next_step
+    assert target.published == [0]
+    anew = replace(running(0, "another-query"), sources=(SourceRange(20, 30),))
+    batches(target, resume="ledger").process(write(Frame()), anew)
+    assert target.published == [0, 1, 0], "the old one first, then the first of the new query"
 
 
 # --- what a user's own function may do -----------------------------------------------------------------------------

@@ -140,10 +140,7 @@ class MicroBatches:
                 self._decide(running, peeked)
             except AdmissionRefused as refused:
                 if peeked is not None and peeked.state is State.DECIDED:
-                    refused.next_step += (
-                        f"; first of all start the query that wrote {peeked.batch} once more: it is decided, and not "
-                        "published yet"
-                    )
+                    refused.next_step += _how_it_is_published(peeked.batch, running.batch)
                 raise
 
     def _decide(self, running: RunningBatch, newest: LedgerRecord | None) -> Admission:
@@ -463,6 +460,13 @@ class MicroBatches:
 
     def _ids(self, running: RunningBatch) -> dict[str, object]:
         return ids_of(self._policy.pipeline, running)
+
+
+def _how_it_is_published(decided: BatchId, offered: BatchId) -> str:
+    """What to add to the advice that goes with a refusal. Only who is admitted publishes what an earlier run decided."""
+    if decided.query_id == offered.query_id:  # its own query cannot be started on this checkpoint any more
+        return f"; {decided} is decided, and not published yet: whichever start is admitted publishes it first of all"
+    return f"; first of all start the query that wrote {decided} once more: it is decided, and not published yet"
 
 
 def _has_log(history: History, batch_id: int) -> bool:
