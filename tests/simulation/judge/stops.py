@@ -135,6 +135,10 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
         _any(_faults("user:checkpoint restored", "user:commit log lost"), _beside),
         "the checkpoint was put back, or another copy went on with it",
     ),
+    "CheckpointReplaced": (
+        lambda facts, start: facts.world.operator.began_anew,
+        "an operator began anew where the ledger ends, and that start was over before its first batch",
+    ),
     # users
     "BatchNotWritten": (_users("swallows"), "the function had kept an error to itself"),
     "LedgerBehind": (_users("swallows"), "the function had kept an error to itself"),

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import onceward as ow
 from simulation.judge.verdict import Violation, differences
 from simulation.spark.frames import Frame, Plan
+from simulation.spark.query import SOURCE
 from simulation.world.database import FAULTS, Server
 from simulation.world.database.arrow import Columns
 from simulation.world.database.tables import Table
@@ -72,6 +73,7 @@ class Pipeline:
 
     def set_up(self, world: Any) -> None:
         setting = world.setting
+        world.cluster.create_topic(SOURCE, setting.source_partitions)
         kind = setting.server
         server = world.database = Server(
             world.sim, kind, hasty=setting.hasty and kind == "postgresql", room=setting.room, kinds=FAULTS
@@ -97,6 +99,12 @@ class Pipeline:
         """Do the rows say where they go?"""
         return len(self.tables(setting)) > 1 and setting.user != "frames"
 
+    pipeline_id = PIPELINE_ID
+
+    def ledger(self, world: Any) -> Any:
+        """Where the rows are."""
+        return ow.DatabaseLedger(f"{world.setting.server}://app@database/app")
+
     def sink(self, world: Any) -> Any:
         setting = world.setting
         tables, mode = self.tables(setting), self._mode(setting)
@@ -107,6 +115,7 @@ class Pipeline:
             pipeline_id=PIPELINE_ID,
             table=None if self._by_rows(setting) else tables[0],
             mode=mode,  # type: ignore[arg-type]
+            resume=world.operator.resume or "checkpoint",
             batch_attempts=setting.batch_attempts,
             driver_records=setting.driver_records,
             xa=self.xa,

@@ -38,7 +38,7 @@ class Pipeline(two_phase.Pipeline):
     kind = "fan_out"
     faults = (*two_phase.Pipeline.faults, "line:")
     steps = tuple(step for step in STEPS if step not in ("move",))
-    fixed: Mapping[str, Any] = {"stateful": False, "user": "sink", "driver_records": 0}
+    fixed: Mapping[str, Any] = {"stateful": False, "user": "sink", "driver_records": 0, "operator": "nobody"}
 
     def kept_in(self, setting: Any) -> str:
         return "kafka" if "kafka" in setting.targets else str(setting.ledger)
@@ -70,7 +70,7 @@ class Pipeline(two_phase.Pipeline):
     def _kafka(self, world: Any) -> Any:
         setting = world.setting
         return ow.KafkaSink(
-            bootstrap_servers=",".join(f"broker-{node}:9092" for node in world.cluster.node_ids),
+            bootstrap_servers=world.servers(),
             pipeline_id=PIPELINE_ID,
             topic=None if setting.topics > 1 else self.branches(setting)[0],
             batch_attempts=setting.batch_attempts,

@@ -83,6 +83,11 @@ class Pipeline(two_phase.Pipeline):
         world.readers = Reader(world)
         world.sim.spawn(world.sim.outside, world.readers.read, name="reader")
 
+    def ledger(self, world: Any) -> Any:
+        """The one beside the files is a folder like any other."""
+        folder = self.ledger_folder(world.setting)
+        return ledger_of(world) if folder == two_phase.FOLDER else ow.FolderLedger(folder)
+
     def sink(self, world: Any) -> Any:
         setting = world.setting
         note_faults(world)
@@ -93,7 +98,8 @@ class Pipeline(two_phase.Pipeline):
             layout=layout_of(setting),
             partition_by="p" if setting.partition_by else None,
             max_records_per_file=setting.most_rows,
-            ledger=None if beside else ledger_of(world),
+            ledger=None if beside else self.ledger(world),
+            resume=world.operator.resume or "checkpoint",
             batch_attempts=setting.batch_attempts,
             batch_timeout_s=setting.batch_timeout_s,
             commit_timeout_s=setting.commit_timeout_s,

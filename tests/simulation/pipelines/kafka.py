@@ -8,11 +8,11 @@ from typing import Any
 import onceward as ow
 from onceward.events import DELIVER, MOVE, PUBLISH, STEPS
 from simulation.judge import CANARY
+from simulation.spark.advice import LEDGER
 from simulation.spark.frames import Frame, Plan
 from simulation.spark.query import SOURCE
 
 PIPELINE_ID = "orders"
-LEDGER = "onceward-ledger"
 USERS = {
     "sink": "hands the sink to foreachBatch",
     "frames": "hands over several frames of a batch in one block",
@@ -47,6 +47,10 @@ class Pipeline:
 
     def topics(self, setting: Any) -> list[str]:
         return [f"out-{number}" for number in range(setting.topics)]
+
+    def ledger(self, world: Any) -> Any:
+        """As ``kafka_source(ledger=…)`` takes it."""
+        return None
 
     def plan(self, setting: Any) -> Plan:
         topics = self.topics(setting)
@@ -86,8 +90,9 @@ class Pipeline:
         setting = world.setting
         one = setting.user in ("twice", "two sinks", "frames", "halves", "persists")
         return ow.KafkaSink(
-            bootstrap_servers=",".join(f"broker-{node}:9092" for node in world.cluster.node_ids),
+            bootstrap_servers=world.servers(),
             pipeline_id=PIPELINE_ID,
+            resume=world.operator.resume or "checkpoint",
             topic=self.topics(setting)[0] if setting.topics == 1 or one else None,
             batch_attempts=setting.batch_attempts,
             driver_records=setting.driver_records,
@@ -104,7 +109,7 @@ class Pipeline:
         )
 
     def function(self, world: Any, sink: Any) -> Callable[[Frame, int], None]:
-        user, topics = world.setting.user, self.topics(world.setting)
+        user, topics = world.operator.user, self.topics(world.setting)
         if user == "sink":
             return sink  # type: ignore[no-any-return]
 

@@ -70,6 +70,10 @@ class Pipeline:
         if self.kept_in(world.setting) == "kafka":
             world.cluster.create_topic(TOPIC, 4, compact=True)
 
+    def ledger(self, world: Any) -> Any:
+        """As the setting has it."""
+        return ledger_of(world)
+
     def sink(self, world: Any) -> Any:
         setting = world.setting
         note_faults(world)
@@ -78,7 +82,8 @@ class Pipeline:
         kind = NewerStoreSink if world.is_newer else StoreSink
         return kind(
             pipeline_id=PIPELINE_ID,
-            ledger=ledger_of(world),
+            ledger=self.ledger(world),
+            resume=world.operator.resume or "checkpoint",
             batch_attempts=setting.batch_attempts,
             batch_timeout_s=setting.batch_timeout_s,
             commit_timeout_s=setting.commit_timeout_s,
@@ -105,7 +110,7 @@ def ledger_of(world: Any) -> Any:
         return ow.FolderLedger(FOLDER)
     setting = world.setting
     return ow.KafkaLedger(
-        ",".join(f"broker-{node}:9092" for node in world.cluster.node_ids),
+        world.servers(),
         options={
             "transaction.timeout.ms": setting.transaction_timeout_ms,
             "request.timeout.ms": setting.request_timeout_ms,

@@ -39,9 +39,11 @@ class LogUpdated(Exception):
 class Checkpoint:
     """Spark's logs, and the files beside them. It outlives every driver."""
 
-    def __init__(self, world: Any, name: str) -> None:
+    def __init__(self, world: Any, name: str, begins: list[int] | None) -> None:
         self.world = world
         self.root = name
+        self.begins = begins
+        """Where the source begins, of each partition; None: where the ledger ends, which nobody has looked up yet."""
         self.query_id = f"{world.next_number():08x}-query"
         self.offsets: dict[int, list[int]] = {}
         self.commits: set[int] = set()
@@ -196,11 +198,12 @@ class Query:
 
     def _where_to_begin(self) -> tuple[int, list[int], list[int] | None]:
         offsets, commits = self.checkpoint.offsets, self.checkpoint.commits
-        nothing = [0] * self.world.source.partitions
+        first = self.checkpoint.begins
+        assert first is not None, "looked up where the query is defined"
         if not offsets:
-            return 0, nothing, None
+            return 0, first, None
         newest = max(offsets)
-        begins = offsets.get(newest - 1, nothing)
+        begins = offsets.get(newest - 1, first)
         if newest in commits:
             return newest + 1, offsets[newest], None
         return newest, begins, offsets[newest]
@@ -247,10 +250,10 @@ class Source:
         self._ends = [0] * partitions
         self.exhausted = False
 
-    def feed(self) -> None:
-        """In the world's own task: records come, a few at a time."""
+    def feed(self, left: int) -> None:
+        """In the world's own task: so many records come, a few at a time."""
         sim, chance = self._world.sim, self._world.lots.time
-        left = self.total
+        self.exhausted = False
         while left > 0:
             some = min(left, 1 + int(chance.random() * self._world.most_offsets))
             left -= some

@@ -15,6 +15,7 @@ from simulation import swarm
 from simulation.judge import judge
 from simulation.kernel.scheduler import Killed, Process, Sim
 from simulation.spark import stand_ins
+from simulation.spark.advice import Operator
 from simulation.spark.around import Around
 from simulation.spark.frames import Plan, key_of
 from simulation.spark.jobs import Executors, Jobs
@@ -146,11 +147,13 @@ class World:
         self._numbers = 0
         self._executors: dict[Process, Executors] = {}
         self._drivers: dict[Process, None] = {}
-        self._copies_kept: list[Any] = []
+        self.copies_kept: list[Any] = []
+        """Of the logs of the checkpoint that is in use."""
         self._troubled = any(self.lots.is_on(kind) for kind in _TROUBLES)
         self._stop_listening = events.probe(self.probe)
         self.source = Source(self, setting.source_partitions, setting.batches * self.most_offsets)
-        self.checkpoint = Checkpoint(self, "checkpoint")
+        self.checkpoint = Checkpoint(self, "checkpoint", [0] * setting.source_partitions)
+        self.operator = Operator(self)
         self.plan: Plan = self.pipeline.plan(setting)
         self.pipeline.set_up(self)
 
@@ -165,6 +168,10 @@ class World:
         if found is None:
             found = self._executors[driver] = Executors(self.sim, driver, self.setting.executors, None)
         return found
+
+    def servers(self) -> str:
+        """``bootstrap.servers``."""
+        return ",".join(f"broker-{node}:9092" for node in self.cluster.node_ids)
 
     def reachable(self, node: int) -> bool:
         return bool(self.cluster.brokers[node].up)
@@ -193,7 +200,7 @@ class World:
         stopped for good."""
         sim, setting = self.sim, self.setting
         sim.sleep(1.0)  # brokers hear of the topics
-        sim.spawn(sim.outside, self.source.feed)
+        sim.spawn(sim.outside, self.source.feed, self.source.total)
         self._begin_copy()
         calm_at = sim.now + setting.trouble_seconds
         repeated: dict[str, int] = {}
@@ -208,6 +215,9 @@ class World:
                 self._trouble()
             running = [start for start in self.starts if not start.over]
             if running:
+                if self.operator.mends():
+                    for start in running:
+                        sim.kill(start.process, "the operator stops it")
                 continue
             last = self.starts[-1]
             if last.caught_up:
@@ -217,8 +227,10 @@ class World:
                 name = type(last.error).__name__
                 repeated[name] = repeated.get(name, 0) + 1
                 if repeated[name] > 2 and (self.lots.calm or repeated[name] > 5):
-                    self.stopped_by = last.error
-                    break
+                    if not self.operator.follows(last.error):
+                        self.stopped_by = last.error
+                        break
+                    repeated.clear()
             if len(self.starts) > _MOST_STARTS + 20:
                 break  # the judge will say so
             self._between_copies()
@@ -288,8 +300,8 @@ class World:
             driver = next(reversed(self._drivers))
             driver.wall_offset += (lots.below("clock:jump", 2) * 2 - 1) * lots.below("clock:jump", 3600)
             self._say(f"⚡ the clock of {driver} is {driver.wall_offset:+.0f} s wrong")
-        if lots.is_on("user:checkpoint restored") and len(self._copies_kept) < 3:
-            self._copies_kept.append(self.checkpoint.copy())
+        if lots.is_on("user:checkpoint restored") and len(self.copies_kept) < 3:
+            self.copies_kept.append(self.checkpoint.copy())
 
     def _all_see_each_other(self) -> bool:
         """Of several brokers; of two that are cut off at once one learns nothing that a single one does not tell."""
@@ -329,8 +341,8 @@ class World:
             lost = max(checkpoint.commits)
             checkpoint.commits.discard(lost)
             self._say(f"⚡ commits/{lost} is removed")
-        if self._copies_kept and self.lots.fires("user:checkpoint restored"):
-            checkpoint.offsets, checkpoint.commits = self._copies_kept.pop(0)
+        if self.copies_kept and self.lots.fires("user:checkpoint restored"):
+            checkpoint.offsets, checkpoint.commits = self.copies_kept.pop(0)
             self._say("⚡ an older copy of the checkpoint's logs is put back")
             self.events["checkpoint restored"] = 1
 
@@ -367,7 +379,10 @@ class World:
         sink: Any = None
         while True:
             try:
-                sink = sink or self.pipeline.sink(self)
+                if sink is None:
+                    self.operator.define(start.query.checkpoint)
+                    sink = self.pipeline.sink(self)
+                    self.operator.resume = ""
                 start.query.run(self.pipeline.function(self, sink))
                 start.caught_up = True
             except Killed:
