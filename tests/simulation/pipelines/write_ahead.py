@@ -20,7 +20,6 @@ from simulation.pipelines.two_phase import (
     chain_of,
     function_of,
     judge_chain,
-    ledger_of,
     note_faults,
 )
 from simulation.spark.frames import Frame
