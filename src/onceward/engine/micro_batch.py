@@ -463,7 +463,7 @@ class MicroBatches:
 
 
 def _how_it_is_published(decided: BatchId, offered: BatchId) -> str:
-    """What to add to the advice that goes with a refusal. Only who is admitted publishes what an earlier run decided."""
+    """What to add to the advice that goes with a refusal. Only who is admitted publishes what a run before decided."""
     if decided.query_id == offered.query_id:  # its own query cannot be started on this checkpoint any more
         return f"; {decided} is decided and not published yet: whichever start is admitted publishes it first of all"
     return f"; first of all start the query that wrote {decided} once more: it is decided, and not published yet"
