@@ -101,8 +101,9 @@ class Operator:
 
     def _begin_anew(self) -> None:
         world = self._world
-        begins = [0] * world.source.partitions if self._hasty else None
-        self._say(f"begins anew {'with the first record' if self._hasty else 'where the ledger ends'}")
+        first = self._hasty and not world.plan.stateful  # else what is overlooked is that the state is gone
+        begins = [0] * world.source.partitions if first else None
+        self._say(f"begins anew {'with the first record' if first else 'where the ledger ends'}")
         self._hasty = False
         world.checkpoint = Checkpoint(world, f"checkpoint-{world.next_number()}", begins)
         world.copies_kept.clear()  # they are of the other one
