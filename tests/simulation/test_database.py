@@ -146,6 +146,12 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
         {"user:second copy": 3},
         {},
     ),
+    "what no report names stays prepared": (
+        "prepared",
+        changed(prepared_target.PreparedAttempt, "abort", "self._committer.recover()", "self._committables()"),
+        {"report:lost": 20},
+        {},
+    ),
 }  # fmt: skip
 
 
