@@ -151,7 +151,7 @@ class Pipeline:
             yield Violation("I8", f"it has caught up, and the ledger ends at {ends} of {produced}")
         for name in self.tables(world.setting):
             yield from self._rows(world, server.tables[server.name_of(name)], name, surely, ends)
-        for what in server.overruled:
+        for what in (*server.overruled, *server.too_late):
             yield Violation("I7", what)
         left = server.left()
         if caught_up and left:
