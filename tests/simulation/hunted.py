@@ -95,6 +95,7 @@ FAULTS: Mapping[str, Sequence[str]] = {
     "125": ("db:crash", "db:read only"),
     "126": ("user:second copy", "pause:plan.finished", "crash:send.finished"),
     "164": ("target:down", "user:second copy"),
+    "173": ("db:client stands still", "db:slow", "user:second copy"),
     "183": ("target:rot",),
     "212": ("report:lost", "spark:executor stopped"),
 }
@@ -107,6 +108,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "122": {"ledger": "kafka"},
     "125": _BY_TASKS,
     "126": {**_BY_TASKS, "in_process": False},
+    "173": {**_BY_TASKS, "server": "mysql", "watched": True, "in_process": False},
     "183": {"chunk_rows": 1, "source_partitions": 3},
 }
 """By their numbers, too: what a place is about would be too much for a story that takes three things in one order. A
@@ -115,7 +117,12 @@ same cluster tells that. A staging table is there only where tasks write to it, 
 crash. Of a batch's files the first is read as a whole before anything is delivered. A ledger in Kafka takes longer to
 take than one in a folder."""
 
-PIPELINES: Mapping[str, Sequence[str]] = {"122": ("two_phase",), "125": ("database",), "126": ("database",)}
+PIPELINES: Mapping[str, Sequence[str]] = {
+    "122": ("two_phase",),
+    "125": ("database",),
+    "126": ("database",),
+    "173": ("database",),
+}
 """By their numbers, of those that come to the place: in the others the effect is nobody's business. To drop what is
 published does nothing to a prepared transaction, nor to rows that wait for delivery; of a store with an ``abort`` of
 the user's own nobody knows that. Where tasks prepare transactions there are no staging tables."""
