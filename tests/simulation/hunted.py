@@ -96,8 +96,16 @@ FAULTS: Mapping[str, Sequence[str]] = {
     "288": ("broker:isolated", "kafka:expired id lingers", "pause:finish.finished"),
     "289": ("crash:spark.before the commit log", "spark:task fails", "pause:replay", "user:second copy"),
     "290": ("crash:spark.before the commit log", "spark:task fails", "fs:", "user:second copy"),
+    "122": ("crash:spark.before the commit log", "user:second copy"),
+    "125": ("db:crash", "db:read only"),
+    "126": ("user:second copy", "pause:plan.finished", "crash:send.finished"),
+    "164": ("target:down", "user:second copy"),
+    "173": ("db:client stands still", "db:slow", "user:second copy"),
+    "183": ("target:rot",),
+    "212": ("report:lost", "spark:executor stopped"),
 }
 _ELSEWHERE = {"at_home": False}
+_BY_TASKS = {"server": "postgresql", "driver_records": 0, "mode": "append", "shuffle": True, "tasks": 4, "slots": 1}
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "3-": _ELSEWHERE,
     "36": {"operator": "hasty", "stateful": True},
@@ -106,10 +114,27 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "81": _ELSEWHERE,
     "83": _ELSEWHERE,
     "292": {"transaction_version": 1},
+    "122": {"ledger": "kafka"},
+    "125": _BY_TASKS,
+    "126": {**_BY_TASKS, "in_process": False},
+    "173": {**_BY_TASKS, "server": "mysql", "watched": True, "in_process": False},
+    "183": {"chunk_rows": 1, "source_partitions": 3},
 }
 """By their numbers, too: what a place is about would be too much for a story that takes three things in one order. A
 deposed leader is believed only by a start that comes when more was committed, and only where no consumer group on the
-same cluster tells that."""
+same cluster tells that. A staging table is there only where tasks write to it, and only PostgreSQL's is emptied by a
+crash. Of a batch's files the first is read as a whole before anything is delivered. A ledger in Kafka takes longer to
+take than one in a folder."""
+
+PIPELINES: Mapping[str, Sequence[str]] = {
+    "122": ("two_phase",),
+    "125": ("database",),
+    "126": ("database",),
+    "173": ("database",),
+}
+"""By their numbers, of those that come to the place: in the others the effect is nobody's business. To drop what is
+published does nothing to a prepared transaction, nor to rows that wait for delivery; of a store with an ``abort`` of
+the user's own nobody knows that. Where tasks prepare transactions there are no staging tables."""
 
 _BYTES = "bytes and columns: rows of the simulation are names of records"
 _LAKE = "the table formats' own libraries are not simulated"
@@ -197,6 +222,9 @@ NOT_HERE_BY_NUMBER: Mapping[str, str] = {
     "250": _LETTERS,
     "255": _LETTERS,
     "267": _BYTES,
+    "131": "no table here has a unique column besides its key",
+    "140": "a COPY here fails by the server's word, which ends its transaction, or with its session or process",
+    "170": "the simulated server never warns of what it has done",
 }
 
 SEEN_THROUGH: Mapping[str, str] = {
@@ -218,6 +246,8 @@ SEEN_THROUGH: Mapping[str, str] = {
     "30": "the next attempt is refused in its turn: time is lost, nothing else",
     "57": "the next attempt is refused in its turn: time is lost, nothing else",
     "39": "what a state holds was written by the first run; of a watermark the model knows nothing",
+    "171": "the ledger is asked, and says that it was not committed: time is lost, nothing else",
+    "204": "the engine aborts no attempt whose decision was answered, nor one that the ledger has",
     "107": "it is published before anything is dropped, and to drop what is published does nothing",
 }
 """Why what is looked for was not found in the time, as far as a reading tells."""

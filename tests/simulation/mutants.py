@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mutants.mutant import ROOT, Mutant, PatchDoesNotApply, mutants
-from simulation.hunted import FAULTS, NOT_HERE, NOT_HERE_BY_NUMBER, OPTIONS, PLACES, SEEN_THROUGH, USERS
+from simulation.hunted import FAULTS, NOT_HERE, NOT_HERE_BY_NUMBER, OPTIONS, PIPELINES, PLACES, SEEN_THROUGH, USERS
 from simulation.teller import Seed, Teller, Told
 
 FINDINGS = Path(__file__).with_name("findings")
@@ -91,10 +91,12 @@ def seeds_of(mutant: Mutant, there_are: Sequence[str], first: int) -> Iterator[S
     number, _, _ = mutant.name.partition("-")
     known_as = f"{number}-" if mutant.path.parent == FINDINGS else number
     groups = list(FAULTS.get(known_as, groups))
-    whose = {**({"user": USERS[known_as]} if known_as in USERS else {}), **OPTIONS.get(known_as, {})}
+    pipelines = [pipeline for pipeline in pipelines if pipeline in PIPELINES.get(known_as, pipelines)]
+    user = {"user": USERS[known_as]} if known_as in USERS else {}
+    options = OPTIONS.get(known_as, {})
     for seed in itertools.count(first) if pipelines else ():
         for pipeline in pipelines:
-            changes = whose if pipeline == "kafka" else {}
+            changes = {**(user if pipeline == "kafka" else {}), **options}
             yield pipeline, seed, {}, [], False
             yield pipeline, seed, changes, groups, False
             yield pipeline, seed, changes, groups, True

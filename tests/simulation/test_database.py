@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onceward.ledger import table
+from onceward.ledger import mysql, table
 from onceward.sinks.database import attempt, prepared, prepared_target, run
 from onceward.sinks.database.mysql import dialect as mysql_dialect
 from onceward.sinks.database.postgresql import statements
@@ -144,6 +144,22 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
     "what an older copy prepared meanwhile stays": (
         "prepared", set_to(prepared_target.PreparedTarget, "_is_older", lambda self, name, owner: False),
         {"user:second copy": 3},
+        {},
+    ),
+    "who makes a staging table is not waited for": (
+        "database", set_to(mysql.MySQL, "hold", lambda *who: None),
+        {"db:client stands still": 30},
+        {**STAGED, "server": "mysql", "watched": True, "in_process": False},
+    ),
+    "who looks for staging tables waits for nobody": (
+        "database", changed(RUN, "drop_what_is_left", "with self.chain.owned()", "with self.chain.session()"),
+        {"db:client stands still": 30},
+        {**STAGED, "server": "mysql", "watched": True, "in_process": False},
+    ),
+    "what no report names stays prepared": (
+        "prepared",
+        changed(prepared_target.PreparedAttempt, "abort", "self._committer.recover()", "self._committables()"),
+        {"report:lost": 20},
         {},
     ),
 }  # fmt: skip

@@ -37,8 +37,15 @@ def test_a_store_has_every_batch_once_whatever_befalls_it() -> None:
         ({"target:forgets": 3}, TwoPhaseTarget, "_must_not_be_lost", "if not lost", "if lost or not lost"),
         (None, TwoPhaseAttempt, "commit", "self._chain", f"[self._committer.{_COMMIT}]; self._chain"),
         ({"crash:commit.started": 3}, TwoPhaseTarget, "_drop_undecided", "self._undecided, []", "[], []"),
+        (
+            {"crash:commit.started": 3},
+            TwoPhaseTarget,
+            "look_again",
+            "if of_another",
+            "self._drop_undecided()\n    if of_another",
+        ),
     ],
-    ids=["106", "107", "109", "110", "111", "105", "nothing is dropped"],
+    ids=["106", "107", "109", "110", "111", "105", "nothing is dropped", "190"],
 )
 def test_what_is_wrong_is_found(odds: dict[str, float] | None, owner: Any, name: str, before: str, after: str) -> None:
     with planted(owner, name, before, after):

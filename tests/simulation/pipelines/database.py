@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import onceward as ow
+from onceward import events
 from simulation.judge.verdict import Violation, differences
+from simulation.kernel.scheduler import Process
 from simulation.spark.frames import Frame, Plan
 from simulation.spark.query import SOURCE
 from simulation.world.database import FAULTS, Server
@@ -158,7 +160,7 @@ class Pipeline:
             yield Violation("I8", f"it has caught up, and the ledger ends at {ends} of {produced}")
         for name in self.tables(world.setting):
             yield from self._rows(world, server.tables[server.name_of(name)], name, surely, ends)
-        for what in server.overruled:
+        for what in (*server.overruled, *server.too_late):
             yield Violation("I7", what)
         left = server.left()
         if caught_up and left:
@@ -224,6 +226,53 @@ class Prepared(Pipeline):
     steps = tuple(step for step in STEPS if step not in ("ledger", "move"))
     fixed: ClassVar = {**_FIXED, "mode": "append", "driver_records": 0, "topics": 1}
     xa = True
+
+    def set_up(self, world: Any) -> None:
+        super().set_up(world)
+        world.aborts = Aborts(world)
+        events.probe(world.aborts)
+
+    def _judged(self, world: Any) -> Iterator[Violation]:
+        yield from super()._judged(world)
+        for what in world.aborts.left:
+            yield Violation("I10", what)
+
+
+class Aborts:
+    """Hears of each attempt that a driver gives up: what its tasks had prepared by then is gone when that is over, if
+    nothing befell anybody meanwhile, whether a report named it or not. It would hold its locks for as long as nobody
+    comes back."""
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+        self._attempts: dict[Process, str] = {}
+        self._before: dict[Process, tuple[list[str], int]] = {}
+        self.left: list[str] = []
+
+    def __call__(self, event: events.Event) -> None:
+        here = self._world.sim.here
+        if event.phase == "started" and "attempt" in event.ids:
+            self._attempts[here] = event.ids["attempt"].removeprefix("attempt ").replace("-", ".")
+        if event.step != events.ABORT:
+            return
+        faults = len(self._world.lots.fired)
+        if event.phase == "started":
+            self._before[here] = self._prepared(self._attempts.get(here)), faults
+        elif event.phase == "finished":
+            before, then = self._before.pop(here, ([], 0))
+            still = [name for name in before if name in self._world.database.prepared]
+            if still and faults == then:
+                self.left.append(f"attempt {self._attempts[here]} was aborted, and {', '.join(still)} is prepared")
+
+    def _prepared(self, attempt: str | None) -> list[str]:
+        """By tasks of that attempt; where the server has let go of their sessions, so that others may end it."""
+        server: Server = self._world.database
+        if attempt is None or not server.up or server.is_read_only:
+            return []
+        return [
+            name for name, prepared in server.prepared.items()
+            if prepared.session is None and f"-{attempt}-" in name.replace("\n", "-")
+        ]  # fmt: skip
 
 
 PIPELINES = (Pipeline, Prepared)

@@ -177,7 +177,7 @@ def judge_store(facts: Facts, store: Store) -> Iterator[Violation]:
         elif sequence < newest:
             yield Violation("I3", f"{name} of sequence {sequence} became visible after sequence {newest}")
         newest = max(newest, -1 if sequence is None else sequence)
-    for sentence in store.misused:
+    for sentence in (*store.misused, *store.too_early):
         yield Violation("I10", sentence)
     still = [(name, prepared.at) for name, prepared in store.prepared.items()]
     yield from judge_leftovers(facts, chain, still, "the store")

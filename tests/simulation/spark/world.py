@@ -82,6 +82,7 @@ class Start:
     when it has read all there is (``caught_up``)."""
 
     __slots__ = (
+        "admitted",
         "caught_up",
         "error",
         "identities",
@@ -104,6 +105,8 @@ class Start:
         """When it began to take the pipeline over; somewhere between this and the next it has."""
         self.opened_at = -1.0
         """When it had taken the pipeline over and read the ledger; -1: it did not come so far."""
+        self.admitted = False
+        """A batch was: until then it changes nothing but who has the pipeline."""
         self.over_at = -1.0
         self.error: BaseException | None = None
         self.caught_up = False
@@ -427,6 +430,8 @@ class World:
                 start.opening_at = sim.now
             elif phase == "finished":
                 start.opened_at = sim.now
+        elif step == events.ADMIT and phase == "finished":
+            self._start_here().admitted = True
         if sim.tell is not None and step != events.LEASE:
             sim.tell(sim.now, sim.here.name, f"{step} {phase}" + (f": {event.error}" if event.error else ""))
         if self._troubled and not lots.calm:

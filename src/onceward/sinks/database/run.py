@@ -105,8 +105,9 @@ class DatabaseRun:
 
     def drop_what_is_left(self) -> None:
         """At the start: whatever is there was never decided. As the owner, who has to be it all the while: what is
-        there later may be a newer copy's."""
-        with self.chain.session() as connection:
+        there later may be a newer copy's. Also to look: whoever was it may be making one just now, and is waited for.
+        """
+        with self.chain.owned() as connection:
             self.schema, ledger = self.dialect.catalogue.schema_of(connection, self.settings.ledger.table)
             # Of a ledger, however it is spelled, and a pipeline in it: others may be beside it in the same schema.
             named_by = f"{ledger}/{self.settings.policy.pipeline}".encode()

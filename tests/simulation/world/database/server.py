@@ -93,6 +93,8 @@ class Server:
         """Whoever has taken a chain of the ledger, in their order."""
         self.overruled: list[str] = []
         """Records that somebody has decided to whom the chain did not belong any more."""
+        self.too_late: list[str] = []
+        """Staging tables that somebody has made whose heir had looked for them."""
         self._unflushed: list[Change] = []
         self._number = 1_000
         self._understood: dict[str, Any] = {}
@@ -203,6 +205,8 @@ class Server:
             self.tables[name] = table
             table.made_at = self.sim.now
             table.made_by = transaction.session and transaction.session.process
+            if table.made_for == "staging" and self.heirs and table.made_by is not self.heirs[-1].process:
+                self._made_by_an_older(table)
             if change is not None:
                 change.made.append(name)
         if change is None:
@@ -212,6 +216,12 @@ class Server:
         if transaction.ledger_row is not None:
             self._ledger_changed(transaction)
         self._over(transaction, COMMITTED)
+
+    def _made_by_an_older(self, table: Table) -> None:
+        heir = self.heirs[-1]
+        opened = [start.opened_at for start in self.sim.world.starts if start.process is heir.process]
+        if any(when >= heir.taken_at for when in opened):
+            self.too_late.append(f"{table.made_by} made {table.name}, and its heir {heir.process} had opened")
 
     def _ledger_changed(self, transaction: Transaction) -> None:
         before, now = transaction.ledger_row

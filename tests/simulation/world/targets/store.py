@@ -35,7 +35,7 @@ class Prepared:
 class Store:
     """See the module."""
 
-    __slots__ = ("_server", "_sim", "committed", "ended", "forgotten", "misused", "prepared", "visible")
+    __slots__ = ("_server", "_sim", "committed", "ended", "forgotten", "misused", "prepared", "too_early", "visible")
 
     def __init__(self, sim: Sim) -> None:
         self._sim = sim
@@ -47,6 +47,8 @@ class Store:
         """What readers see, in the order in which they came to see it."""
         self.forgotten: list[str] = []
         self.misused: list[str] = []
+        self.too_early: list[str] = []
+        """What was to be dropped by a start that was not admitted, and might have been refused."""
 
     def prepare(self, name: str, rows: Rows) -> None:
         self._server.ask("prepare", self._prepare, name, rows)
@@ -76,6 +78,9 @@ class Store:
         return CommitResult.DONE
 
     def abort(self, name: str) -> None:
+        ours = [start for start in self._sim.world.starts if start.process is self._sim.here]
+        if ours and not ours[-1].admitted:
+            self.too_early.append(f"start {ours[-1].number} was to drop {name}, and was not admitted yet")
         self._server.ask("abort", self._abort, name)
 
     def _abort(self, name: str) -> None:
