@@ -239,14 +239,14 @@ class Prepared(Pipeline):
 
 
 class Aborts:
-    """Hears of each attempt that a driver gives up: what its tasks had prepared by then is gone when that is over, if
-    nothing befell anybody meanwhile, whether a report named it or not. It would hold its locks for as long as nobody
-    comes back."""
+    """Hears of each attempt that a driver gives up: what its tasks had prepared by then is gone when that is over,
+    whether a report named it or not. It would hold its locks for as long as nobody comes back. Nothing is said once
+    something befell the server or a driver: a session may be over since, and then the next attempt does it."""
 
     def __init__(self, world: Any) -> None:
         self._world = world
         self._attempts: dict[Process, str] = {}
-        self._before: dict[Process, tuple[list[str], int]] = {}
+        self._before: dict[Process, list[str]] = {}
         self.left: list[str] = []
 
     def __call__(self, event: events.Event) -> None:
@@ -255,22 +255,17 @@ class Aborts:
             self._attempts[here] = event.ids["attempt"].removeprefix("attempt ").replace("-", ".")
         if event.step != events.ABORT:
             return
-        faults = len(self._world.lots.fired)
         if event.phase == "started":
-            self._before[here] = self._prepared(self._attempts.get(here)), faults
+            self._before[here] = self._prepared(self._attempts.get(here))
         elif event.phase == "finished":
-            before, then = self._before.pop(here, ([], 0))
-            still = [name for name in before if name in self._world.database.prepared]
-            if still and faults == then:
+            still = [name for name in self._before.pop(here, []) if name in self._world.database.prepared]
+            if still and not any(kind.startswith(("db:", "pause:")) for kind, _ in self._world.lots.fired):
                 self.left.append(f"attempt {self._attempts[here]} was aborted, and {', '.join(still)} is prepared")
 
     def _prepared(self, attempt: str | None) -> list[str]:
         """By tasks of that attempt; where the server has let go of their sessions, so that others may end it."""
-        server: Server = self._world.database
-        if attempt is None or not server.up or server.is_read_only:
-            return []
         return [
-            name for name, prepared in server.prepared.items()
+            name for name, prepared in self._world.database.prepared.items()
             if prepared.session is None and f"-{attempt}-" in name.replace("\n", "-")
         ]  # fmt: skip
 
