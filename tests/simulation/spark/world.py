@@ -41,6 +41,7 @@ _PHASES = ("started", "finished", "failed")
 _AT_STEPS = {
     (step, phase): (f"crash:{step}.{phase}", f"pause:{step}.{phase}") for step in events.STEPS for phase in _PHASES
 }
+_SENDS = (events.SEND, events.OFFSETS, events.LEDGER, events.COMMIT)
 _LOOK = 0.6
 _PATIENCE = 4.0
 _LONGEST_CALM = 1_500.0
@@ -87,6 +88,7 @@ class Start:
         "number",
         "opened_at",
         "opening_at",
+        "opens",
         "over",
         "over_at",
         "process",
@@ -103,6 +105,8 @@ class Start:
         """When it began to take the pipeline over; somewhere between this and the next it has."""
         self.opened_at = -1.0
         """When it had taken the pipeline over and read the ledger; -1: it did not come so far."""
+        self.opens: list[tuple[float, float]] = []
+        """Both of each time that it has taken the pipeline over: a run may begin anew by itself."""
         self.over_at = -1.0
         self.error: BaseException | None = None
         self.caught_up = False
@@ -137,6 +141,8 @@ class World:
         self.starts: list[Start] = []
         self.returned: list[tuple[Start, Any, float]] = []
         """Of each batch that the sink has told Spark is committed: in which start, its number, and when."""
+        self.failed: list[tuple[Start, float, BaseException]] = []
+        """Of each send and each commit that failed: in which start, when, and why."""
         self.stopped_by: BaseException | None = None
         """The named error at which the story ended, if the pipeline did not catch up."""
         self.events: dict[str, int] = {}
@@ -403,6 +409,8 @@ class World:
         self.step = step
         if step == events.COMMIT and phase == "started" and "epoch" in event.ids:
             self._identity(event)
+        if phase == "failed" and step in _SENDS and event.error is not None:
+            self.failed.append((self._start_here(), sim.now, event.error))
         if phase == "finished" and step == events.FINISH:
             self.events["batches"] = self.events.get("batches", 0) + 1
             self.returned.append((self._start_here(), event.ids["batch_id"], sim.now))
@@ -412,6 +420,7 @@ class World:
                 start.opening_at = sim.now
             elif phase == "finished":
                 start.opened_at = sim.now
+                start.opens.append((start.opening_at, sim.now))
         if sim.tell is not None and step != events.LEASE:
             sim.tell(sim.now, sim.here.name, f"{step} {phase}" + (f": {event.error}" if event.error else ""))
         if self._troubled and not lots.calm:
