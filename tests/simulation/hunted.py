@@ -79,12 +79,21 @@ USERS: Mapping[str, str] = {
 """By the number of a mutant, or of a finding with its dash: every second seed has this user."""
 
 _DEPOSED = ("broker:isolated", "crash:spark.before the commit log", "user:second copy")
+_IN_DOUBT = ("net:answer lost|commit",)
 FAULTS: Mapping[str, Sequence[str]] = {
     "3-": _DEPOSED,
     "81": _DEPOSED,
     "82": ("broker:isolated", "answer:EndTxn", "crash:spark.before the commit log", "user:second copy"),
     "83": _DEPOSED,
     "121": _DEPOSED,
+    "42": ("net:slow|commit",),
+    "43": _IN_DOUBT,
+    "44": _IN_DOUBT,
+    "49": ("answer:Produce:7", "answer:Produce:20"),
+    "50": ("answer:Produce:6", "answer:Produce:19", "answer:Produce:56"),
+    "52": ("net:", "answer:Produce"),
+    "60": ("user:second copy", "pause:"),
+    "137": ("user:second copy", "net:request lost", "net:answer lost", "net:black hole"),
     "291": ("spark:executor killed", "crash:spark.before the commit log"),
     "286": _DEPOSED,
     "287": _DEPOSED,
@@ -93,10 +102,23 @@ FAULTS: Mapping[str, Sequence[str]] = {
     "290": ("crash:spark.before the commit log", "spark:task fails", "fs:", "user:second copy"),
 }
 _ELSEWHERE = {"at_home": False}
-OPTIONS: Mapping[str, Mapping[str, Any]] = {"3-": _ELSEWHERE, "81": _ELSEWHERE, "83": _ELSEWHERE}
+_ONE_PARTITION = {"rows": 8, "source_partitions": 3, "topics": 1, "output_partitions": 1, "tasks": 1}
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "3-": _ELSEWHERE,
+    "81": _ELSEWHERE,
+    "83": _ELSEWHERE,
+    "42": {"request_timeout_ms": 1_000, "batch_attempts": 3},
+    "43": {"batch_attempts": 3},
+    "49": _ONE_PARTITION,
+    "50": {**_ONE_PARTITION, "transaction_version": 1, "batches": 5},
+    "52": _ONE_PARTITION,
+    "60": {"lags": True},
+    "137": {"transaction_version": 1},
+}
 """By their numbers, too: what a place is about would be too much for a story that takes three things in one order. A
 deposed leader is believed only by a start that comes when more was committed, and only where no consumer group on the
-same cluster tells that."""
+same cluster tells that. Only a large batch for a single partition is more than its queue lets out at once;
+and only the first one finds a partition that knows nothing of the producer."""
 
 _BYTES = "bytes and columns: rows of the simulation are names of records"
 _LAKE = "the table formats' own libraries are not simulated"
