@@ -27,7 +27,8 @@ def among(setting: swarm.Setting, groups: Sequence[str]) -> swarm.Setting:
     chance = random.Random(f"{setting.seed}:among")
     part = swarm.part_of(setting.pipeline)
     kinds = [kind for group in part.groups for kind in group]
-    of_each = [found for group in groups if (found := [kind for kind in kinds if kind.startswith(group)])]
+    begin = [group.partition("|")[0] for group in groups]  # in which step is of aims alone
+    of_each = [found for one in begin if (found := [kind for kind in kinds if kind.startswith(one)])]
     chosen: set[str] = set()
     for _ in range(1 + int(chance.random() * 4)):
         group = of_each[int(chance.random() * len(of_each))]

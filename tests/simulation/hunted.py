@@ -80,6 +80,7 @@ USERS: Mapping[str, str] = {
 
 _DEPOSED = ("broker:isolated", "crash:spark.before the commit log", "user:second copy")
 _REWOUND = ("user:checkpoint restored", "crash:commit.finished", "crash:finish.started")
+_IN_DOUBT = ("net:answer lost|commit",)
 FAULTS: Mapping[str, Sequence[str]] = {
     "3-": _DEPOSED,
     "81": _DEPOSED,
@@ -90,6 +91,14 @@ FAULTS: Mapping[str, Sequence[str]] = {
     "62": _REWOUND,
     "75": ("crash:", "spark:", "net:"),
     "292": ("user:second copy", "pause:"),
+    "42": ("net:slow|commit",),
+    "43": _IN_DOUBT,
+    "44": _IN_DOUBT,
+    "49": ("answer:Produce:7", "answer:Produce:20"),
+    "50": ("answer:Produce:6", "answer:Produce:19", "answer:Produce:56"),
+    "52": ("net:", "answer:Produce"),
+    "60": ("user:second copy", "pause:"),
+    "137": ("user:second copy", "net:request lost", "net:answer lost", "net:black hole"),
     "291": ("spark:executor killed", "crash:spark.before the commit log"),
     "286": _DEPOSED,
     "287": _DEPOSED,
@@ -106,6 +115,7 @@ FAULTS: Mapping[str, Sequence[str]] = {
 }
 _ELSEWHERE = {"at_home": False}
 _BY_TASKS = {"server": "postgresql", "driver_records": 0, "mode": "append", "shuffle": True, "tasks": 4, "slots": 1}
+_ONE_PARTITION = {"rows": 8, "source_partitions": 3, "topics": 1, "output_partitions": 1, "tasks": 1}
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "3-": _ELSEWHERE,
     "36": {"operator": "hasty", "stateful": True},
@@ -119,12 +129,20 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "126": {**_BY_TASKS, "in_process": False},
     "173": {**_BY_TASKS, "server": "mysql", "watched": True, "in_process": False},
     "183": {"chunk_rows": 1, "source_partitions": 3},
+    "42": {"request_timeout_ms": 1_000, "batch_attempts": 3},
+    "43": {"batch_attempts": 3},
+    "49": _ONE_PARTITION,
+    "50": {**_ONE_PARTITION, "transaction_version": 1, "batches": 5},
+    "52": _ONE_PARTITION,
+    "60": {"lags": True},
+    "137": {"transaction_version": 1},
 }
 """By their numbers, too: what a place is about would be too much for a story that takes three things in one order. A
 deposed leader is believed only by a start that comes when more was committed, and only where no consumer group on the
 same cluster tells that. A staging table is there only where tasks write to it, and only PostgreSQL's is emptied by a
 crash. Of a batch's files the first is read as a whole before anything is delivered. A ledger in Kafka takes longer to
-take than one in a folder."""
+take than one in a folder. Only a large batch for a single partition is more than its queue lets out at once; and only
+the first one finds a partition that knows nothing of the producer."""
 
 PIPELINES: Mapping[str, Sequence[str]] = {
     "122": ("two_phase",),

@@ -62,6 +62,12 @@ _HASTE = {"brokers=1": 0, "request_timeout_ms=1000": 0, "delivery_timeout_ms=800
 LEADS_TO: Mapping[str, Sequence[Mapping[str, float]]] = {
     "abort": ({"answer:Produce:59": 3.0}, {"spark:task fails": 0.5}, {"db:broken": 3.0}),
     "abort|target": ({"answer:Produce:59": 2.0},),
+    "commit|net": (
+        {"answer:EndTxn:120|commit": 1.0},
+        {"answer:EndTxn:120|commit": 1.0, "lags=True": 0},
+        {"answer:EndTxn:120|commit": 1.0, "answer:InitProducerId:53|between": 1.0},
+        {},
+    ),
     "replay": ({"crash:spark.before the commit log": 2.0}, {"crash:finish.started": 2.0}),
     "lease": (
         {"driver_records=0": 0, "row_bytes=100000000": 0, "piece=1": 0, "tasks=4": 0, "slots=4": 0},

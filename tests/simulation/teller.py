@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 Seed = tuple[str, int, dict[str, Any], list[str], bool]
 """Pipeline, number, what is not as the seed says, how kinds of faults begin, if they are to be drawn of these, and
-whether it is aimed at one of them in one step."""
+whether it is aimed at one of them in one step: in any, or in that which is named as in ``net:held|commit``."""
 SECONDS_TO_BEGIN = 60.0
 _STRIDE = 7_919
 """A prime: one after the other, aims are far apart."""
@@ -118,7 +118,7 @@ def _setting(pipeline: str, number: int, changes: dict[str, Any], groups: list[s
 
     aim = None
     if aimed:
-        aims = [aim for aim in swarm.part_of(pipeline).aims if aim[0].startswith(tuple(groups))]
+        aims = [aim for aim in swarm.part_of(pipeline).aims if "|".join(aim).startswith(tuple(groups))]
         aim = aims[number * _STRIDE % len(aims)]
     setting = swarm.draw(number, pipeline, aim).changed(**changes)
     return among(setting, groups) if groups and not aimed else setting

@@ -435,6 +435,20 @@ class TestOwners:
         heir.identities = [(first.producer, first.epoch)]  # opened later, and took the id earlier
         assert judge(world) == []
 
+    def test_i7_whoever_was_overtaken_takes_it_back(self, world: Any):
+        """Under an epoch above the heir's, which no epoch tells."""
+        marker = [entry for entry in log_of(world, "onceward-ledger") if entry.kind == "commit"][-1]
+        began = marker.time_ms / 1000 - (world.cluster.around.now_ms() / 1000 - world.sim.now)
+        heir = added_start(world, opens=[(began - 0.02, began - 0.01)])
+        assert found(world) == {"I7"}
+        heir.opens = [(world.starts[0].opens[0][0], began - 0.01)]  # at the same time: nobody knows who was first
+        assert judge(world) == []
+        heir.opens = [(began - 0.02, began + 1)]  # it was not through yet
+        assert judge(world) == []
+        heir.opens = [(began - 0.02, began - 0.01)]
+        world.cluster.ids_forgotten = 1
+        assert judge(world) == []
+
 
 class TestTheEnd:
     def test_i8_it_never_came_to_an_end(self, world: Any):
@@ -467,6 +481,18 @@ class TestTheEnd:
         assert found(checksums_fit(world)) == {"I9"}
 
 
+class SendFailed(Exception):
+    """As the product's."""
+
+
+class TransactionTimedOut(Exception):
+    """As the product's."""
+
+    def __init__(self, said: str, open_for_ms: int) -> None:
+        super().__init__(said)
+        self.details = {"open_for_ms": open_for_ms, "transaction.timeout.ms": 60_000}
+
+
 class Fenced(Exception):
     """As the product's, by name."""
 
@@ -490,6 +516,30 @@ class TestStops:
         for name in ALLOWED:
             world.starts[0].error = type(name, (Exception,), {})("because")
             assert found(world) == {"I11"}, name
+
+    @pytest.mark.parametrize(
+        ("text", "reason", "no_reason"),
+        [
+            ("refused with OUT_OF_ORDER_SEQUENCE_NUMBER (45)", "broker:crash", "net:held"),
+            ("1 partition(s) not acknowledged within delivery.timeout.ms=8000", "net:held", "net:request lost"),
+        ],
+    )
+    def test_i11_given_up_without_need(self, world: Any, text: str, reason: str, no_reason: str):
+        world.failed.append((world.starts[0], 1.5, SendFailed(text)))
+        world.lots.fired.append((no_reason, 1))
+        assert found(world) == {"I11"}
+        world.lots.fired.append((reason, 2))
+        assert judge(world) == []
+
+    def test_i11_a_timeout_that_was_not_over(self, world: Any):
+        world.failed.append((world.starts[0], 1.5, TransactionTimedOut("open for long (transaction.timeout.ms)", 900)))
+        assert found(world) == {"I11"}
+
+    def test_a_timeout_that_was_over(self, world: Any):
+        by_another = TransactionTimedOut("at the request of an older copy of this pipeline", 900)
+        for error in (by_another, TransactionTimedOut("open for long (transaction.timeout.ms)", 60_001)):
+            world.failed.append((world.starts[0], 1.5, error))
+        assert judge(world) == []
 
 
 class TestSecrets:

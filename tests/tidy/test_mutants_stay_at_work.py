@@ -24,6 +24,33 @@ def test_it_applies_and_is_still_python(mutant: Mutant, tmp_path: Path):
         compile(file.read_text(), str(file), "exec")
 
 
+@pytest.mark.parametrize("mutant", [*mutants(), *FINDINGS], ids=lambda mutant: mutant.name)
+def test_it_can_be_nowhere_else(mutant: Mutant):
+    """git takes the nearest place that a hunk fits: where its lines come again, it would break another promise."""
+    places = [_places(name, before) for name, before in _hunks(mutant)]
+    assert places
+    assert places == [1] * len(places)
+
+
+def _hunks(mutant: Mutant) -> list[tuple[str, list[str]]]:
+    """Of each the file, and the lines that it replaces, with those around."""
+    hunks: list[tuple[str, list[str]]] = []
+    file = ""
+    for line in mutant.path.read_text().splitlines():
+        if line.startswith("--- "):
+            file = line.removeprefix("--- a/")
+        elif line.startswith("@@ "):
+            hunks.append((file, []))
+        elif hunks and not line.startswith("+"):
+            hunks[-1][1].append(line[1:])
+    return hunks
+
+
+def _places(name: str, before: list[str]) -> int:
+    lines = (ROOT / name).read_text().splitlines()
+    return sum(lines[at : at + len(before)] == before for at in range(len(lines)))
+
+
 def test_every_killer_is_a_test_that_can_be_run(suite: Collected):
     """As pytest itself has collected it, so that a parameter that was renamed is noticed, too."""
     nodes = sorted({node for mutant in mutants() for level in LEVELS for node in mutant.tests[level]} | {*CONTROLS})

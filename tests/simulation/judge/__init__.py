@@ -31,6 +31,8 @@ def judge(world: Any) -> list[Violation]:
         told = _topics(facts, topics(facts.setting), said)
     said += ending.judge_ending(facts)
     said += stops.judge_stops(facts)
+    said += stops.judge_sends(facts)
+    said += stops.judge_causes(facts)
     said += canary.judge_secrets(facts, told)
     if said:
         said.sort(key=lambda violation: int(violation.invariant[1:]))
@@ -53,6 +55,7 @@ def _topics(facts: Facts, topics: list[str], said: list[Violation]) -> chain.Cha
     said += ending.judge_lag(facts, told, _SOURCE)
     said += ending.judge_group(facts, told, pipeline)
     said += ending.judge_takeovers(facts, told)
+    said += ending.judge_heirs(facts, told)
     return told
 
 

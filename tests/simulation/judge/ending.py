@@ -104,3 +104,34 @@ def judge_takeovers(facts: Facts, chain: Chain) -> list[Violation]:
                 )
                 said.append(Violation("I7", sentence))
     return said
+
+
+def judge_heirs(facts: Facts, chain: Chain) -> list[Violation]:
+    """I7: what becomes visible is of the copy that took the pipeline over last. Under whatever epoch: one that was
+    overtaken may have taken the id back.
+
+    Of two that opened at the same time nobody can tell here which was the last. And once a coordinator has forgotten
+    the id, only the ledger tells who is newer: not that somebody has opened and written nothing.
+    """
+    world = facts.world
+    if world.cluster.ids_forgotten:
+        return []
+    runs = {start.query.run_id: start for start in world.starts}
+    zero_ms = world.cluster.around.now_ms() - world.sim.now * 1000
+    said = []
+    for record in chain.written:
+        writer = runs.get(record.run_id)
+        when = (record.ended_ms - zero_ms) / 1000
+        opened = [at for _, at in writer.opens if at <= when] if writer is not None else []
+        if not opened:
+            continue
+        for heir in world.starts:
+            since = [at for began, at in heir.opens if began > opened[-1] and at + 0.001 < when]
+            if heir is not writer and since:
+                sentence = (
+                    f"{record.said} of {record.run_id}, which had opened at {opened[-1]:.3f} s, became visible at "
+                    f"{when:.3f} s; start {heir.number} had opened since, at {since[0]:.3f} s"
+                )
+                said.append(Violation("I7", sentence))
+                break
+    return said

@@ -193,6 +193,49 @@ def judge_stops(facts: Facts) -> list[Violation]:
     return said
 
 
+_LASTING = ("broker:", "kafka:", "pause:", "net:slow", "net:held", "net:black hole", "spark:", "line:", "clock:")
+_MOMENTS = 10
+
+
+def judge_causes(facts: Facts) -> list[Violation]:
+    """I11: a transaction has timed out only if it was open as long as that, or an older copy is said to have asked."""
+    said = []
+    for start, when, error in facts.world.failed:
+        details = getattr(error, "details", {})
+        if type(error).__name__ != "TransactionTimedOut" or "open_for_ms" not in details:
+            continue
+        least = details["transaction.timeout.ms"] * 0.98 - 1  # a claim of our own asks for a little less than is set
+        if details["open_for_ms"] < least and "an older copy" not in str(error):
+            sentence = f"start {start.number} was told at {when:.3f} s of a timeout that was not over: {error}"
+            said.append(Violation("I11", sentence))
+    return said
+
+
+def judge_sends(facts: Facts) -> list[Violation]:
+    """I11: an attempt that is aborted because records could not be sent was not given up without need. Spark sees
+    nothing of it, where the next one succeeds.
+
+    A broker that has lost nothing knows a producer's last five batches, and refuses none of them as out of order.
+    What is lost or refused for a moment is sent again within the second.
+    """
+    said = []
+    for start, when, error in facts.world.failed:
+        if type(error).__name__ != "SendFailed":
+            continue
+        text = str(error)
+        if "OUT_OF_ORDER_SEQUENCE_NUMBER" in text and not facts.any_of("broker:", "kafka:"):
+            why = "a broker had lost what it knew of the producer"
+        elif "not acknowledged" in text and not facts.any_of(*_LASTING) and len(facts.world.lots.fired) <= _MOMENTS:
+            why = "something was in trouble for longer than a moment"
+        else:
+            continue
+        sentence = (
+            f"an attempt of start {start.number} was given up at {when:.3f} s, which is right only if {why}: {text}"
+        )
+        said.append(Violation("I11", sentence))
+    return said
+
+
 def _is_inner(module: str) -> bool:
     """An exception that the engine's parts raise for each other: nobody else should ever see one."""
     return module.startswith("onceward.") and module != "onceward.errors"

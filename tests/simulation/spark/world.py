@@ -42,6 +42,7 @@ _PHASES = ("started", "finished", "failed")
 _AT_STEPS = {
     (step, phase): (f"crash:{step}.{phase}", f"pause:{step}.{phase}") for step in events.STEPS for phase in _PHASES
 }
+_SENDS = (events.SEND, events.OFFSETS, events.LEDGER, events.COMMIT)
 _LOOK = 0.6
 _PATIENCE = 4.0
 _LONGEST_CALM = 1_500.0
@@ -89,6 +90,7 @@ class Start:
         "number",
         "opened_at",
         "opening_at",
+        "opens",
         "over",
         "over_at",
         "process",
@@ -107,6 +109,8 @@ class Start:
         """When it had taken the pipeline over and read the ledger; -1: it did not come so far."""
         self.admitted = False
         """A batch was: until then it changes nothing but who has the pipeline."""
+        self.opens: list[tuple[float, float]] = []
+        """Both of each time that it has taken the pipeline over: a run may begin anew by itself."""
         self.over_at = -1.0
         self.error: BaseException | None = None
         self.caught_up = False
@@ -141,6 +145,8 @@ class World:
         self.starts: list[Start] = []
         self.returned: list[tuple[Start, Any, float]] = []
         """Of each batch that the sink has told Spark is committed: in which start, its number, and when."""
+        self.failed: list[tuple[Start, float, BaseException]] = []
+        """Of each send and each commit that failed: in which start, when, and why."""
         self.stopped_by: BaseException | None = None
         """The named error at which the story ended, if the pipeline did not catch up."""
         self.events: dict[str, int] = {}
@@ -421,6 +427,8 @@ class World:
         self.step = step
         if step == events.COMMIT and phase == "started" and "epoch" in event.ids:
             self._identity(event)
+        if phase == "failed" and step in _SENDS and event.error is not None:
+            self.failed.append((self._start_here(), sim.now, event.error))
         if phase == "finished" and step == events.FINISH:
             self.events["batches"] = self.events.get("batches", 0) + 1
             self.returned.append((self._start_here(), event.ids["batch_id"], sim.now))
@@ -430,6 +438,7 @@ class World:
                 start.opening_at = sim.now
             elif phase == "finished":
                 start.opened_at = sim.now
+                start.opens.append((start.opening_at, sim.now))
         elif step == events.ADMIT and phase == "finished":
             self._start_here().admitted = True
         if sim.tell is not None and step != events.LEASE:
