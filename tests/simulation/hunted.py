@@ -92,11 +92,20 @@ FAULTS: Mapping[str, Sequence[str]] = {
     "289": ("crash:spark.before the commit log", "spark:task fails", "pause:replay", "user:second copy"),
     "290": ("crash:spark.before the commit log", "spark:task fails", "fs:", "user:second copy"),
 }
-_ELSEWHERE = {"at_home": False}
-OPTIONS: Mapping[str, Mapping[str, Any]] = {"3-": _ELSEWHERE, "81": _ELSEWHERE, "83": _ELSEWHERE}
+_WHILE_CUT_OFF = {"trouble_seconds": 120.0, "request_timeout_ms": 1000, "delivery_timeout_ms": 8000}
+_ELSEWHERE = {"at_home": False, **_WHILE_CUT_OFF}
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "3-": _ELSEWHERE,
+    "81": _ELSEWHERE,
+    "82": _ELSEWHERE,
+    "83": _ELSEWHERE,
+    "286": _ELSEWHERE,
+    "287": _WHILE_CUT_OFF,
+    "288": _WHILE_CUT_OFF,
+}
 """By their numbers, too: what a place is about would be too much for a story that takes three things in one order. A
-deposed leader is believed only by a start that comes when more was committed, and only where no consumer group on the
-same cluster tells that."""
+deposed leader is believed only by a start that comes when more was committed, before the world heals, and only where no
+consumer group on the same cluster tells that."""
 
 _BYTES = "bytes and columns: rows of the simulation are names of records"
 _LAKE = "the table formats' own libraries are not simulated"

@@ -143,7 +143,7 @@ class World:
         self.step = ""
         """The engine's step that began or ended last, in whatever process."""
         self.most_offsets = setting.rows * setting.source_partitions
-        self._numbers = 0
+        self._numbers = self._elections = 0
         self._executors: dict[Process, Executors] = {}
         self._drivers: dict[Process, None] = {}
         self._copies_kept: list[Any] = []
@@ -165,6 +165,12 @@ class World:
         if found is None:
             found = self._executors[driver] = Executors(self.sim, driver, self.setting.executors, None)
         return found
+
+    def ledger_has_a_new_leader(self) -> bool:
+        """Is that so since it was asked last? It is asked behind each batch."""
+        topic = self.cluster.topics.get(getattr(self.pipeline, "ledger_topic", ""))
+        before, self._elections = self._elections, sum(each.epoch for each in topic.partitions) if topic else 0
+        return self._elections > before
 
     def reachable(self, node: int) -> bool:
         return bool(self.cluster.brokers[node].up)
@@ -274,7 +280,7 @@ class World:
                 self.cluster.crash(node)
                 sim.after(lots.below("broker:crash", 100) / 100 * 20, self._restart_broker, node)
         if self._all_see_each_other() and lots.fires("broker:isolated"):
-            node = self.cluster.node_ids[lots.below("broker:isolated", len(self.cluster.node_ids))]
+            node = self._to_be_cut_off()
             self._say(f"⚡ broker {node} is cut off from the others")
             self.cluster.isolate(node)
             sim.after(lots.below("broker:isolated", 100) / 100 * 120, self._broker_is_back, node)
@@ -290,6 +296,17 @@ class World:
             self._say(f"⚡ the clock of {driver} is {driver.wall_offset:+.0f} s wrong")
         if lots.is_on("user:checkpoint restored") and len(self._copies_kept) < 3:
             self._copies_kept.append(self.checkpoint.copy())
+
+    def _to_be_cut_off(self) -> int:
+        """Any broker; every second time the one that leads where the pipeline's ledger grows, if there is such a
+        topic: what is read from it decides more than what is read from any other."""
+        cluster, lots = self.cluster, self.lots
+        node = cluster.node_ids[lots.below("broker:isolated", len(cluster.node_ids))]
+        ledger = cluster.topics.get(getattr(self.pipeline, "ledger_topic", ""))
+        if ledger is None or lots.below("broker:isolated", 2):
+            return node
+        leader = max(ledger.partitions, key=lambda partition: partition.log.end).leader
+        return leader if leader in cluster.node_ids else node
 
     def _all_see_each_other(self) -> bool:
         """Of several brokers; of two that are cut off at once one learns nothing that a single one does not tell."""
