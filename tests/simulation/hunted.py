@@ -80,6 +80,7 @@ USERS: Mapping[str, str] = {
 
 _DEPOSED = ("broker:isolated", "crash:spark.before the commit log", "user:second copy")
 FAULTS: Mapping[str, Sequence[str]] = {
+    "63": ("kafka:partitions added", "crash:spark.commit log"),
     "3-": _DEPOSED,
     "81": _DEPOSED,
     "82": ("broker:isolated", "answer:EndTxn", "crash:spark.before the commit log", "user:second copy"),

@@ -36,7 +36,8 @@ FAULTS = {
        for phase in ("started", "finished", "failed")},
 }  # fmt: skip
 
-_TROUBLES = ("broker:crash", "broker:isolated", "user:second copy", "user:checkpoint restored", "clock:jump")
+_TROUBLES = ("broker:crash", "broker:isolated", "user:second copy", "user:checkpoint restored", "clock:jump",
+             "kafka:partitions added")  # fmt: skip
 _PHASES = ("started", "finished", "failed")
 _AT_STEPS = {
     (step, phase): (f"crash:{step}.{phase}", f"pause:{step}.{phase}") for step in events.STEPS for phase in _PHASES
@@ -46,6 +47,7 @@ _PATIENCE = 4.0
 _LONGEST_CALM = 1_500.0
 _AFTERWARDS = 130.0
 _MOST_STARTS = 60
+_LEDGER, _MOST_PARTITIONS = "onceward-ledger", 24
 
 
 OPTIONS: dict[str, Sequence[Any]] = {
@@ -168,7 +170,7 @@ class World:
 
     def ledger_has_a_new_leader(self) -> bool:
         """Is that so since it was asked last? It is asked behind each batch."""
-        topic = self.cluster.topics.get(getattr(self.pipeline, "ledger_topic", ""))
+        topic = self.cluster.topics.get(_LEDGER)
         before, self._elections = self._elections, sum(each.epoch for each in topic.partitions) if topic else 0
         return self._elections > before
 
@@ -294,15 +296,27 @@ class World:
             driver = next(reversed(self._drivers))
             driver.wall_offset += (lots.below("clock:jump", 2) * 2 - 1) * lots.below("clock:jump", 3600)
             self._say(f"⚡ the clock of {driver} is {driver.wall_offset:+.0f} s wrong")
+        if lots.fires("kafka:partitions added"):
+            self._add_partitions()
         if lots.is_on("user:checkpoint restored") and len(self._copies_kept) < 3:
             self._copies_kept.append(self.checkpoint.copy())
+
+    def _add_partitions(self) -> None:
+        """``kafka-topics --alter --partitions`` of the ledger's, if there is such a topic. Not beside a broker that
+        cannot hear of it."""
+        cluster, topic = self.cluster, self.cluster.topics.get(_LEDGER)
+        if topic is None or not cluster.health.well or len(topic.partitions) > _MOST_PARTITIONS:
+            return
+        count = len(topic.partitions) + 1 + self.lots.below("kafka:partitions added", 8)
+        self._say(f"⚡ the ledger's topic gets {count} partitions, from {len(topic.partitions)}")
+        cluster.add_partitions(_LEDGER, count)
 
     def _to_be_cut_off(self) -> int:
         """Any broker; every second time the one that leads where the pipeline's ledger grows, if there is such a
         topic: what is read from it decides more than what is read from any other."""
         cluster, lots = self.cluster, self.lots
         node = cluster.node_ids[lots.below("broker:isolated", len(cluster.node_ids))]
-        ledger = cluster.topics.get(getattr(self.pipeline, "ledger_topic", ""))
+        ledger = cluster.topics.get(_LEDGER)
         if ledger is None or lots.below("broker:isolated", 2):
             return node
         leader = max(ledger.partitions, key=lambda partition: partition.log.end).leader
