@@ -23,7 +23,8 @@ by chance, and of a driver that stands still nobody learns what an heir does."""
 
 def among(setting: swarm.Setting, groups: Sequence[str]) -> swarm.Setting:
     """The same with one to four kinds of faults that begin as ``groups`` say, each group as likely as the others, and
-    of a group those of one step as likely as those of any. Every second one has options that such faults tell with."""
+    of a group those of one step as likely as those of any. Where the groups are single kinds, somebody wants them to
+    meet: then every second one has them all, and often. Every second one has options that such faults tell with."""
     chance = random.Random(f"{setting.seed}:among")
     part = swarm.part_of(setting.pipeline)
     kinds = [kind for group in part.groups for kind in group]
@@ -36,6 +37,8 @@ def among(setting: swarm.Setting, groups: Sequence[str]) -> swarm.Setting:
         group = anywhere if anywhere and chance.random() < 0.5 else group
         chosen.add(group[int(chance.random() * len(group))])
     odds = {kind: swarm.gap(chance, kind) for kind in sorted(chosen)}
+    if all(len(group) == 1 for group in of_each) and chance.random() < 0.5:
+        odds = {kind: swarm.gap(chance, kind, often=True) for (kind,) in sorted(of_each)}
     options = dict(setting.options)
     if setting.seed % 2:
         for kinds_begin, telling in TELLS_WITH.items():

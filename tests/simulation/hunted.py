@@ -54,7 +54,7 @@ USERS: Mapping[str, str] = {
     "71": "sink",
     "72": "two sinks",
     "73": "two sinks",
-    "74": "twice",
+    "74": "unites",
     "75": "twice",
     "76": "swallows",
     "77": "skips",
@@ -63,13 +63,12 @@ USERS: Mapping[str, str] = {
     "91": "persists",
     "92": "persists",
     "94": "halves",
-    "95": "swallows",
+    "95": "shrugs",
     "96": "swallows",
     "97": "skips",
     "98": "tries again",
     "99": "tries again",
     "100": "swallows",
-    "101": "swallows",
     "103": "swallows",
     "291": "persists",
     "104": "two sinks",
@@ -82,10 +81,10 @@ _DEPOSED = ("broker:isolated", "crash:spark.before the commit log", "user:second
 _REWOUND = ("user:checkpoint restored", "crash:commit.finished", "crash:finish.started")
 _IN_DOUBT = ("net:answer lost|commit",)
 FAULTS: Mapping[str, Sequence[str]] = {
+    "63": ("kafka:partitions added", "crash:spark.commit log"),
     "3-": _DEPOSED,
     "81": _DEPOSED,
     "82": ("broker:isolated", "answer:EndTxn", "crash:spark.before the commit log", "user:second copy"),
-    "83": _DEPOSED,
     "121": _DEPOSED,
     "36": _REWOUND,
     "62": _REWOUND,
@@ -113,7 +112,8 @@ FAULTS: Mapping[str, Sequence[str]] = {
     "183": ("target:rot",),
     "212": ("report:lost", "spark:executor stopped"),
 }
-_ELSEWHERE = {"at_home": False}
+_WHILE_CUT_OFF = {"trouble_seconds": 120.0, "request_timeout_ms": 1000, "delivery_timeout_ms": 8000}
+_ELSEWHERE = {"at_home": False, **_WHILE_CUT_OFF}
 _BY_TASKS = {"server": "postgresql", "driver_records": 0, "mode": "append", "shuffle": True, "tasks": 4, "slots": 1}
 _ONE_PARTITION = {"rows": 8, "source_partitions": 3, "topics": 1, "output_partitions": 1, "tasks": 1}
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
@@ -122,7 +122,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "62": {"operator": "hasty", "stateful": False},
     "75": {"operator": "follows"},
     "81": _ELSEWHERE,
-    "83": _ELSEWHERE,
+    "82": _ELSEWHERE,
+    "286": _ELSEWHERE,
+    "287": _WHILE_CUT_OFF,
+    "288": {"at_home": False, "trouble_seconds": 400.0, "id_expiration_ms": 20_000},
     "292": {"transaction_version": 1},
     "122": {"ledger": "kafka"},
     "125": _BY_TASKS,
@@ -138,8 +141,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "137": {"transaction_version": 1},
 }
 """By their numbers, too: what a place is about would be too much for a story that takes three things in one order. A
-deposed leader is believed only by a start that comes when more was committed, and only where no consumer group on the
-same cluster tells that. A staging table is there only where tasks write to it, and only PostgreSQL's is emptied by a
+deposed leader is believed only by a start that comes when more was committed, before the world heals, and only where no
+consumer group on the same cluster tells that. A staging table is there only where tasks write to it, and only PostgreSQL's is emptied by a
 crash. Of a batch's files the first is read as a whole before anything is delivered. A ledger in Kafka takes longer to
 take than one in a folder. Only a large batch for a single partition is more than its queue lets out at once; and only
 the first one finds a partition that knows nothing of the producer."""
@@ -193,11 +196,14 @@ NOT_HERE: Sequence[tuple[str, str]] = (
 
 NOT_HERE_BY_NUMBER: Mapping[str, str] = {
     "64": "no ledger here has records of another release",
+    "83": "no election here is unclean: no two logs differ below a high watermark",
     "84": "nobody but the pipeline writes to its ledger's topic here",
     "33": "a sequence comes to its end after 2³¹ records",
     "61": "no ledger here loses its records",
     "66": "no ledger here loses its records",
+    "70": "a process here begins a run of the query when its run before has ended",
     "71": "one query at a time here, however many copies of it",
+    "101": "a function here that calls twice hands over the same rows when its batch runs again",
     "102": _RESUME,
     "119": _RESUME,
     "100": "no ledger here loses its records",
@@ -260,6 +266,10 @@ SEEN_THROUGH: Mapping[str, str] = {
     "72": "the engine refuses a second call before admission is asked (45)",
     "48": "what was read is confirmed behind an append before a batch is committed or refused for it (81)",
     "99": "to take the chain back is what a start does: nothing is lost or doubled",
+    "77": "a function here leaves out by the record: where offsets differ, a batch with rows that the ledger has is "
+    "offered first, and its number or its start is refused",
+    "82": "rare: a commit that is carried out and without an answer for 20 s, while a deposed leader is asked next",
+    "288": "rare: an id that expires while a leader is deposed, in a process that asks that leader next",
     "152": "a folder that lies there has files in it, and rename(2) replaces no such folder",
     "30": "the next attempt is refused in its turn: time is lost, nothing else",
     "57": "the next attempt is refused in its turn: time is lost, nothing else",

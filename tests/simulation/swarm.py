@@ -98,6 +98,7 @@ begin so."""
 
 LEADS_OF_KINDS: Mapping[str, Mapping[str, float]] = {
     "kafka:expired id lingers": {"id_expiration_ms=20000": 0, "pause:finish.finished": 0.5},
+    "broker:isolated": {"brokers=3": 0, "crash:spark.before the commit log": 3.0},
     "answer:CreateTopics": {"ledger_partitions=0": 0},
     "answer:DescribeTransactions": {"user:second copy": 20.0},
 }
@@ -352,6 +353,6 @@ def _sort_of(number: int) -> str:
     return _SORTS[number % len(_SORTS)]
 
 
-def gap(chance: random.Random, kind: str) -> float:
+def gap(chance: random.Random, kind: str, *, often: bool = False) -> float:
     low, high = GAPS.get(kind) or GAPS.get(kind.partition(":")[0], _OTHER_GAPS)
-    return low * (high / low) ** chance.random()
+    return float(low * (high / low) ** (chance.random() * (0.4 if often else 1.0)))

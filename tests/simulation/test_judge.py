@@ -292,6 +292,21 @@ class TestWhatIsInTheTopics:
         assert "I5" in found(world)
 
 
+@pytest.mark.parametrize(("user", "stop"), [("shrugs", "BatchNotWritten"), ("unites", "BatchChanged")])
+def test_rows_of_a_second_call_are_lacking_in_the_newest_batch_alone(user: str, stop: str):
+    off = tuple(swarm.draw(1, "kafka").odds)
+    kept: list[World] = []
+
+    def build(sim: Sim, chosen: Any) -> World:
+        kept.append(assembled.build(sim, chosen))
+        return kept[0]
+
+    outcome = simulate(1, pipeline="kafka", change={**SMALL, "user": user, "batches": 5, "off": off}, build=build)
+    assert (outcome.violations, outcome.stops[-1]) == ([], stop)
+    kept[0].setting.options["user"] = "sink"
+    assert "I1" in found(kept[0])
+
+
 class TestTheLedger:
     def test_i6_a_gap(self, world: Any):
         entries = log_of(world, "onceward-ledger")
@@ -300,6 +315,19 @@ class TestTheLedger:
 
     def test_i6_a_fork(self, world: Any):
         told(world, 2, lambda document: document.update(sequence=1))
+        assert "I6" in found(world)
+
+    def test_i6_in_two_partitions_by_who_was_committed_first(self):
+        world = calm_world(ledger_partitions=4)
+        logs = [world.cluster.partitions["onceward-ledger", partition].log for partition in range(4)]
+        (home,) = (log for log in logs if log.entries)
+        other = logs[logs.index(home) - 1]
+        other.high = home.high
+        place = next(at for at in range(4, len(home.entries)) if home.entries[at - 1].kind != "data")
+        home.entries, other.entries = home.entries[place:], home.entries[:place]
+        assert judge(world) == []
+        for entry in other.entries:
+            entry.time_ms += 1_000_000
         assert "I6" in found(world)
 
     def test_i6_offsets_go_back(self, world: Any):

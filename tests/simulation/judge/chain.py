@@ -73,13 +73,17 @@ class Chain:
 
 def read_chain(cluster: Any, topic: str, partitions: Iterable[int], pipeline: str, *, compacted: bool = False) -> Chain:
     """The records under ``pipeline`` in ``topic``. ``compacted``: older ones may be gone."""
-    chain = Chain()
+    chain, places = Chain(), 0
     key = pipeline.encode()
     for partition in partitions:
         reading = logs.read(cluster, topic, partition)
         chain.violations += reading.violations
         if reading.visible or reading.hidden:
+            before = len(chain.written)
             _take(chain, reading, key)
+            places += len(chain.written) > before
+    if places > 1:  # partitions were added, and the key has moved: by who was committed first
+        chain.written.sort(key=lambda record: (record.ended_ms, record.sequence))
     judge_records(chain, compacted=compacted)
     return chain
 

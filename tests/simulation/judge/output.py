@@ -217,9 +217,13 @@ def _all_told(facts: Facts, chain: Chain, source: str, said: list[Violation]) ->
 def not_handed_over(facts: Facts, chain: Chain) -> frozenset[str]:
     """Topics of which the newest batch has no frame, because the query has ended before the function came to them.
 
-    A function that calls the sink once for each topic commits the first call, and is refused by name in the second.
+    A function that calls the sink once for each topic commits the first call, and is refused by name in the second; one
+    that keeps this to itself is refused the next batch, and the last one has none.
     """
-    if facts.caught_up or not facts.user_is("twice", "two sinks") or not chain.records:
+    kept_back = facts.user_is("shrugs") and facts.swallowed
+    if (facts.caught_up and not kept_back) or not (kept_back or facts.user_is("twice", "two sinks", "unites")):
+        return frozenset()
+    if not chain.records:
         return frozenset()
     writes = chain.records[-1].document.get("writes")
     if writes is None or any(topic is None for topic, _ in writes):

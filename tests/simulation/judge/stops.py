@@ -140,13 +140,13 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
         "an operator began anew where the ledger ends, and that start was over before its first batch",
     ),
     # users
-    "BatchNotWritten": (_users("swallows"), "the function had kept an error to itself"),
+    "BatchNotWritten": (_users("swallows", "shrugs"), "the function had kept an error to itself"),
     "LedgerBehind": (_users("swallows"), "the function had kept an error to itself"),
     "UnsupportedQuery": (
-        _users("twice", "two sinks", "swallows", "tries again"),
+        _users("twice", "two sinks", "swallows", "tries again", "unites"),
         "the function calls twice for a batch",
     ),
-    "BatchChanged": (_users("twice", "two sinks", "swallows"), "a committed batch has more frames now"),
+    "BatchChanged": (_users("twice", "two sinks", "swallows", "unites"), "a committed batch has more frames now"),
     # what a broker refuses for good
     "AccessDenied": (_refused_with(29, 30, 31, 44, 53), "a broker said so"),
     "ConfigurationError": (

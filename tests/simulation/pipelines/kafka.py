@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import onceward as ow
+from onceward.errors import UnsupportedQuery
 from onceward.events import DELIVER, MOVE, PUBLISH, STEPS
 from simulation.judge import CANARY
 from simulation.spark.advice import LEDGER
@@ -24,6 +25,8 @@ USERS = {
     "built in the function": "builds the sink anew in each batch",
     "persists": "persists the frame, and shares its rows out by a lot that each draws",
     "tries again": "calls the sink once more when it has failed",
+    "shrugs": "calls the sink twice for a batch, for two topics, and keeps to itself what the second one meets",
+    "unites": "calls the sink twice for a batch, and when that was refused hands all over in one block",
 }
 
 
@@ -88,7 +91,7 @@ class Pipeline:
     def sink(self, world: Any) -> Any:
         """As many rows as there are may go to any topic: the rows say."""
         setting = world.setting
-        one = setting.user in ("twice", "two sinks", "frames", "halves", "persists")
+        one = setting.user in ("twice", "two sinks", "frames", "halves", "persists", "shrugs", "unites")
         return ow.KafkaSink(
             bootstrap_servers=world.servers(),
             pipeline_id=PIPELINE_ID,
@@ -136,14 +139,32 @@ class Pipeline:
             try:
                 sink(frame, batch_id)
             except Exception as error:  # noqa: BLE001 — as some do
-                world.events["swallowed"] = world.events.get("swallowed", 0) + 1
-                if world.sim.tell is not None:
-                    world.sim.tell(world.sim.now, world.sim.here.name, f"the function swallows {error!r}")
+                _keep(world, error)
 
         def twice(frame: Frame, batch_id: int) -> None:
             for topic in topics:
                 with sink.batch(frame, batch_id) as batch:
                     batch.write(frame.where(topic), topic=topic)
+
+        def shrugs(frame: Frame, batch_id: int) -> None:
+            first, *others = topics
+            with sink.batch(frame, batch_id) as batch:
+                batch.write(frame.where(first), topic=first)
+            try:
+                for topic in others:
+                    with sink.batch(frame, batch_id) as batch:
+                        batch.write(frame.where(topic), topic=topic)
+            except Exception as error:  # noqa: BLE001 — as some do
+                _keep(world, error)
+
+        def unites(frame: Frame, batch_id: int) -> None:
+            if world.events.get("refused twice"):
+                return frames(frame, batch_id)
+            try:
+                return twice(frame, batch_id)
+            except UnsupportedQuery:
+                world.events["refused twice"] = 1  # somebody reads it, and changes the function
+                raise
 
         other: list[Any] = []
 
@@ -173,12 +194,21 @@ class Pipeline:
             "two sinks": two_sinks,
             "built in the function": built,
             "tries again": again,
+            "shrugs": shrugs,
+            "unites": unites,
         }[user]
         return found
 
     def judge(self, world: Any) -> list[str]:
         """All that is to be said of topics, the judge says of every pipeline."""
         return []
+
+
+def _keep(world: Any, error: Exception) -> None:
+    """What the function keeps to itself the judge has to know."""
+    world.events["swallowed"] = world.events.get("swallowed", 0) + 1
+    if world.sim.tell is not None:
+        world.sim.tell(world.sim.now, world.sim.here.name, f"the function swallows {error!r}")
 
 
 PIPELINES = (Pipeline,)

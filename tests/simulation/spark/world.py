@@ -37,7 +37,8 @@ FAULTS = {
        for phase in ("started", "finished", "failed")},
 }  # fmt: skip
 
-_TROUBLES = ("broker:crash", "broker:isolated", "user:second copy", "user:checkpoint restored", "clock:jump")
+_TROUBLES = ("broker:crash", "broker:isolated", "user:second copy", "user:checkpoint restored", "clock:jump",
+             "kafka:partitions added")  # fmt: skip
 _PHASES = ("started", "finished", "failed")
 _AT_STEPS = {
     (step, phase): (f"crash:{step}.{phase}", f"pause:{step}.{phase}") for step in events.STEPS for phase in _PHASES
@@ -48,6 +49,7 @@ _PATIENCE = 4.0
 _LONGEST_CALM = 1_500.0
 _AFTERWARDS = 130.0
 _MOST_STARTS = 60
+_LEDGER, _MOST_PARTITIONS = "onceward-ledger", 24
 
 
 OPTIONS: dict[str, Sequence[Any]] = {
@@ -153,7 +155,7 @@ class World:
         self.step = ""
         """The engine's step that began or ended last, in whatever process."""
         self.most_offsets = setting.rows * setting.source_partitions
-        self._numbers = 0
+        self._numbers = self._elections = 0
         self._executors: dict[Process, Executors] = {}
         self._drivers: dict[Process, None] = {}
         self.copies_kept: list[Any] = []
@@ -181,6 +183,12 @@ class World:
     def servers(self) -> str:
         """``bootstrap.servers``."""
         return ",".join(f"broker-{node}:9092" for node in self.cluster.node_ids)
+
+    def ledger_has_a_new_leader(self) -> bool:
+        """Is that so since it was asked last? It is asked behind each batch."""
+        topic = self.cluster.topics.get(_LEDGER)
+        before, self._elections = self._elections, sum(each.epoch for each in topic.partitions) if topic else 0
+        return self._elections > before
 
     def reachable(self, node: int) -> bool:
         return bool(self.cluster.brokers[node].up)
@@ -295,7 +303,7 @@ class World:
                 self.cluster.crash(node)
                 sim.after(lots.below("broker:crash", 100) / 100 * 20, self._restart_broker, node)
         if self._all_see_each_other() and lots.fires("broker:isolated"):
-            node = self.cluster.node_ids[lots.below("broker:isolated", len(self.cluster.node_ids))]
+            node = self._to_be_cut_off()
             self._say(f"⚡ broker {node} is cut off from the others")
             self.cluster.isolate(node)
             sim.after(lots.below("broker:isolated", 100) / 100 * 120, self._broker_is_back, node)
@@ -309,8 +317,31 @@ class World:
             driver = next(reversed(self._drivers))
             driver.wall_offset += (lots.below("clock:jump", 2) * 2 - 1) * lots.below("clock:jump", 3600)
             self._say(f"⚡ the clock of {driver} is {driver.wall_offset:+.0f} s wrong")
+        if lots.fires("kafka:partitions added"):
+            self._add_partitions()
         if lots.is_on("user:checkpoint restored") and len(self.copies_kept) < 3:
             self.copies_kept.append(self.checkpoint.copy())
+
+    def _add_partitions(self) -> None:
+        """``kafka-topics --alter --partitions`` of the ledger's, if there is such a topic. Not beside a broker that
+        cannot hear of it."""
+        cluster, topic = self.cluster, self.cluster.topics.get(_LEDGER)
+        if topic is None or not cluster.health.well or len(topic.partitions) > _MOST_PARTITIONS:
+            return
+        count = len(topic.partitions) + 1 + self.lots.below("kafka:partitions added", 8)
+        self._say(f"⚡ the ledger's topic gets {count} partitions, from {len(topic.partitions)}")
+        cluster.add_partitions(_LEDGER, count)
+
+    def _to_be_cut_off(self) -> int:
+        """Any broker; every second time the one that leads where the pipeline's ledger grows, if there is such a
+        topic: what is read from it decides more than what is read from any other."""
+        cluster, lots = self.cluster, self.lots
+        node = cluster.node_ids[lots.below("broker:isolated", len(cluster.node_ids))]
+        ledger = cluster.topics.get(_LEDGER)
+        if ledger is None or lots.below("broker:isolated", 2):
+            return node
+        leader = max(ledger.partitions, key=lambda partition: partition.log.end).leader
+        return leader if leader in cluster.node_ids else node
 
     def _all_see_each_other(self) -> bool:
         """Of several brokers; of two that are cut off at once one learns nothing that a single one does not tell."""

@@ -40,8 +40,11 @@ class Connections:
         self._known: list[int] = []
         nodes = list(sim.world.cluster.node_ids)
         first = int(sim.lots.time.random() * len(nodes))
-        self._bootstrap = [f"bootstrap-{node}" for node in nodes[first:] + nodes[:first]]
         self._turn = int(sim.lots.time.random() * len(nodes))
+        cut_off = [place for place, node in enumerate(nodes) if sim.world.cluster.brokers[node].isolated]
+        if cut_off and sim.lots.time.random() < 0.5:
+            first = self._turn = cut_off[0]
+        self._bootstrap = [f"bootstrap-{node}" for node in nodes[first:] + nodes[:first]]
         self._closed = False
         self._process.on_death.append(self._break_all)
 

@@ -14,6 +14,7 @@ FAULTS: dict[str, str] = {
     "kafka:expired id lingers": "a transactional id has expired, and the hourly look has not come round yet",
     "kafka:state log slow": "a coordinator's append is acknowledged when its time is over: COORDINATOR_NOT_AVAILABLE, "
     "and all the same in the log, for whoever reads it next",
+    "kafka:partitions added": "somebody adds partitions to the ledger's topic, and keys are at home elsewhere now",
     "kafka:short fetch": "a Fetch ends after one batch: a segment of the log does, or there was a limit",
 }
 """Kinds of faults inside the cluster; those of :data:`ANSWERS` are added below."""
