@@ -34,6 +34,7 @@ SMALL = {
     "topics": 2,
     "rows": 4,
     "shuffle": False,
+    "between": 0,
     "by_chance": False,
     "stateful": False,
     "driver_records": 0,

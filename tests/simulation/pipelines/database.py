@@ -68,7 +68,13 @@ class Pipeline:
                 return tables
             return tables if offset % 7 == 0 else [tables[(partition + offset) % several]]
 
-        return Plan(branches, shuffle=setting.shuffle, by_chance=setting.by_chance, tasks=setting.tasks)
+        return Plan(
+            branches,
+            shuffle=setting.shuffle,
+            by_chance=setting.by_chance,
+            tasks=setting.tasks,
+            between=setting.between,
+        )
 
     def set_up(self, world: Any) -> None:
         setting = world.setting

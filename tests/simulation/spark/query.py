@@ -85,9 +85,10 @@ class _Context:
 
     def unregisterAllMapAndMergeOutput(self, shuffle: int) -> None:  # noqa: N802 — Spark's name
         computed = self.query.computed
-        if computed is not None and computed.shuffle_id == shuffle:
-            computed.taken_back |= {f"{partition}@{nonce}" for partition, (_, nonce) in computed.maps.items()}
-            computed.maps.clear()
+        for one in computed.shuffles if computed is not None else ():
+            if one.id == shuffle:
+                for task in list(one.outputs):
+                    one.take_back(task)
 
 
 class History:

@@ -50,6 +50,7 @@ _MOST_STARTS = 60
 
 OPTIONS: dict[str, Sequence[Any]] = {
     "shuffle": (False, True),
+    "between": (0, 2, 3),
     "by_chance": (False, True),
     "stateful": (False, False, False, True),
     "slots": (4, 2, 1),
@@ -67,7 +68,8 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "id_expiration_ms": (604_800_000, 604_800_000, 604_800_000, 20_000),
     "watched": (False, True),
 }
-"""``stateful``: the query counts by key; then it has a shuffle, and nothing by chance. ``slots``: tasks at a time.
+"""``between``: tasks of a stage between two shuffles; 0, there is one shuffle at most. ``stateful``: the query counts
+by key; then it has a shuffle, and nothing by chance. ``slots``: tasks at a time.
 ``piece``: rows between which a task may be interrupted. ``row_bytes``: many, so that a task sends piece by piece.
 ``retained``: ``spark.sql.streaming.minBatchesToRetain``. ``lags``: replication and the like
 take their time. ``at_home``: the source lies on the sink's cluster.
