@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from onceward import events
 from simulation import assembled, swarm
-from simulation.judge import CANARY, Violation, differences, judge
+from simulation.judge import CANARY, Violation, differences, ending, judge
 from simulation.judge.chain import Chain, Record, judge_records, key_and_value
 from simulation.judge.stops import ALLOWED
 from simulation.kernel.scheduler import Sim
@@ -446,6 +446,13 @@ class TestTheEnd:
         log = world.cluster.partitions["out-0", 0].log
         log.append(b"h", marshal.dumps((1, 0, [])), 1, 0, 1_000, 0, True, 0, 0)
         log.high = log.end
+        assert found(world) == {"I8"}
+
+    def test_i8_a_lease_is_out_for_too_long(self, world: Any):
+        limit = ending.lease_limit_seconds(world.setting)
+        world.longest_lease = (limit + 1.0, "task 0 attempt 0 (id 7) held out-0-1")
+        assert judge(world) == []  # the clock is looked at once a second
+        world.longest_lease = (limit + 4.0, "task 0 attempt 0 (id 7) held out-0-1")
         assert found(world) == {"I8"}
 
     def test_i8_the_ledger_is_behind(self):

@@ -144,6 +144,8 @@ class World:
         self.events: dict[str, int] = {}
         self.step = ""
         """The engine's step that began or ended last, in whatever process."""
+        self.longest_lease = (0.0, "")
+        """Of a partition, by the sequencer of a driver that did not stand still meanwhile: seconds, and whose."""
         self.most_offsets = setting.rows * setting.source_partitions
         self._numbers = 0
         self._executors: dict[Process, Executors] = {}
@@ -414,6 +416,10 @@ class World:
                 start.opening_at = sim.now
             elif phase == "finished":
                 start.opened_at = sim.now
+        elif step == events.LEASE and event.seconds is not None:
+            stood_still = sim.here.went_on_at >= sim.now - event.seconds
+            if event.seconds > self.longest_lease[0] and not stood_still:
+                self.longest_lease = (event.seconds, f"{event.ids['task']} held {event.ids['partition']}")
         if sim.tell is not None and step != events.LEASE:
             sim.tell(sim.now, sim.here.name, f"{step} {phase}" + (f": {event.error}" if event.error else ""))
         if self._troubled and not lots.calm:
