@@ -86,6 +86,13 @@ def data(entries: list[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.kind == "data"]
 
 
+def never_caught_up(world: Any, stopped_by: BaseException | None = None) -> None:
+    """Then it was not started once more, either."""
+    for start in world.starts:
+        start.caught_up = False
+    world.once_more, world.stopped_by = 0, stopped_by
+
+
 def rows_changed(entry: Entry, change: Callable[[list[Any]], list[Any]], batch_id: int | None = None) -> None:
     number, computation, rows = marshal.loads(entry.body)  # noqa: S302 — the simulation's own
     entry.body = marshal.dumps((number if batch_id is None else batch_id, computation, change(rows)))
@@ -189,7 +196,7 @@ class TestWhatIsInTheTopics:
 
     def test_i1_spark_counts_as_done_what_the_ledger_has_not(self, world: Any):
         """Nobody has caught up, so that only Spark's commit log says how far it must be."""
-        world.starts[0].caught_up, world.stopped_by = False, ValueError()
+        never_caught_up(world, ValueError())
         assert judge(world) == []
         last = max(world.checkpoint.commits)
         world.checkpoint.offsets[last] = [end + 1 for end in world.checkpoint.offsets[last]]
@@ -200,7 +207,7 @@ class TestWhatIsInTheTopics:
         assert found(world) == {"I1"}
 
     def test_nothing_is_asked_for_beyond_the_ledger_and_sparks_log(self, world: Any):
-        world.starts[0].caught_up, world.stopped_by = False, ValueError()
+        never_caught_up(world, ValueError())
         world.source._ends[0] += 3
         assert judge(world) == []
 
@@ -439,7 +446,14 @@ class TestOwners:
 
 class TestTheEnd:
     def test_i8_it_never_came_to_an_end(self, world: Any):
-        world.starts[0].caught_up = False
+        never_caught_up(world)
+        assert found(world) == {"I8"}
+
+    def test_i8_it_cannot_be_started_once_more(self, world: Any):
+        assert world.once_more == 1
+        world.starts[-1].caught_up = False
+        assert found(world) == {"I8"}
+        world.stopped_by = ValueError("a note says that rows are missing")
         assert found(world) == {"I8"}
 
     def test_i8_a_transaction_is_open(self, world: Any):

@@ -21,6 +21,10 @@ def judge_ending(facts: Facts) -> list[Violation]:
         how = f"ended with {type(last.error).__name__}: {last.error}" if last.error is not None else "did not end"
         sentence = f"it never caught up, though all faults are over; start {last.number}, the last one, {how}"
         said.append(Violation("I8", sentence))
+    if world.once_more and facts.stopped_by is not None and not facts.user_is("twice", "two sinks"):
+        name = type(facts.stopped_by).__name__
+        sentence = f"it had caught up, and nobody may start it again: {name}: {facts.stopped_by}"
+        said.append(Violation("I8", sentence))
     seconds, who = world.longest_lease
     if seconds > lease_limit_seconds(facts.setting) + _LATE_SECONDS:
         said.append(Violation("I8", f"{who} for {seconds:.1f} s, and nobody has ended the epoch"))

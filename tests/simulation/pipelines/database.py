@@ -149,7 +149,7 @@ class Pipeline:
     def _judged(self, world: Any) -> Iterator[Violation]:
         server: Server = world.database
         surely, ends = yield from self._chain(world, server)
-        caught_up = any(start.caught_up for start in world.starts)
+        caught_up = any(start.caught_up for start in world.starts[world.once_more :])
         produced = world.source.ends()
         if caught_up and ends != produced:
             yield Violation("I8", f"it has caught up, and the ledger ends at {ends} of {produced}")

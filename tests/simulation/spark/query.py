@@ -248,10 +248,10 @@ class Source:
         self._ends = [0] * partitions
         self.exhausted = False
 
-    def feed(self) -> None:
+    def feed(self, records: int) -> None:
         """In the world's own task: records come, a few at a time."""
         sim, chance = self._world.sim, self._world.lots.time
-        left = self.total
+        left = records
         while left > 0:
             some = min(left, 1 + int(chance.random() * self._world.most_offsets))
             left -= some

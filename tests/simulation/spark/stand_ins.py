@@ -206,9 +206,7 @@ STAND_INS: Mapping[str, Any] = {
     "kafka.protocol.api_message.ApiMessage.__init__": _message,
     # Spark
     "onceward.engine.foreach_batch.running_batch": _running_batch,
-    "onceward.engine.foreach_batch.fingerprint": lambda frame: hash(
-        (frame.computed.number, frame.only, frame.half)
-    ),
+    "onceward.engine.foreach_batch.fingerprint": lambda frame: hash((frame.computed.number, frame.only, frame.half)),
     "onceward.engine.foreach_batch.is_running": _is_running,
     "onceward.engine.foreach_batch.run_is_active": _run_is_active,
     "onceward.engine.decoding.steps_of": lambda frame, run_id: (),
