@@ -82,18 +82,32 @@ _DEPOSED = ("broker:isolated", "crash:spark.before the commit log", "user:second
 FAULTS: Mapping[str, Sequence[str]] = {
     "3-": _DEPOSED,
     "81": _DEPOSED,
+    "27": ("spark:executor stopped", "line:slow"),
+    "87": ("spark:executor killed", "spark:output lost"),
+    "91": ("spark:executor killed", "spark:output lost"),
     "82": ("broker:isolated", "answer:EndTxn", "crash:spark.before the commit log", "user:second copy"),
     "83": _DEPOSED,
     "121": _DEPOSED,
     "291": ("spark:executor killed", "crash:spark.before the commit log"),
+    "151": ("target:file lost",),
+    "155": ("spark:executor stopped", "pause:publish", "pause:commit"),
     "286": _DEPOSED,
     "287": _DEPOSED,
     "288": ("broker:isolated", "kafka:expired id lingers", "pause:finish.finished"),
     "289": ("crash:spark.before the commit log", "spark:task fails", "pause:replay", "user:second copy"),
-    "290": ("crash:spark.before the commit log", "spark:task fails", "fs:", "user:second copy"),
+    "290": ("fs:error", "user:second copy"),
 }
 _ELSEWHERE = {"at_home": False}
-OPTIONS: Mapping[str, Mapping[str, Any]] = {"3-": _ELSEWHERE, "81": _ELSEWHERE, "83": _ELSEWHERE}
+_SHUFFLED = {"shuffle": True, "by_chance": True, "stateful": False, "tasks": 4, "slots": 1}
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "3-": _ELSEWHERE,
+    "81": _ELSEWHERE,
+    "83": _ELSEWHERE,
+    "87": {**_SHUFFLED, "between": 2},
+    "91": _SHUFFLED,
+    "290": {"driver_records": 10_000},
+    "291": {"topics": 2, "rows": 1, "source_partitions": 1, "shuffle": False, "stateful": False, "most_faults": 40},
+}
 """By their numbers, too: what a place is about would be too much for a story that takes three things in one order. A
 deposed leader is believed only by a start that comes when more was committed, and only where no consumer group on the
 same cluster tells that."""
@@ -157,6 +171,7 @@ NOT_HERE_BY_NUMBER: Mapping[str, str] = {
     "195": "no two targets prepare in one place here",
     "196": "no two targets prepare in one place here",
     "224": "each store has one ledger here",
+    "198": "nobody takes away here what is published",
     "154": "one pipeline writes to a path here",
     "156": "no ledger here loses its records",
     "216": "no ledger here loses its records",
@@ -208,6 +223,8 @@ SEEN_THROUGH: Mapping[str, str] = {
     "30": "the next attempt is refused in its turn: time is lost, nothing else",
     "57": "the next attempt is refused in its turn: time is lost, nothing else",
     "39": "what a state holds was written by the first run; of a watermark the model knows nothing",
+    "88": "when the job has ended, shuffles are asked what they have lost: the batch runs again, and time is lost",
+    "155": "by version 1 of Hadoop's algorithm tasks write below _temporary only, which readers pass over",
     "107": "it is published before anything is dropped, and to drop what is published does nothing",
 }
 """Why what is looked for was not found in the time, as far as a reading tells."""
