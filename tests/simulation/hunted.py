@@ -84,6 +84,9 @@ FAULTS: Mapping[str, Sequence[str]] = {
     "63": ("kafka:partitions added", "crash:spark.commit log"),
     "3-": _DEPOSED,
     "81": _DEPOSED,
+    "27": ("spark:executor stopped", "line:slow"),
+    "87": ("spark:executor killed", "spark:output lost"),
+    "91": ("spark:executor killed", "spark:output lost"),
     "82": ("broker:isolated", "answer:EndTxn", "crash:spark.before the commit log", "user:second copy"),
     "121": _DEPOSED,
     "36": _REWOUND,
@@ -99,11 +102,13 @@ FAULTS: Mapping[str, Sequence[str]] = {
     "60": ("user:second copy", "pause:"),
     "137": ("user:second copy", "net:request lost", "net:answer lost", "net:black hole"),
     "291": ("spark:executor killed", "crash:spark.before the commit log"),
+    "151": ("target:file lost",),
+    "155": ("spark:executor stopped", "pause:publish", "pause:commit"),
     "286": _DEPOSED,
     "287": _DEPOSED,
     "288": ("broker:isolated", "kafka:expired id lingers", "pause:finish.finished"),
     "289": ("crash:spark.before the commit log", "spark:task fails", "pause:replay", "user:second copy"),
-    "290": ("crash:spark.before the commit log", "spark:task fails", "fs:", "user:second copy"),
+    "290": ("fs:error", "user:second copy"),
     "122": ("crash:spark.before the commit log", "user:second copy"),
     "125": ("db:crash", "db:read only"),
     "126": ("user:second copy", "pause:plan.finished", "crash:send.finished"),
@@ -116,6 +121,7 @@ _WHILE_CUT_OFF = {"trouble_seconds": 120.0, "request_timeout_ms": 1000, "deliver
 _ELSEWHERE = {"at_home": False, **_WHILE_CUT_OFF}
 _BY_TASKS = {"server": "postgresql", "driver_records": 0, "mode": "append", "shuffle": True, "tasks": 4, "slots": 1}
 _ONE_PARTITION = {"rows": 8, "source_partitions": 3, "topics": 1, "output_partitions": 1, "tasks": 1}
+_SHUFFLED = {"shuffle": True, "by_chance": True, "stateful": False, "tasks": 4, "slots": 1}
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "3-": _ELSEWHERE,
     "36": {"operator": "hasty", "stateful": True},
@@ -126,6 +132,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "286": _ELSEWHERE,
     "287": _WHILE_CUT_OFF,
     "288": {"at_home": False, "trouble_seconds": 400.0, "id_expiration_ms": 20_000},
+    "87": {**_SHUFFLED, "between": 2},
+    "91": _SHUFFLED,
+    "290": {"driver_records": 10_000},
+    "291": {"topics": 2, "rows": 1, "source_partitions": 1, "shuffle": False, "stateful": False, "most_faults": 40},
     "292": {"transaction_version": 1},
     "122": {"ledger": "kafka"},
     "125": _BY_TASKS,
@@ -142,10 +152,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 """By their numbers, too: what a place is about would be too much for a story that takes three things in one order. A
 deposed leader is believed only by a start that comes when more was committed, before the world heals, and only where no
-consumer group on the same cluster tells that. A staging table is there only where tasks write to it, and only PostgreSQL's is emptied by a
-crash. Of a batch's files the first is read as a whole before anything is delivered. A ledger in Kafka takes longer to
-take than one in a folder. Only a large batch for a single partition is more than its queue lets out at once; and only
-the first one finds a partition that knows nothing of the producer."""
+consumer group on the same cluster tells that. A staging table is there only where tasks write to it, and only
+PostgreSQL's is emptied by a crash. Of a batch's files the first is read as a whole before anything is delivered. A
+ledger in Kafka takes longer to take than one in a folder. Only a large batch for a single partition is more than its
+queue lets out at once; and only the first one finds a partition that knows nothing of the producer."""
 
 PIPELINES: Mapping[str, Sequence[str]] = {
     "122": ("two_phase",),
@@ -216,6 +226,7 @@ NOT_HERE_BY_NUMBER: Mapping[str, str] = {
     "195": "no two targets prepare in one place here",
     "196": "no two targets prepare in one place here",
     "224": "each store has one ledger here",
+    "198": "nobody takes away here what is published",
     "154": "one pipeline writes to a path here",
     "156": "no ledger here loses its records",
     "216": "no ledger here loses its records",
@@ -276,6 +287,8 @@ SEEN_THROUGH: Mapping[str, str] = {
     "39": "what a state holds was written by the first run; of a watermark the model knows nothing",
     "171": "the ledger is asked, and says that it was not committed: time is lost, nothing else",
     "204": "the engine aborts no attempt whose decision was answered, nor one that the ledger has",
+    "88": "when the job has ended, shuffles are asked what they have lost: the batch runs again, and time is lost",
+    "155": "by version 1 of Hadoop's algorithm tasks write below _temporary only, which readers pass over",
     "107": "it is published before anything is dropped, and to drop what is published does nothing",
 }
 """Why what is looked for was not found in the time, as far as a reading tells."""

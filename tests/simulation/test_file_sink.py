@@ -56,8 +56,17 @@ def test_readers_see_every_batch_once_whatever_befalls_it() -> None:
             "self.files.remove",
             "id",
         ),
+        (_LOST, {"layout": "batches"}, Publisher, "_found", "if there != said", "if not found"),
+        (
+            {"crash:commit.started": 3},
+            {"place": "hdfs", "layout": "manifest"},
+            Publisher,
+            "opened",
+            "self.files.kept(place.note, place.manifest)",
+            "self.files.names(place.note)",
+        ),
     ],
-    ids=["153", "157", "214", "150", "nothing is dropped"],
+    ids=["153", "157", "214", "150", "nothing is dropped", "151", "217"],
 )
 def test_what_is_wrong_is_found(
     odds: dict[str, float], change: dict[str, Any], owner: Any, name: str, before: str, after: str

@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from onceward import events
 from simulation import assembled, swarm
-from simulation.judge import CANARY, Violation, differences, judge
+from simulation.judge import CANARY, Violation, differences, ending, judge
 from simulation.judge.chain import Chain, Record, judge_records, key_and_value
 from simulation.judge.stops import ALLOWED
 from simulation.kernel.scheduler import Sim
@@ -34,6 +34,7 @@ SMALL = {
     "topics": 2,
     "rows": 4,
     "shuffle": False,
+    "between": 0,
     "by_chance": False,
     "stateful": False,
     "driver_records": 0,
@@ -83,6 +84,13 @@ def log_of(world: Any, topic: str, partition: int = 0) -> list[Entry]:
 
 def data(entries: list[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.kind == "data"]
+
+
+def never_caught_up(world: Any, stopped_by: BaseException | None = None) -> None:
+    """Then it was not started once more, either."""
+    for start in world.starts:
+        start.caught_up = False
+    world.once_more, world.stopped_by = 0, stopped_by
 
 
 def rows_changed(entry: Entry, change: Callable[[list[Any]], list[Any]], batch_id: int | None = None) -> None:
@@ -188,7 +196,7 @@ class TestWhatIsInTheTopics:
 
     def test_i1_spark_counts_as_done_what_the_ledger_has_not(self, world: Any):
         """Nobody has caught up, so that only Spark's commit log says how far it must be."""
-        world.starts[0].caught_up, world.stopped_by = False, ValueError()
+        never_caught_up(world, ValueError())
         assert judge(world) == []
         last = max(world.checkpoint.commits)
         world.checkpoint.offsets[last] = [end + 1 for end in world.checkpoint.offsets[last]]
@@ -199,7 +207,7 @@ class TestWhatIsInTheTopics:
         assert found(world) == {"I1"}
 
     def test_nothing_is_asked_for_beyond_the_ledger_and_sparks_log(self, world: Any):
-        world.starts[0].caught_up, world.stopped_by = False, ValueError()
+        never_caught_up(world, ValueError())
         world.source._ends[0] += 3
         assert judge(world) == []
 
@@ -480,13 +488,27 @@ class TestOwners:
 
 class TestTheEnd:
     def test_i8_it_never_came_to_an_end(self, world: Any):
-        world.starts[0].caught_up = False
+        never_caught_up(world)
+        assert found(world) == {"I8"}
+
+    def test_i8_it_cannot_be_started_once_more(self, world: Any):
+        assert world.once_more == 1
+        world.starts[-1].caught_up = False
+        assert found(world) == {"I8"}
+        world.stopped_by = ValueError("a note says that rows are missing")
         assert found(world) == {"I8"}
 
     def test_i8_a_transaction_is_open(self, world: Any):
         log = world.cluster.partitions["out-0", 0].log
         log.append(b"h", marshal.dumps((1, 0, [])), 1, 0, 1_000, 0, True, 0, 0)
         log.high = log.end
+        assert found(world) == {"I8"}
+
+    def test_i8_a_lease_is_out_for_too_long(self, world: Any):
+        limit = ending.lease_limit_seconds(world.setting)
+        world.longest_lease = (limit + 1.0, "task 0 attempt 0 (id 7) held out-0-1")
+        assert judge(world) == []  # the clock is looked at once a second
+        world.longest_lease = (limit + 4.0, "task 0 attempt 0 (id 7) held out-0-1")
         assert found(world) == {"I8"}
 
     def test_i8_the_ledger_is_behind(self):

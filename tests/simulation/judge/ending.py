@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from simulation.judge.chain import Chain, positions
 from simulation.judge.facts import Facts
 from simulation.judge.verdict import Violation
+
+_LATE_SECONDS = 3.0
+"""The sequencer looks at the clock once a second."""
 
 
 def judge_ending(facts: Facts) -> list[Violation]:
@@ -16,8 +21,21 @@ def judge_ending(facts: Facts) -> list[Violation]:
         how = f"ended with {type(last.error).__name__}: {last.error}" if last.error is not None else "did not end"
         sentence = f"it never caught up, though all faults are over; start {last.number}, the last one, {how}"
         said.append(Violation("I8", sentence))
+    if world.once_more and facts.stopped_by is not None and not facts.user_is("twice", "two sinks"):
+        name = type(facts.stopped_by).__name__
+        sentence = f"it had caught up, and nobody may start it again: {name}: {facts.stopped_by}"
+        said.append(Violation("I8", sentence))
+    seconds, who = world.longest_lease
+    if seconds > lease_limit_seconds(facts.setting) + _LATE_SECONDS:
+        said.append(Violation("I8", f"{who} for {seconds:.1f} s, and nobody has ended the epoch"))
     left = world.cluster.open_transactions()
     return said + [Violation("I8", f"a transaction is open when all is over: {what}") for what in left]
+
+
+def lease_limit_seconds(setting: Any) -> float:
+    """How long a task may hold a partition: as long as it may take to deliver, and no longer than a transaction."""
+    delivery_ms = max(setting.delivery_timeout_ms, setting.request_timeout_ms)
+    return min(delivery_ms, setting.transaction_timeout_ms) / 1000
 
 
 def judge_lag(facts: Facts, chain: Chain, source: str) -> list[Violation]:

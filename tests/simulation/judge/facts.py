@@ -16,7 +16,7 @@ class Facts:
         self.kinds = frozenset(kind for kind, _ in world.lots.fired)
         """Of faults."""
         self.user: str = world.setting.options.get("user", "sink")
-        self.caught_up = any(start.caught_up for start in world.starts)
+        self.caught_up = any(start.caught_up for start in world.starts[world.once_more :])
         """A copy has read all there is, and each call of the function has returned."""
         self.swallowed = bool(world.events.get("swallowed"))
         """The user's function has kept an error to itself, so that Spark counts batches as done that are not."""

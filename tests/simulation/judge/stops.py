@@ -94,8 +94,8 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "EpochPoisoned": (_BATCH_LOST, "tasks or their lines were in trouble"),
     "AttemptSuperseded": (_faults(*_WORKERS, *_STANDSTILL), "a task was attempted again"),
     "ReportMismatch": (
-        _any(_faults("report:"), _heir_of_files),
-        "Spark lost a result, or gave it twice, or another copy was removing the folder",
+        _any(_faults("report:", "target:file lost"), _heir_of_files),
+        "Spark lost a result, or gave it twice, or another copy was removing the folder, or somebody a file of it",
     ),
     "ComputationsMixed": (
         _faults("spark:executor", "spark:output lost", "db:client dies", "target:caller", "fs:"),

@@ -54,13 +54,15 @@ class Process:
     ``on_death`` are called, by the loop, when it has died: sockets break, locks of files are given back.
     """
 
-    __slots__ = ("_backlog", "alive", "name", "on_death", "paused", "pid", "tasks", "wall_offset")
+    __slots__ = ("_backlog", "alive", "name", "on_death", "paused", "pid", "tasks", "wall_offset", "went_on_at")
 
     def __init__(self, name: str, pid: int) -> None:
         self.name = name
         self.pid = pid
         self.alive = True
         self.paused = False
+        self.went_on_at = -1.0
+        """When it last did, after it had stood still."""
         self.wall_offset = 0.0
         """By how much its wall clock is wrong, in seconds."""
         self.tasks: dict[Task, None] = {}
@@ -276,6 +278,7 @@ class Sim:
         if not process.paused:
             return
         process.paused = False
+        process.went_on_at = self.now
         if self.tell is not None and process.alive:
             self.tell(self.now, process.name, "▶ goes on")
         backlog, process._backlog = process._backlog, []

@@ -71,7 +71,13 @@ class Pipeline:
                 return tables
             return tables if offset % 7 == 0 else [tables[(partition + offset) % several]]
 
-        return Plan(branches, shuffle=setting.shuffle, by_chance=setting.by_chance, tasks=setting.tasks)
+        return Plan(
+            branches,
+            shuffle=setting.shuffle,
+            by_chance=setting.by_chance,
+            tasks=setting.tasks,
+            between=setting.between,
+        )
 
     def set_up(self, world: Any) -> None:
         setting = world.setting
@@ -154,7 +160,7 @@ class Pipeline:
     def _judged(self, world: Any) -> Iterator[Violation]:
         server: Server = world.database
         surely, ends = yield from self._chain(world, server)
-        caught_up = any(start.caught_up for start in world.starts)
+        caught_up = any(start.caught_up for start in world.starts[world.once_more :])
         produced = world.source.ends()
         if caught_up and ends != produced:
             yield Violation("I8", f"it has caught up, and the ledger ends at {ends} of {produced}")

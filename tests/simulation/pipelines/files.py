@@ -40,7 +40,9 @@ OPTIONS: dict[str, Sequence[Any]] = {
 elsewhere in a folder. ``most_rows``: of one file."""
 
 
-FAULTS = {"target:file lost": "a file of a decided batch is gone, or cut short, before it is published"}
+FAULTS = {
+    "target:file lost": "a file is gone, or cut short, before its batch is decided, or before it is published",
+}
 
 
 class Sink(ow.FileSink):
@@ -48,13 +50,19 @@ class Sink(ow.FileSink):
 
     def new_target(self, policy: Any = None) -> FileTarget:
         target = super().new_target(policy)
-        finish = target.finish
+        finish, publisher = target.finish, target._publisher
+        prepare = publisher.prepare
 
         def finished(record: Any) -> Any:
             _lose(current().world)
             return finish(record)
 
+        def prepared(*args: Any) -> Any:
+            _lose(current().world)
+            return prepare(*args)
+
         target.finish = finished  # type: ignore[method-assign]
+        publisher.prepare = prepared  # type: ignore[method-assign]
         return target
 
 
@@ -211,8 +219,19 @@ def judge_files(facts: Facts, reader: Reader) -> Iterator[Violation]:
                 rows.extend(some)
                 if record is not None:
                     yield from _within(record, some, name)
+    yield from _tidy(tree)
     yield from judge_rows(facts, chain, rows, "the files")
-    yield from judge_leftovers(facts, chain, _prepared(tree, chain), "the path")
+    left = [*_prepared(tree, chain), *([] if any(map(facts.beside, world.starts)) else _hidden(tree, chain))]
+    yield from judge_leftovers(facts, chain, left, "the path")
+
+
+def _tidy(tree: Tree) -> Iterator[Violation]:
+    """In a published folder lies what its batch has, and nothing that a task has left there since."""
+    top = tree.at(PATH)
+    batches = [] if top is None else [one for one in top.entries.items() if one[0].startswith(_BATCH)]
+    for batch, folder in batches:
+        if left := sorted(name for name in folder.entries if name.startswith((".", "_"))):
+            yield Violation("I10", f"tasks have left {', '.join(left)} in {batch}, which is published")
 
 
 def _within(record: Record, rows: list[Any], name: str) -> Iterator[Violation]:
@@ -268,6 +287,16 @@ def _prepared(tree: Tree, chain: Chain) -> Iterator[tuple[str, float]]:
     for name, node in ({} if prepared is None else prepared.entries).items():
         if not (name.startswith(".") and name.rpartition("-")[2].rpartition(".")[0] in decided):
             yield name, node.made_at
+
+
+def _hidden(tree: Tree, chain: Chain) -> Iterator[tuple[str, float]]:
+    """Of layout "manifest": folders of attempts that no list will ever name. Not what tasks that were given up have
+    written below Spark's own folder, after that was removed; nor what a copy writes while another one removes it."""
+    decided = {"{}.{}".format(*record.document.get("decided", record.document["attempt"])) for record in chain.records}
+    top = tree.at(f"{PATH}/{_HIDDEN}/files")
+    for name, folder in ({} if top is None else top.entries).items():
+        if decided.isdisjoint(name.split("-")) and any(_shown(folder)):
+            yield name, folder.made_at
 
 
 PIPELINES = (Pipeline,)

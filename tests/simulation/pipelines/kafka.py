@@ -77,6 +77,7 @@ class Pipeline:
             # chance, and a part of it is lost, it may be told that there are none: docs/guarantees.md.
             by_chance=(setting.by_chance or by_lot) and not stateful and not skips,
             tasks=setting.tasks,
+            between=setting.between,
             stateful=stateful,
         )
 

@@ -2,18 +2,23 @@
 
 A row is ``(branch, source partition, source offset)``: the branch names where it goes (a topic, a table), the others
 which record it came from, so that a verdict needs no luck. A plan is narrow (a task for each source partition) or has a
-shuffle behind it; where it is *by chance* (uuid, random, a look-up) the route of a row through the shuffle, and the lot
-that it draws, change with each computation.
+shuffle behind it, or two with a stage between them; where it is *by chance* (uuid, random, a look-up) the route of a
+row through the shuffles, and the lot that it draws, change with each computation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 Row = tuple[str, int, int]
 Branches = Callable[[int, int, int], list[str]]
 """Of a record (partition, offset) and the computation's lot (0 where nothing is by chance): where it goes."""
+Nonces = Sequence[int]
+"""Of each source partition the computation that is read."""
+Read = Sequence[Nonces]
+"""What a task of the last stage reads: of each task of the stage between two shuffles what that one has read; one only
+where there is none between."""
 
 
 class Plan(NamedTuple):
@@ -24,6 +29,8 @@ class Plan(NamedTuple):
     by_chance: bool = False
     tasks: int = 2
     """After a shuffle."""
+    between: int = 0
+    """Tasks of a stage between two shuffles; 0: there is one shuffle at most."""
     stateful: bool = False
 
 
@@ -69,14 +76,32 @@ def lot(partition: int, offset: int, nonce: int) -> int:
     return (mixed * 0x2C1B3C6D & 0xFFFFFFFF) >> 8
 
 
+class Shuffle:
+    """What is there of a shuffle. ``outputs``: of each of its map tasks where its output lies, None where that is lost,
+    and what it has read. ``taken_back``: outputs that were lost (``ShuffleStatus.mapStatusesDeleted``)."""
+
+    __slots__ = ("id", "outputs", "taken_back", "tasks")
+
+    def __init__(self, number: int, tasks: int) -> None:
+        self.id = number
+        self.tasks = tasks
+        self.outputs: dict[int, tuple[Any, Nonces]] = {}
+        self.taken_back: set[str] = set()
+
+    def take_back(self, task: int) -> None:
+        """``ShuffleStatus.removeMapOutput``."""
+        _, read = self.outputs.pop(task)
+        self.taken_back.add(f"{task}@{'+'.join(map(str, read))}")
+
+
 class Computed:
     """The rows behind the frames of one batch: fixed offsets, and what Spark keeps of their computation.
 
-    ``maps``: of each source partition the shuffle output: where it lies, and its computation. ``taken_back``: outputs
-    that were lost (``ShuffleStatus.mapStatusesDeleted``). ``blocks``: of a persisted frame.
+    ``shuffles``: from the source on. ``blocks``: of a persisted frame, by task of the last stage where each lies, and
+    what it is computed from. ``number``: that of its RDD.
     """
 
-    __slots__ = ("batch_id", "blocks", "end", "maps", "persisted", "plan", "query", "shuffle_id", "start", "taken_back")
+    __slots__ = ("batch_id", "blocks", "end", "number", "persisted", "plan", "query", "shuffles", "start")
 
     def __init__(self, query: Any, batch_id: int, start: list[int], end: list[int], plan: Plan) -> None:
         self.query = query
@@ -84,17 +109,17 @@ class Computed:
         self.start = start
         self.end = end
         self.plan = plan
-        self.shuffle_id = query.world.next_number()
-        self.maps: dict[int, tuple[Any, int]] = {}
-        self.taken_back: set[str] = set()
+        self.number = query.world.next_number()
+        stages = [len(start), plan.between] if plan.shuffle else []
+        self.shuffles = [Shuffle(query.world.next_number(), tasks) for tasks in stages if tasks]
         self.persisted = False
-        self.blocks: dict[int, tuple[Any, int]] = {}
+        self.blocks: dict[int, tuple[Any, Read]] = {}
 
     def tasks(self) -> int:
         return self.plan.tasks if self.plan.shuffle else len(self.start)
 
     def counts_of(
-        self, task: int, nonces: list[int], known: dict[int, int], only: tuple[str, ...] | None
+        self, task: int, read: Read, known: dict[int, int], only: tuple[str, ...] | None
     ) -> tuple[Rows, dict[int, int]]:
         """Of a query that counts by key: the rows of one task, ``(branch, -1 - key, count)`` for each key that the
         batch has records of, and the state behind it."""
@@ -111,22 +136,23 @@ class Computed:
         rows = [
             (branch, -1 - key, counts[key]) for key, branch in sorted(touched.items()) if only is None or branch in only
         ]
-        return Rows(rows, self.batch_id, nonces[0]), counts
+        return Rows(rows, self.batch_id, read[0][0]), counts
 
-    def rows_of(self, task: int, nonces: list[int], only: tuple[str, ...] | None) -> Rows:
-        """The rows of one task of the last stage. ``nonces``: of each source partition the computation that is read."""
+    def rows_of(self, task: int, read: Read, only: tuple[str, ...] | None) -> Rows:
+        """The rows of one task of the last stage."""
         plan = self.plan
-        rows = Rows((), self.batch_id, nonces[0] if nonces else 0)
-        branches, shuffle, tasks = plan.branches, plan.shuffle, plan.tasks
-        for partition in range(len(self.start)) if shuffle else (task,):
-            nonce = nonces[partition] if plan.by_chance else 0
-            for offset in range(self.start[partition], self.end[partition]):
-                drawn = lot(partition, offset, nonce)
-                if shuffle and drawn % tasks != task:
-                    continue
-                for branch in branches(partition, offset, drawn if plan.by_chance else 0):
-                    if only is None or branch in only:
-                        rows.append((branch, partition, offset))
+        rows = Rows((), self.batch_id, read[0][0] if read[0] else 0)
+        branches, shuffle, tasks, several = plan.branches, plan.shuffle, plan.tasks, len(read)
+        for between, nonces in enumerate(read):
+            for partition in range(len(self.start)) if shuffle else (task,):
+                nonce = nonces[partition] if plan.by_chance else 0
+                for offset in range(self.start[partition], self.end[partition]):
+                    drawn = lot(partition, offset, nonce)
+                    if shuffle and (drawn % several != between or drawn // several % tasks != task):
+                        continue
+                    for branch in branches(partition, offset, drawn if plan.by_chance else 0):
+                        if only is None or branch in only:
+                            rows.append((branch, partition, offset))
         return rows
 
 

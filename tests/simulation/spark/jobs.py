@@ -19,7 +19,7 @@ from onceward.errors import to_json
 from onceward.ids import TaskAttempt
 from onceward.spark.job import naming_failures
 from simulation.kernel.scheduler import Killed, Process, Sim, Task, Timer
-from simulation.spark.frames import Computed, Frame, Rows
+from simulation.spark.frames import Computed, Frame, Nonces, Read, Rows, Shuffle
 
 FAULTS = {
     "spark:executor killed": "an executor is killed while one of its tasks runs; another one comes in its place",
@@ -170,8 +170,8 @@ class _Job:
                 self._end_task(attempt)
 
     def _run(self) -> list[Any]:
-        if self._computed.plan.shuffle:
-            self._map_stage()
+        if self._computed.shuffles:
+            self._earlier_stages()
         tasks = self._computed.tasks()
         self._queue.extend(range(tasks))
         since: float | None = None
@@ -217,24 +217,67 @@ class _Job:
             waiting, self._waiting = self._waiting, None
             self._sim.wake(waiting)
 
-    # ── the stage before the shuffle ──
+    # ── the stages before the last one ──
 
-    def _map_stage(self) -> None:
-        """Map tasks whose output is not there. Instantaneous: what matters is which computation each one is of."""
+    def _earlier_stages(self) -> None:
+        """Map tasks whose output is not there. Instantaneous: what matters is which computation each one is of.
+
+        Not where every block of a persisted frame is (``DAGScheduler.getMissingParentStages``).
+        """
         computed = self._computed
-        for partition in range(len(computed.start)):
-            if partition not in computed.maps:
-                computed.maps[partition] = (self._an_executor(), self._world.next_number())
+        if computed.persisted and all(self._block(task) is not None for task in range(computed.tasks())):
+            return
+        self._map_stage()
+        if len(computed.shuffles) > 1:
+            self._stage_between()
         if self._sim.lots.fires("spark:output lost"):
             delay = self._sim.lots.below("spark:output lost", 100) / 100 * 0.05
-            self._sim.after(delay, self._lose_output, self._sim.lots.below("spark:output lost", len(computed.start)))
+            some = [(shuffle, task) for shuffle in computed.shuffles for task in range(shuffle.tasks)]
+            self._sim.after(delay, self._lose_output, *some[self._sim.lots.below("spark:output lost", len(some))])
 
-    def _lose_output(self, partition: int) -> None:
+    def _map_stage(self) -> None:
+        first = self._computed.shuffles[0]
+        for task in range(first.tasks):
+            if task not in first.outputs:
+                first.outputs[task] = (self._an_executor(), (self._world.next_number(),))
+
+    def _stage_between(self) -> None:
+        """It writes the second shuffle of what it reads of the first. When output of that one is lost meanwhile, its
+        tasks that have finished are not run again, and it has read two computations."""
+        first, second = self._computed.shuffles
+        for task in range(second.tasks):
+            if task in second.outputs:
+                continue
+            if task and self._sim.lots.fires("spark:output lost"):
+                self._lose_output(first, self._sim.lots.below("spark:output lost", first.tasks))
+            executor = self._an_executor()
+            while (nonces := self._fetched(first)) is None:
+                self._take_back_lost(first)
+                self._map_stage()
+            second.outputs[task] = (executor, [nonce for (nonce,) in nonces])
+
+    def _fetched(self, shuffle: Shuffle) -> list[Nonces] | None:
+        """What each of its map tasks has read; None: output of one cannot be had."""
+        outputs = [shuffle.outputs.get(task) for task in range(shuffle.tasks)]
+        there = [kept[1] for kept in outputs if kept is not None and kept[0] is not None and kept[0].alive]
+        return there if len(there) == shuffle.tasks else None
+
+    def _take_back_lost(self, shuffle: Shuffle) -> None:
+        for task, (executor, _) in list(shuffle.outputs.items()):
+            if executor is None or executor not in self._executors.alive:
+                shuffle.take_back(task)
+
+    def _lose_output(self, shuffle: Shuffle, task: int) -> None:
         """Nobody knows until somebody asks for it."""
-        if partition in self._computed.maps:
-            _, nonce = self._computed.maps[partition]
-            self._computed.maps[partition] = (None, nonce)
-            self._say(f"⚡ the shuffle output of map task {partition} is lost")
+        if task in shuffle.outputs:
+            _, read = shuffle.outputs[task]
+            shuffle.outputs[task] = (None, read)
+            self._say(f"⚡ the output of map task {task} of shuffle {shuffle.id} is lost")
+
+    def _block(self, task: int) -> Read | None:
+        """What a living block of the persisted frame is computed from."""
+        executor, read = self._computed.blocks.get(task, (None, None))
+        return read if executor in self._executors.alive else None
 
     def _an_executor(self) -> Process:
         while not self._executors.alive:
@@ -261,9 +304,10 @@ class _Job:
         if what == "executor":
             for running in [a for a in self._running.values() if a.executor is attempt]:
                 self._failed(running, "ExecutorLostFailure")
-            for partition, (executor, nonce) in list(self._computed.maps.items()):
-                if executor is attempt:
-                    self._computed.maps[partition] = (None, nonce)
+            for shuffle in self._computed.shuffles:
+                for task, (executor, read) in list(shuffle.outputs.items()):
+                    if executor is attempt:
+                        shuffle.outputs[task] = (None, read)
         elif what == "done":
             if self._running.pop(attempt.id, None) is not None and attempt.partition not in self._done:
                 self._done[attempt.partition] = event[2]
@@ -284,12 +328,10 @@ class _Job:
         """The whole stage is attempted anew, but for tasks that have finished; the others of the old one run on."""
         self._running.pop(attempt.id, None)
         computed = self._computed
-        for partition, (executor, nonce) in list(computed.maps.items()):
-            if executor is None or executor not in self._executors.alive:
-                computed.taken_back.add(f"{partition}@{nonce}")
-                del computed.maps[partition]
+        for shuffle in computed.shuffles:
+            self._take_back_lost(shuffle)
         self._say("fetch failed: the stage is attempted again")
-        self._map_stage()
+        self._earlier_stages()
         self._numbers.clear()
         running = {a.partition for a in self._running.values()}
         again = [p for p in range(computed.tasks()) if p not in self._done and p not in self._queue]
@@ -336,25 +378,28 @@ class _Job:
 
     def _input(self, attempt: _Attempt) -> Rows:
         computed = self._computed
-        if not computed.plan.shuffle:
-            nonce = self._world.next_number() if computed.plan.by_chance else 0
-            if computed.persisted:
-                kept = computed.blocks.get(attempt.partition)
-                if kept is None or kept[0] not in self._executors.alive:
-                    kept = computed.blocks[attempt.partition] = (attempt.executor, nonce)
-                nonce = kept[1]
-            return computed.rows_of(attempt.partition, [nonce] * len(computed.start), self._frame.only)
-        nonces = []
-        for partition in range(len(computed.start)):
-            kept = computed.maps.get(partition)
-            if kept is None or kept[0] is None or not kept[0].alive:
-                raise _FetchFailed
-            nonces.append(kept[1])
+        if computed.persisted:
+            read = self._block(attempt.partition)
+            if read is None:
+                read = self._read(attempt)
+                computed.blocks[attempt.partition] = (attempt.executor, read)
+        else:
+            read = self._read(attempt)
         if computed.plan.stateful:
-            return self._with_state(attempt.partition, nonces)
-        return computed.rows_of(attempt.partition, nonces, self._frame.only)
+            return self._with_state(attempt.partition, read)
+        return computed.rows_of(attempt.partition, read, self._frame.only)
 
-    def _with_state(self, task: int, nonces: list[int]) -> Rows:
+    def _read(self, attempt: _Attempt) -> Read:
+        computed = self._computed
+        if not computed.shuffles:
+            nonce = self._world.next_number() if computed.plan.by_chance else 0
+            return [[nonce] * len(computed.start)]
+        fetched = self._fetched(computed.shuffles[-1])
+        if fetched is None:
+            raise _FetchFailed
+        return fetched if computed.plan.between else [[nonce for (nonce,) in fetched]]
+
+    def _with_state(self, task: int, read: Read) -> Rows:
         """``StateStore``: a version for each batch, read as of the one before; written again by whoever runs again."""
         computed, state = self._computed, self._computed.query.checkpoint.state
         before = state.get((computed.batch_id - 1, task))
@@ -362,7 +407,7 @@ class _Job:
             raise RuntimeError(
                 f"[CANNOT_LOAD_STATE_STORE] state of batch {computed.batch_id - 1}, task {task}, is missing"
             )
-        rows, after = computed.counts_of(task, nonces, before or {}, self._frame.only)
+        rows, after = computed.counts_of(task, read, before or {}, self._frame.only)
         state[computed.batch_id, task] = after
         state.pop((computed.batch_id - 10, task), None)
         return rows

@@ -90,9 +90,10 @@ class _Context:
 
     def unregisterAllMapAndMergeOutput(self, shuffle: int) -> None:  # noqa: N802 — Spark's name
         computed = self.query.computed
-        if computed is not None and computed.shuffle_id == shuffle:
-            computed.taken_back |= {f"{partition}@{nonce}" for partition, (_, nonce) in computed.maps.items()}
-            computed.maps.clear()
+        for one in computed.shuffles if computed is not None else ():
+            if one.id == shuffle:
+                for task in list(one.outputs):
+                    one.take_back(task)
 
 
 class History:
@@ -252,11 +253,13 @@ class Source:
         self.partitions = partitions
         self.total = total
         self._ends = [0] * partitions
+        self._feeders = 0
         self.exhausted = False
 
     def feed(self, left: int) -> None:
         """In the world's own task: so many records come, a few at a time."""
         sim, chance = self._world.sim, self._world.lots.time
+        self._feeders += 1
         self.exhausted = False
         while left > 0:
             some = min(left, 1 + int(chance.random() * self._world.most_offsets))
@@ -264,7 +267,8 @@ class Source:
             for _ in range(some):
                 self._ends[int(chance.random() * self.partitions)] += 1
             sim.sleep(chance.random() * 0.2)
-        self.exhausted = True
+        self._feeders -= 1
+        self.exhausted = self._feeders == 0
 
     def ends(self) -> list[int]:
         return list(self._ends)

@@ -144,12 +144,12 @@ def _within(rows: Rows, bound: Any) -> Rows | None:
 def _persisted_behind(frame: Frame) -> Any:
 
     computed = frame.computed
-    return Counter({computed.shuffle_id: 1}) if computed.persisted else Counter()
+    return Counter({computed.number: 1}) if computed.persisted else Counter()
 
 
 def _dropped(context: Any, rdds: Any) -> None:
     computed = context.query.computed
-    if computed is not None and computed.shuffle_id in rdds:
+    if computed is not None and computed.number in rdds:
         computed.blocks.clear()
 
 
@@ -206,9 +206,7 @@ STAND_INS: Mapping[str, Any] = {
     "kafka.protocol.api_message.ApiMessage.__init__": _message,
     # Spark
     "onceward.engine.foreach_batch.running_batch": _running_batch,
-    "onceward.engine.foreach_batch.fingerprint": lambda frame: hash(
-        (frame.computed.shuffle_id, frame.only, frame.half)
-    ),
+    "onceward.engine.foreach_batch.fingerprint": lambda frame: hash((frame.computed.number, frame.only, frame.half)),
     "onceward.engine.foreach_batch.is_running": _is_running,
     "onceward.engine.foreach_batch.run_is_active": _run_is_active,
     "onceward.engine.decoding.steps_of": lambda frame, run_id: (),
@@ -221,9 +219,9 @@ STAND_INS: Mapping[str, Any] = {
     "onceward.spark.query._in_another_thread": lambda context, execution: False,
     "onceward.spark.job.collect": lambda frame, lost: current().world.jobs.collect(frame, lost),
     "onceward.spark.job.to_arrow": lambda frame, lost: current().world.jobs.rows(frame, lost),
-    "onceward.spark.shuffles._shuffle_ids": lambda rdd, scheduler: {rdd.shuffle_id} if rdd.plan.shuffle else set(),
+    "onceward.spark.shuffles._shuffle_ids": lambda rdd, scheduler: {shuffle.id for shuffle in rdd.shuffles},
     "onceward.spark.shuffles._taken_back": lambda context, tracker, shuffle: frozenset(
-        context.query.computed.taken_back
+        *(one.taken_back for one in context.query.computed.shuffles if one.id == shuffle)
     ),
     "onceward.spark.persisted._executors": lambda context: frozenset(
         executor.name for executor in context.query.executors.alive

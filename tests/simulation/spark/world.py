@@ -54,6 +54,7 @@ _LEDGER, _MOST_PARTITIONS = "onceward-ledger", 24
 
 OPTIONS: dict[str, Sequence[Any]] = {
     "shuffle": (False, True),
+    "between": (0, 2, 3),
     "by_chance": (False, True),
     "stateful": (False, False, False, True),
     "slots": (4, 2, 1),
@@ -71,7 +72,8 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "id_expiration_ms": (604_800_000, 604_800_000, 604_800_000, 20_000),
     "watched": (False, True),
 }
-"""``stateful``: the query counts by key; then it has a shuffle, and nothing by chance. ``slots``: tasks at a time.
+"""``between``: tasks of a stage between two shuffles; 0, there is one shuffle at most. ``stateful``: the query counts
+by key; then it has a shuffle, and nothing by chance. ``slots``: tasks at a time.
 ``piece``: rows between which a task may be interrupted. ``row_bytes``: many, so that a task sends piece by piece.
 ``retained``: ``spark.sql.streaming.minBatchesToRetain``. ``lags``: replication and the like
 take their time. ``at_home``: the source lies on the sink's cluster.
@@ -154,6 +156,10 @@ class World:
         self.events: dict[str, int] = {}
         self.step = ""
         """The engine's step that began or ended last, in whatever process."""
+        self.once_more = 0
+        """Number of the first start after all was over; 0: it did not come so far."""
+        self.longest_lease = (0.0, "")
+        """Of a partition, by the sequencer of a driver that did not stand still meanwhile: seconds, and whose."""
         self.most_offsets = setting.rows * setting.source_partitions
         self._numbers = self._elections = 0
         self._executors: dict[Process, Executors] = {}
@@ -214,12 +220,28 @@ class World:
 
     def live(self) -> None:
         """The story, in a task of the outside's: from the first start until the pipeline has caught up or
-        stopped for good."""
+        stopped for good; then it is started once more."""
         sim, setting = self.sim, self.setting
         sim.sleep(1.0)  # brokers hear of the topics
-        sim.spawn(sim.outside, self.source.feed, self.source.total)
+        rest = self.most_offsets if self.source.total > self.most_offsets else 0
+        sim.spawn(sim.outside, self.source.feed, self.source.total - rest)
         self._begin_copy()
-        calm_at = sim.now + setting.trouble_seconds
+        self._until_it_rests(sim.now + setting.trouble_seconds, _MOST_STARTS + 20)
+        self._end_all()
+        if rest and self.starts[-1].caught_up and "swallowed" not in self.events:
+            self._once_more(rest)
+            self._end_all()
+        left = self.cluster.open_transactions()
+        sim.sleep(_AFTERWARDS)  # what was held back arrives, and must not do anything any more
+        if not left and self.cluster.open_transactions():
+            # Under transaction version 1 a late AddPartitionsToTxn of the newest epoch opens a transaction that nobody
+            # ends but the coordinator (KIP-890, "hanging transactions").
+            sim.sleep(self.setting.transaction_timeout_ms / 1000 + _AFTERWARDS)
+        self._stop_listening()
+
+    def _until_it_rests(self, calm_at: float, most_starts: int) -> None:
+        """Until a copy has caught up, or each that is started is stopped."""
+        sim = self.sim
         repeated: dict[str, int] = {}
         while True:
             sim.sleep(_LOOK * (0.5 + self.lots.time.random()))
@@ -248,24 +270,32 @@ class World:
                         self.stopped_by = last.error
                         break
                     repeated.clear()
-            if len(self.starts) > _MOST_STARTS + 20:
+            if len(self.starts) > most_starts:
                 break  # the judge will say so
             self._between_copies()
             sim.sleep(self.lots.time.random() * 2)
             self._begin_copy()
+
+    def _once_more(self, records: int) -> None:
+        """Days later somebody starts the query again: what was left behind must not be in its way. (Of a function that
+        keeps errors to itself nobody says how far it has come.)"""
+        sim = self.sim
+        sim.sleep(3.0)  # executors end, too
+        self._say("★ the query is started once more")
+        self.once_more = len(self.starts)
+        self.source.exhausted = False
+        sim.spawn(sim.outside, self.source.feed, records)
+        self._begin_copy()
+        self._until_it_rests(sim.now, len(self.starts) + 20)
+
+    def _end_all(self) -> None:
+        """The world heals, who stood still goes on for a while, and all end."""
         self._heal()
         for process in list(self._drivers):
-            sim.resume(process)
-        sim.sleep(5.0)
+            self.sim.resume(process)
+        self.sim.sleep(5.0)
         for process in list(self._drivers):
-            sim.kill(process, "the story is over")
-        left = self.cluster.open_transactions()
-        sim.sleep(_AFTERWARDS)  # what was held back arrives, and must not do anything any more
-        if not left and self.cluster.open_transactions():
-            # Under transaction version 1 a late AddPartitionsToTxn of the newest epoch opens a transaction that nobody
-            # ends but the coordinator (KIP-890, "hanging transactions").
-            sim.sleep(self.setting.transaction_timeout_ms / 1000 + _AFTERWARDS)
-        self._stop_listening()
+            self.sim.kill(process, "the story is over")
 
     # ── what came of it ──
 
@@ -472,6 +502,10 @@ class World:
                 start.opens.append((start.opening_at, sim.now))
         elif step == events.ADMIT and phase == "finished":
             self._start_here().admitted = True
+        elif step == events.LEASE and event.seconds is not None:
+            stood_still = sim.here.went_on_at >= sim.now - event.seconds
+            if event.seconds > self.longest_lease[0] and not stood_still:
+                self.longest_lease = (event.seconds, f"{event.ids['task']} held {event.ids['partition']}")
         if sim.tell is not None and step != events.LEASE:
             sim.tell(sim.now, sim.here.name, f"{step} {phase}" + (f": {event.error}" if event.error else ""))
         if self._troubled and not lots.calm:
