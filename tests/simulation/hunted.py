@@ -86,6 +86,7 @@ FAULTS: Mapping[str, Sequence[str]] = {
     "82": ("broker:isolated", "answer:EndTxn", "crash:spark.before the commit log", "user:second copy"),
     "83": _DEPOSED,
     "121": _DEPOSED,
+    "19": _IN_DOUBT,
     "42": ("net:slow|commit",),
     "43": _IN_DOUBT,
     "44": _IN_DOUBT,
@@ -230,6 +231,11 @@ SEEN_THROUGH: Mapping[str, str] = {
     "30": "the next attempt is refused in its turn: time is lost, nothing else",
     "57": "the next attempt is refused in its turn: time is lost, nothing else",
     "39": "what a state holds was written by the first run; of a watermark the model knows nothing",
+    "54": "whoever is refused before its time waits for the newer copy to show itself, and is fenced then (60): time "
+    "is lost, nothing else",
+    "85": "with that look, too, a late takeover of one's own ends the run if it comes after it: I11 cannot tell which",
+    "138": "a coordinator has to die between a claim that it has carried out and its repetition, a tenth of a second "
+    "later; then the next start goes on: time is lost, nothing else",
     "107": "it is published before anything is dropped, and to drop what is published does nothing",
 }
 """Why what is looked for was not found in the time, as far as a reading tells."""
