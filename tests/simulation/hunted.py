@@ -93,6 +93,7 @@ FAULTS: Mapping[str, Sequence[str]] = {
     "62": _REWOUND,
     "75": ("crash:", "spark:", "net:"),
     "292": ("user:second copy", "pause:"),
+    "19": _IN_DOUBT,
     "42": ("net:slow|commit",),
     "43": _IN_DOUBT,
     "44": _IN_DOUBT,
@@ -289,6 +290,11 @@ SEEN_THROUGH: Mapping[str, str] = {
     "204": "the engine aborts no attempt whose decision was answered, nor one that the ledger has",
     "88": "when the job has ended, shuffles are asked what they have lost: the batch runs again, and time is lost",
     "155": "by version 1 of Hadoop's algorithm tasks write below _temporary only, which readers pass over",
+    "54": "whoever is refused before its time waits for the newer copy to show itself, and is fenced then (60): time "
+    "is lost, nothing else",
+    "85": "with that look, too, a late takeover of one's own ends the run if it comes after it: I11 cannot tell which",
+    "138": "a coordinator has to die between a claim that it has carried out and its repetition, a tenth of a second "
+    "later; then the next start goes on: time is lost, nothing else",
     "107": "it is published before anything is dropped, and to drop what is published does nothing",
 }
 """Why what is looked for was not found in the time, as far as a reading tells."""

@@ -556,6 +556,14 @@ class TestStops:
         world.starts[0].error = Fenced("a newer copy has taken over")
         assert found(world) == {"I11"}
 
+    def test_i11_fenced_for_another_refusal(self, world: Any):
+        """Who has the id, a coordinator tells, unless it is just that which it refuses."""
+        world.starts[0].error = Fenced("a newer copy has taken over")
+        world.lots.fired.append(("answer:EndTxn:120", 0))
+        assert found(world) == {"I11"}
+        world.lots.fired.append(("answer:DescribeTransactions:53", 0))
+        assert judge(world) == []
+
     def test_fenced_by_a_later_copy(self, world: Any):
         first = world.starts[0]
         added_start(world, when=first.when + 0.1, over_at=first.over_at + 5, caught_up=True)

@@ -127,9 +127,11 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
         _any(
             _beside,
             _later,
-            _faults("net:held", "net:slow", "net:black hole", "pause:", "broker:", "kafka:", "answer:", "fs:error"),
+            _faults("net:held", "net:slow", "net:black hole", "pause:", "broker:", "kafka:", "fs:error"),
+            _faults("answer:DescribeTransactions"),
         ),
-        "another copy was there, a request for the id came late, or a disk took our own entry and said that it had not",
+        "another copy was there, a request for the id came late, a coordinator would not tell who has it, or a disk "
+        "took our own entry and said that it had not",
     ),
     "CheckpointRewound": (
         _any(_faults("user:checkpoint restored", "user:commit log lost"), _beside),
