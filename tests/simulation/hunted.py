@@ -92,7 +92,7 @@ FAULTS: Mapping[str, Sequence[str]] = {
     "36": _REWOUND,
     "62": _REWOUND,
     "75": ("crash:", "spark:", "net:"),
-    "292": ("user:second copy", "pause:"),
+    "292": ("user:second copy", "crash:admit", "pause:admit"),
     "19": _IN_DOUBT,
     "42": ("net:slow|commit",),
     "43": _IN_DOUBT,
@@ -135,9 +135,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "288": {"at_home": False, "trouble_seconds": 400.0, "id_expiration_ms": 20_000},
     "87": {**_SHUFFLED, "between": 2},
     "91": _SHUFFLED,
+    "289": {"once_more": True},
     "290": {"driver_records": 10_000},
     "291": {"topics": 2, "rows": 1, "source_partitions": 1, "shuffle": False, "stateful": False, "most_faults": 40},
-    "292": {"transaction_version": 1},
+    "292": {"ledger": "kafka", "transaction_version": 1},
     "122": {"ledger": "kafka"},
     "125": _BY_TASKS,
     "126": {**_BY_TASKS, "in_process": False},
@@ -163,6 +164,7 @@ PIPELINES: Mapping[str, Sequence[str]] = {
     "125": ("database",),
     "126": ("database",),
     "173": ("database",),
+    "292": ("two_phase",),
 }
 """By their numbers, of those that come to the place: in the others the effect is nobody's business. To drop what is
 published does nothing to a prepared transaction, nor to rows that wait for delivery; of a store with an ``abort`` of

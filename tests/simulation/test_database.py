@@ -144,7 +144,7 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
     "what an older copy prepared meanwhile stays": (
         "prepared", set_to(prepared_target.PreparedTarget, "_is_older", lambda self, name, owner: False),
         {"user:second copy": 3},
-        {},
+        {"once_more": False},  # that start would remove it
     ),
     "who makes a staging table is not waited for": (
         "database", set_to(mysql.MySQL, "hold", lambda *who: None),

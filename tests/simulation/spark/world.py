@@ -71,6 +71,7 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "trouble_seconds": (40.0, 120.0, 400.0),
     "id_expiration_ms": (604_800_000, 604_800_000, 604_800_000, 20_000),
     "watched": (False, True),
+    "once_more": (False, True),
 }
 """``between``: tasks of a stage between two shuffles; 0, there is one shuffle at most. ``stateful``: the query counts
 by key; then it has a shuffle, and nothing by chance. ``slots``: tasks at a time.
@@ -79,7 +80,8 @@ by key; then it has a shuffle, and nothing by chance. ``slots``: tasks at a time
 take their time. ``at_home``: the source lies on the sink's cluster.
 ``in_process``: a query that failed is started again in its process. ``trouble_seconds``: until the world heals.
 ``id_expiration_ms``: ``transactional.id.expiration.ms``, so short that a pause is enough for it.
-``watched``: a driver that stands still is taken for dead, and another copy is started."""
+``watched``: a driver that stands still is taken for dead, and another copy is started.
+``once_more``: whoever has caught up is started again when all others have ended."""
 
 
 class Start:
@@ -223,7 +225,7 @@ class World:
         stopped for good; then it is started once more."""
         sim, setting = self.sim, self.setting
         sim.sleep(1.0)  # brokers hear of the topics
-        rest = self.most_offsets if self.source.total > self.most_offsets else 0
+        rest = self.most_offsets if setting.once_more and self.source.total > self.most_offsets else 0
         sim.spawn(sim.outside, self.source.feed, self.source.total - rest)
         self._begin_copy()
         self._until_it_rests(sim.now + setting.trouble_seconds, _MOST_STARTS + 20)

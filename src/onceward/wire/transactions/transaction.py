@@ -49,6 +49,7 @@ _MOMENT_MS = 5_000  # for what an error would like to say, and can do without
 _TAKEOVER_ATTEMPTS = 5
 _INVALID_TXN_STATE = 48
 _INVALID_TRANSACTION_TIMEOUT = 50
+_TRANSACTION_ABORTABLE = 120
 
 
 LONGER_OR_SMALLER = (
@@ -141,8 +142,7 @@ class Transaction:
             _raise_init_refusal(refused, self._client, self.timeout_ms)
         except Unanswered as unanswered:
             raise_as_error(unanswered)
-        self._asked_ms = self.timeout_ms
-        self._go_on_as(identity)
+        self._go_on_as(identity, self.timeout_ms)
 
     def _kept(self) -> bool:
         """Do we still hold what we have just been given?
@@ -291,8 +291,6 @@ class Transaction:
         opened_at = self._opened_at
         return 0.0 if opened_at is None or self.state is not State.OPEN else opened_at.age_ms()
 
-    # --- ending ------------------------------------------------------------------------------------------------
-
     def _abort_open(self) -> None:
         self.state = State.ENDING
         try:
@@ -305,6 +303,9 @@ class Transaction:
                 if isinstance(error, Fenced):
                     raise error from refused
                 self._recover()
+                return
+            if refused.code == _TRANSACTION_ABORTABLE:
+                self._recover()  # it was not carried out: whatever is open still is
                 return
             if refused.rule.meaning is Meaning.ABORT:
                 # Nothing is open under this epoch (INVALID_TXN_STATE), or the coordinator has forgotten the id:
@@ -347,11 +348,11 @@ class Transaction:
 
     def _ended(self, identity: ProducerIdentity) -> None:
         if identity != self.identity:  # version 2: the next epoch, or at rollover the next producer id
-            self._go_on_as(identity)
+            self._go_on_as(identity, self._asked_ms)
         self.state = State.READY
 
-    def _go_on_as(self, identity: ProducerIdentity) -> None:
-        self.identity = identity
+    def _go_on_as(self, identity: ProducerIdentity, asked_ms: int) -> None:
+        self.identity, self._asked_ms = identity, asked_ms
         self._given_at = Instant.now()
         self._epoch_used = False
         self.state = State.READY
@@ -373,8 +374,7 @@ class Transaction:
         except Unanswered as unanswered:
             self._unanswered_ms.add(timeout_ms)
             raise_as_error(unanswered)
-        self._asked_ms = timeout_ms
-        self._go_on_as(identity)
+        self._go_on_as(identity, timeout_ms)
 
     def _forgotten(self) -> bool:
         """After a pause: has the id expired (``transactional.id.expiration.ms``), and our next epoch with it? The first
@@ -427,12 +427,7 @@ class Transaction:
     def _fenced(self, cause: BaseException) -> Fenced:
         self.state = State.FENCED
         # Then a late request of our own start may have been it, which nobody can tell from a newer copy.
-        alone = "; if no other copy was started, start this one again" if self._adrift else ""
-        return Fenced(
-            f"a newer copy of pipeline {self.transactional_id} has taken over from {self.identity} ({cause})",
-            next_step=f"leave this copy stopped; if two are running by mistake, give one another pipeline_id{alone}",
-            details={"transactional_id": self.transactional_id, "identity": list(self.identity)},
-        )
+        return _taken_over(self, cause, perhaps_by_ourselves=bool(self._adrift))
 
     def _deadline(self, timeout_ms: int | None = None) -> Deadline:
         return Deadline(self.patience_ms if timeout_ms is None else timeout_ms)
@@ -462,6 +457,15 @@ class Transaction:
             raise_as_error(refused)
         except Unanswered as unanswered:
             raise_as_error(unanswered)
+
+
+def _taken_over(transaction: Transaction, cause: BaseException, *, perhaps_by_ourselves: bool) -> Fenced:
+    alone = "; if no other copy was started, start this one again" if perhaps_by_ourselves else ""
+    return Fenced(
+        f"a newer copy of pipeline {transaction.transactional_id} has taken over from {transaction.identity} ({cause})",
+        next_step=f"leave this copy stopped; if two are running by mistake, give one another pipeline_id{alone}",
+        details={"transactional_id": transaction.transactional_id, "identity": list(transaction.identity)},
+    )
 
 
 def both_limits(client: KafkaClient, timeout_ms: int) -> str:
