@@ -15,7 +15,7 @@ from simulation.run import simulate_setting
 from simulation.swarm import Setting
 
 BATCHES = 6
-TRIES = 20
+TRIES = 40
 _TROUBLE_SECONDS = 120.0
 _AT_ONCE = 8
 _GAP = 6.0

@@ -46,13 +46,14 @@ SMALL = {
     "batch_attempts": 3,
     "transaction_timeout_ms": 60_000,
     "operator": "nobody",
+    "once_more": True,
 }
 
 
 def calm_world(**options: Any) -> Any:
     """The world of a story in which nothing happens, when it is over."""
     drawn = swarm.draw(1, "kafka")
-    setting = drawn.changed(batches=12, off=tuple(drawn.odds), **{**SMALL, **options})
+    setting = drawn.changed(batches=7, off=tuple(drawn.odds), **{**SMALL, **options})
     kept: list[World] = []
 
     def build(sim: Sim, chosen: Any) -> World:
