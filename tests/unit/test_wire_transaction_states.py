@@ -234,6 +234,29 @@ def test_a_newer_copy_that_has_aborted_its_own_trial_is_left_alone() -> None:
     assert newer.asked == []
 
 
+class Abortable(Claims):
+    """Refuses an abort with 120, and carries it out, under the next epoch, for the claim that follows."""
+
+    def __init__(self) -> None:
+        super().__init__(1, lambda asked_ms: TransactionDescription(OURS._replace(epoch=5), "CompleteAbort", 1000))
+
+    def end(self, *_: object, **__: object) -> None:
+        raise Refused(Api.END_TXN, 120, rule_of(Api.END_TXN, 120), "id", attempts=1)
+
+
+def test_an_abort_that_was_not_carried_out_is_no_takeover() -> None:
+    """Under transaction version 1 the claim of the next epoch aborts what is open, and is then refused."""
+    coordinator = Abortable()
+    transaction = claiming(coordinator)
+    transaction._client = SimpleNamespace(transaction_version=lambda: 1)  # type: ignore[assignment]
+    transaction.state = State.OPEN
+    transaction._added.add(TopicPartition("t", 0))
+    transaction.abort()
+    assert transaction.state is State.READY
+    assert [identity for identity, _ in coordinator.asked] == [OURS, OURS._replace(epoch=5)]
+    assert transaction.begin() == OURS._replace(epoch=6)
+
+
 def test_what_was_asked_for_without_an_answer_is_ours_too() -> None:
     """It may have been carried out, or be carried out yet."""
     silence = Claims(1, lambda _: TransactionDescription(OURS, "Empty", 0))
