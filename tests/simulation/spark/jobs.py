@@ -254,6 +254,8 @@ class _Job:
             while (nonces := self._fetched(first)) is None:
                 self._take_back_lost(first)
                 self._map_stage()
+                if self._fetched(first) is None:
+                    self._sim.park(_POLL)  # an executor has died, and nobody has heard of it yet
             second.outputs[task] = (executor, [nonce for (nonce,) in nonces])
 
     def _fetched(self, shuffle: Shuffle) -> list[Nonces] | None:
