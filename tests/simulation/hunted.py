@@ -297,7 +297,7 @@ SEEN_THROUGH: Mapping[str, str] = {
     "85": "with that look, too, a late takeover of one's own ends the run if it comes after it: I11 cannot tell which",
     "138": "a coordinator has to die between a claim that it has carried out and its repetition, a tenth of a second "
     "later; then the next start goes on: time is lost, nothing else",
-    "292": "a newer copy has to stand still for five seconds behind its trial, and the older one to be refused just then",
+    "292": "a newer copy has to stand still for five seconds behind its trial, and an older one to be refused then",
     "107": "it is published before anything is dropped, and to drop what is published does nothing",
 }
 """Why what is looked for was not found in the time, as far as a reading tells."""
