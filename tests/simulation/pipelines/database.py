@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import onceward as ow
 from onceward import events
+from simulation.judge.facts import Facts
 from simulation.judge.verdict import Violation, differences
 from simulation.kernel.scheduler import Process
 from simulation.spark.frames import Frame, Plan
@@ -51,6 +52,7 @@ class Pipeline:
     """Atomic: rows and ledger by one transaction."""
 
     kind = "database"
+    pipeline_id = PIPELINE_ID
     faults = ("db:", "crash:", "pause:", "spark:", "report:", "user:", "clock:")
     steps = tuple(step for step in STEPS if step != "publish")
     fixed: ClassVar = {**_FIXED, "casts": False, "room": 100}
@@ -71,13 +73,7 @@ class Pipeline:
                 return tables
             return tables if offset % 7 == 0 else [tables[(partition + offset) % several]]
 
-        return Plan(
-            branches,
-            shuffle=setting.shuffle,
-            by_chance=setting.by_chance,
-            tasks=setting.tasks,
-            between=setting.between,
-        )
+        return Plan.of(setting, branches)
 
     def set_up(self, world: Any) -> None:
         setting = world.setting
@@ -106,8 +102,6 @@ class Pipeline:
     def _by_rows(self, setting: Any) -> bool:
         """Do the rows say where they go?"""
         return len(self.tables(setting)) > 1 and setting.user != "frames"
-
-    pipeline_id = PIPELINE_ID
 
     def ledger(self, world: Any) -> Any:
         """Where the rows are."""
@@ -160,7 +154,7 @@ class Pipeline:
     def _judged(self, world: Any) -> Iterator[Violation]:
         server: Server = world.database
         surely, ends = yield from self._chain(world, server)
-        caught_up = any(start.caught_up for start in world.starts[world.once_more :])
+        caught_up = Facts(world).caught_up
         produced = world.source.ends()
         if caught_up and ends != produced:
             yield Violation("I8", f"it has caught up, and the ledger ends at {ends} of {produced}")

@@ -60,13 +60,7 @@ class Pipeline:
         def branches(partition: int, offset: int, drawn: int) -> list[str]:
             return names if offset % 7 == 0 else [names[(partition + offset) % len(names)]]
 
-        return Plan(
-            branches,
-            shuffle=setting.shuffle,
-            by_chance=setting.by_chance,
-            tasks=setting.tasks,
-            between=setting.between,
-        )
+        return Plan.of(setting, branches)
 
     def set_up(self, world: Any) -> None:
         world.store = Store(world.sim)

@@ -33,6 +33,17 @@ class Plan(NamedTuple):
     """Tasks of a stage between two shuffles; 0: there is one shuffle at most."""
     stateful: bool = False
 
+    @classmethod
+    def of(cls, setting: Any, branches: Branches) -> Plan:
+        """Of a query without state, as the setting has it."""
+        return cls(
+            branches,
+            shuffle=setting.shuffle,
+            by_chance=setting.by_chance,
+            tasks=setting.tasks,
+            between=setting.between,
+        )
+
 
 class Rows(list[Row]):
     """Some rows, as an Arrow batch or table is asked about them."""
