@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from onceward import surroundings
 from onceward.engine import foreach_batch, runs
 from onceward.engine.foreach_batch import ForeachBatchSink
 from onceward.engine.policy import SinkPolicy
@@ -531,6 +532,27 @@ def test_of_several_errors_the_one_that_weighs_most_is_told() -> None:
     assert runs.error_in("run-several") is met[0]
     runs.memory(runs.Place("run-several", 0)).error = None
     assert runs.error_in("run-several") is met[1]
+
+
+@pytest.mark.parametrize(("fails", "noted"), [(1, True), (2, True), (3, False)])
+def test_a_note_that_cannot_be_written_for_a_moment_is_written(
+    sink: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: int, noted: bool
+) -> None:
+    """The function may keep the error to itself, and end: nothing else tells of the batch then."""
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        files.away = len(pauses) < fails
+
+    monkeypatch.setattr(surroundings, "sleep", sleep)
+    monkeypatch.setattr(Batches, "error", SendFailed("lost"))
+    files.away = True
+    with pytest.raises(SendFailed):
+        call(sink, "run-moment/q", 4)
+    assert len(pauses) == min(fails, 2)
+    assert [one.batch_id for one in files.written] == ([4] if noted else [])
+    assert ("has left this batch out" in caplog.text) is not noted
 
 
 def test_notes_of_many_threads_are_each_written_once(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import BrokerUnreachable, Fenced, OncewardError, TransactionTimedOut
+from onceward.errors import BatchFailed, BrokerUnreachable, Fenced, OncewardError, Recovery, TransactionTimedOut
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.wire.conversation import Refused, Unanswered
 from onceward.wire.deadline import Deadline
@@ -124,6 +124,13 @@ def told_of(*answers: TransactionDescription) -> Holder:
     return Holder(Coordinator(*answers), patience_ms=lambda: 1_000, request_timeout_ms=1_000)  # type: ignore[arg-type]
 
 
+class Nobody:
+    """A coordinator that does not answer."""
+
+    def describe(self, deadline: object) -> TransactionDescription:
+        raise unanswered(Api.DESCRIBE_TRANSACTIONS)
+
+
 class Claims:
     """A coordinator that was replaced: it refuses what was carried out before and repeated, and tells what it has."""
 
@@ -190,6 +197,23 @@ def test_a_transaction_too_young_to_have_timed_out_was_taken_over(
     monkeypatch.setattr(transaction, "timeout_ms", timeout_ms)
     monkeypatch.setattr(transaction, "_holder", told_of(aborted, aborted, taken))
     assert type(transaction.explain(Fenced("refused"))) is why
+
+
+@pytest.mark.parametrize("timeout_ms", [600_000, 0])
+def test_a_refusal_that_nobody_explains_is_a_timeout_only_when_it_may_be(
+    monkeypatch: pytest.MonkeyPatch, timeout_ms: int
+) -> None:
+    """No answer, or one of a coordinator that has heard of nobody: the next attempt finds out."""
+    for holder in (Holder(Nobody(), lambda: 1, 1), told_of(TransactionDescription(OURS, "Ongoing", 1000))):  # type: ignore[arg-type]
+        transaction = transaction_in(State.OPEN)
+        transaction.identity = OURS
+        monkeypatch.setattr(transaction, "timeout_ms", timeout_ms)
+        monkeypatch.setattr(transaction, "_holder", holder)
+        error = transaction.explain(Fenced("refused"))
+        assert transaction.state is State.TIMED_OUT, "which abort() and recover() both lead out of"
+        assert type(error) is (BatchFailed if timeout_ms else TransactionTimedOut)
+        assert error.recovery is Recovery.RUN_AGAIN
+        assert ("is not known" in str(error)) is bool(timeout_ms)
 
 
 def test_two_tasks_that_meet_one_timeout_are_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import ClassVar
@@ -18,6 +19,7 @@ from typing import ClassVar
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from onceward import surroundings
 from onceward.engine import decoding, runs
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
@@ -39,6 +41,7 @@ from onceward.spark.source_errors import source_refusal
 log = logging.getLogger(__name__)
 
 _FOR_ONE_START = ("adopt", "complete", "keep")
+_NOTE_AGAIN_SECONDS = (0.1, 1.0)
 
 
 class Batch:
@@ -255,9 +258,23 @@ class ForeachBatchSink(ABC):
             if note is not None:
                 late = known.committed is not None and number <= known.committed
                 known.to_note.append(note._replace(lacking=note.lacking or late))
-            self._note(frame, known)
+            self._note_with_patience(frame, known)
         except Exception as also:  # noqa: BLE001 — the first error is the one to hear of
-            log.warning("%s: no note could be left that batch %s failed: %s", self._policy.pipeline, batch_id, also)
+            log.error(
+                "%s: no note could be left that batch %s failed (%s). Next: let the sink's errors leave the function; "
+                "one that keeps them to itself, and ends before its next batch, has left this batch out",
+                self._policy.pipeline,
+                batch_id,
+                also,
+            )
+
+    def _note_with_patience(self, frame: DataFrame, known: runs.Memory) -> None:
+        """If the function keeps the error to itself and its process ends, the note is all that tells of it."""
+        for seconds in _NOTE_AGAIN_SECONDS:
+            with suppress(Exception):  # a file system that fails for a moment
+                return self._note(frame, known)
+            surroundings.sleep(seconds)
+        return self._note(frame, known)
 
     def _note(self, frame: DataFrame, known: runs.Memory) -> None:
         """Write down what could not be written; what cannot even be noted is tried again at the next batch."""

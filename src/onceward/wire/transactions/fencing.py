@@ -31,6 +31,7 @@ class Fencing(Enum):
     ABORTED_FOR_US = "the coordinator aborted our transaction, and nobody has taken the transactional id since"
     STILL_OURS = "the coordinator holds our own identity as the current one"
     TAKEN_OVER = "somebody else holds the transactional id"
+    NOT_KNOWN = "the coordinator did not say in time who holds the transactional id"
 
 
 def shortest_timeout(timeout_ms: int) -> int:

@@ -252,15 +252,12 @@ class Transaction:
         :raises Fenced: a newer owner. :raises BrokerUnreachable: no answer; :meth:`recover` before going on.
         """
         with self._step(Step.ABORT):
-            if self.state is State.READY:
-                return
             if self.state is State.TIMED_OUT:
                 self._recover()
-                return
-            if self.version == 1 and not self._added and not self._groups:
+            elif self.version == 1 and not self._added and not self._groups:
                 self.state = State.READY
-                return
-            self._abort_open()
+            elif self.state is not State.READY:
+                self._abort_open()
 
     def recover(self) -> None:
         """After :class:`CommitInDoubt` or :class:`TransactionTimedOut`: go on with the next epoch, if still ours.
@@ -331,7 +328,7 @@ class Transaction:
             raise error from refused
         if refused.attempts > 1:
             self._raise_in_doubt(refused)
-        if isinstance(error, TransactionTimedOut) and self.state is State.TIMED_OUT:
+        if error is not None and self.state is State.TIMED_OUT:
             raise error from refused
         self.state = State.OPEN
         raise BatchFailed(
@@ -409,16 +406,19 @@ class Transaction:
         try:
             why = self._holder.why_refused(self._ours())
         except BrokerUnreachable:
-            why = Fencing.STILL_OURS  # nobody to ask: recover() will find out, and is refused if it was a takeover
+            why = Fencing.NOT_KNOWN  # nobody to ask: recover() will find out, and is refused if it was a takeover
         too_young = open_for_ms < shortest_timeout(self.timeout_ms)
         if why is Fencing.ABORTED_FOR_US and too_young:
             why = self._holder.wait_for_a_newer(self._ours())
         if why is Fencing.TAKEN_OVER:
             return self._fenced(refusal)
-        if why is Fencing.STILL_OURS and isinstance(refusal, BatchFailed):
+        aborted = why is Fencing.ABORTED_FOR_US
+        if not aborted and isinstance(refusal, BatchFailed):
             return refusal
         self.state = State.TIMED_OUT
-        return _timed_out(self, self._client, open_for_ms, by_an_older_copy=why is Fencing.ABORTED_FOR_US and too_young)
+        if not aborted and too_young:
+            return _refused_early(self, refusal, why)
+        return _timed_out(self, self._client, open_for_ms, by_an_older_copy=too_young)
 
     def _ours(self) -> Ours:
         took_part = self.version == 2 or bool(self._added or self._groups)
@@ -491,6 +491,17 @@ def _timed_out(
             "transaction.timeout.ms": transaction.timeout_ms,
             "open_for_ms": round(open_for_ms),
         },
+    )
+
+
+def _refused_early(transaction: Transaction, refusal: OncewardError, why: Fencing) -> BatchFailed:
+    return BatchFailed(
+        f"{transaction.identity} of {transaction.transactional_id} was refused before transaction.timeout.ms="
+        f"{transaction.timeout_ms} was over, and whether a newer copy has taken over is not known: {why.value} "
+        f"({refusal})",
+        next_step="the batch runs again, and is refused for good if a newer copy has taken over; if it repeats, see "
+        "that the brokers answer, the transaction coordinator most of all",
+        details={"transactional_id": transaction.transactional_id, "identity": list(transaction.identity)},
     )
 
 
