@@ -3,12 +3,13 @@
 ``tests/conftest.py`` asks :func:`tier_of` about every collected test and marks it with the answer; ``-m fast`` and the
 like then choose. A test is in the cheapest tier that has what it needs, and each tier has one `make` target:
 
-* ``fast`` (``make test-fast``): no broker and no JVM. :mod:`no_java` holds it to that. The simulation is here, too.
+* ``fast`` (``make test-fast``): no broker and no JVM. :mod:`no_java` holds it to that. A minute of the simulation is
+  here, too.
 * ``main`` (``make test`` = ``fast`` + ``main``): the worker's one broker and its one Spark session. Of a file on Spark
   only the first test is here, and of a suite of many cases the first two, and their first case: write what tells
   most at the top.
 * ``ci`` (``make test-ci`` = all but ``chaos``): the others, and whole pipelines in processes of their own, of each test
-  the first case: put that first which tells most.
+  the first case: put that first which tells most. And what needs nothing but time, all cases of it.
 * ``chaos`` (``make chaos``): what needs a broker of the old version, or a cluster beside the shared one, or minutes;
   and of a suite that is run once more, over another server, ledger or layout, all but the first tests.
 
@@ -76,6 +77,8 @@ class Facts:
     """It, or a fixture of it, starts a cluster beside the shared one, or another server that is a JVM."""
     slow: bool = False
     """Marked as one that takes minutes: the one thing that cannot be read off a test."""
+    lengthy: bool = False
+    """Marked as one of those that take a core for minutes together, and need no server."""
     once_more: bool = False
     """Marked as one of a suite that other tests run already, over something else: of it the first are ``ci``'s."""
     first_case: bool = True
@@ -112,7 +115,7 @@ def tier_of(facts: Facts) -> str:
     if facts.slow or facts.old_broker or facts.own_cluster:
         return "chaos"
     if not facts.broker and not facts.spark:
-        return "fast"
+        return "ci" if facts.lengthy else "fast"
     if facts.once_more:
         return "ci" if facts.first_case and facts.early else "chaos"
     if facts.own_driver:
@@ -137,6 +140,7 @@ def facts_of(item: pytest.Function) -> Facts:
         old_broker=any(_is_old_version(value) for value in _parameters(item).values()),
         own_cluster=own_cluster,
         slow=item.get_closest_marker("slow") is not None,
+        lengthy=item.get_closest_marker("lengthy") is not None,
         once_more=item.get_closest_marker("once_more") is not None,
         first_case=not any(_case_numbers(item)),
         early=_place_in_file(item) < _EARLY.get(folder, 1),

@@ -10,6 +10,8 @@ from simulation import coverage, reach
 from simulation.run import simulate
 from simulation.steps import BETWEEN
 
+pytestmark = pytest.mark.lengthy
+
 SEEDS = 100
 EXPIRING = {"id_expiration_ms": 20_000, "trouble_seconds": 120.0, "batches": 6}
 RARE = (
