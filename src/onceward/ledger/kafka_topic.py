@@ -267,9 +267,14 @@ def _is_its_writers(batch: RecordBatch, record: Record) -> bool:
 
 
 def _newest_of(found: Iterable[_Found | None]) -> LedgerRecord | None:
-    """Of one sequence a finished one is newer than a decided one."""
-    records = (each.record for each in found if each is not None)
-    return max(records, key=lambda record: (record.sequence, record.state is State.FINISHED), default=None)
+    """Of one sequence, as which a batch is decided, published part by part and finished, the newest is in the place
+    that the key came to last, since who has seen fewer partitions has been replaced by who has seen more."""
+
+    def age(each: _Found) -> tuple[int, int, bool]:
+        return each.record.sequence, each.partitions, each.record.state is State.FINISHED
+
+    newest = max((each for each in found if each is not None), key=age, default=None)
+    return None if newest is None else newest.record
 
 
 def _one(value: bytes) -> Any:

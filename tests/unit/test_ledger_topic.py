@@ -1,0 +1,39 @@
+"""Of a pipeline's records in several partitions of the ledger topic, which is the newest."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from onceward.ids import AttemptId, BatchId, PipelineId
+from onceward.ledger.kafka_topic import _Found, _newest_of
+from onceward.ledger.record import LedgerRecord, State
+
+DECIDED = LedgerRecord(PipelineId("p"), 4, BatchId("q", 4), (), AttemptId(0, 1), {}, 5, State.DECIDED)
+LATER = replace(DECIDED, attempt=AttemptId(0, 7))
+FINISHED = replace(DECIDED, attempt=AttemptId(0, 9), state=State.FINISHED)
+NEXT = replace(DECIDED, sequence=5)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        # Partitions were added twice while the batch was being published: each start that went on with it had another
+        # place for the key, and how far it came stands in the last one.
+        [_Found(DECIDED, 4), _Found(LATER, 7)],
+        [_Found(DECIDED, 4), _Found(LATER, 7), _Found(FINISHED, 9)],
+        [_Found(LATER, 0), _Found(FINISHED, 0)],
+        [_Found(FINISHED, 9), _Found(NEXT, 4)],
+        [_Found(DECIDED, 4)],
+    ],
+    ids=["published in part", "finished", "by an earlier release", "the next batch", "one"],
+)
+def test_of_one_sequence_the_place_that_the_key_came_to_last_counts(found: list[_Found]) -> None:
+    for order in itertools.permutations([None, *found]):
+        assert _newest_of(order) is found[-1].record
+
+
+def test_no_record() -> None:
+    assert _newest_of([None, None]) is None
