@@ -27,7 +27,7 @@ PLACES: Sequence[Place] = (
     ("engine/micro_batch", ("kafka", "two_phase"), (*_COPIES, "net:", "kafka:")),
     ("engine/", _KAFKA, (*_COPIES, "net:", "kafka:")),
     ("ledger/folder", ("two_phase", "write_ahead"), (*_COPIES, "fs:")),
-    ("ledger/kafka", ("kafka", "two_phase"), (*_WIRE, "crash:")),
+    ("ledger/kafka", ("kafka", "two_phase", "write_ahead"), (*_WIRE, "crash:")),
     ("ledger/admission", _KAFKA, (*_COPIES, "net:", "kafka:")),
     ("ledger/record", _KAFKA, (*_COPIES, "net:", "kafka:")),
     ("ledger/", _TABLES, (*_COPIES, "db:")),
@@ -93,6 +93,8 @@ FAULTS: Mapping[str, Sequence[str]] = {
     "62": _REWOUND,
     "75": ("crash:", "spark:", "net:"),
     "292": ("user:second copy", "crash:admit", "pause:admit"),
+    "293": ("kafka:partitions added", "pause:deliver", "crash:deliver"),
+    "295": ("user:second copy", "net:request lost", "net:black hole"),
     "19": _IN_DOUBT,
     "42": ("net:slow|commit",),
     "43": _IN_DOUBT,
@@ -139,6 +141,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "290": {"driver_records": 10_000},
     "291": {"topics": 2, "rows": 1, "source_partitions": 1, "shuffle": False, "stateful": False, "most_faults": 40},
     "292": {"ledger": "kafka", "transaction_version": 1},
+    "293": {"ledger": "kafka"},
+    "295": {"ledger": "kafka"},
     "122": {"ledger": "kafka"},
     "125": _BY_TASKS,
     "126": {**_BY_TASKS, "in_process": False},
@@ -165,6 +169,8 @@ PIPELINES: Mapping[str, Sequence[str]] = {
     "126": ("database",),
     "173": ("database",),
     "292": ("two_phase",),
+    "293": ("write_ahead",),
+    "295": ("two_phase",),
 }
 """By their numbers, of those that come to the place: in the others the effect is nobody's business. To drop what is
 published does nothing to a prepared transaction, nor to rows that wait for delivery; of a store with an ``abort`` of
@@ -208,6 +214,7 @@ NOT_HERE: Sequence[tuple[str, str]] = (
 """Patched files that begin so."""
 
 NOT_HERE_BY_NUMBER: Mapping[str, str] = {
+    "294": "of what a function keeps to itself, and of a process that ends then, the judge says nothing",
     "64": "no ledger here has records of another release",
     "83": "no election here is unclean: no two logs differ below a high watermark",
     "84": "nobody but the pipeline writes to its ledger's topic here",
@@ -298,6 +305,8 @@ SEEN_THROUGH: Mapping[str, str] = {
     "138": "a coordinator has to die between a claim that it has carried out and its repetition, a tenth of a second "
     "later; then the next start goes on: time is lost, nothing else",
     "292": "a newer copy has to stand still for five seconds behind its trial, and an older one to be refused then",
+    "295": "rare: nobody says why the epoch of a copy is refused that was replaced a moment ago: as the code was, the "
+    "swarm came there once in some ten thousand seeds",
     "107": "it is published before anything is dropped, and to drop what is published does nothing",
 }
 """Why what is looked for was not found in the time, as far as a reading tells."""
