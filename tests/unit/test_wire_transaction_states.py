@@ -158,12 +158,15 @@ def claiming(claims: Claims) -> Transaction:
     return transaction
 
 
-@pytest.mark.parametrize("raised", [1, 2])
-def test_an_epoch_of_ours_whose_answer_was_lost_with_its_coordinator_is_no_takeover(raised: int) -> None:
-    given = ProducerIdentity(7, OURS.epoch + raised)
+@pytest.mark.parametrize(
+    "given",
+    [ProducerIdentity(7, OURS.epoch + 1), ProducerIdentity(7, OURS.epoch + 2), ProducerIdentity(8, 0)],
+    ids=["1", "2", "the id was forgotten"],
+)
+def test_an_epoch_of_ours_whose_answer_was_lost_with_its_coordinator_is_no_takeover(given: ProducerIdentity) -> None:
     claims = Claims(2, lambda timeout_ms: TransactionDescription(given, "Empty", timeout_ms))
     transaction = claiming(claims)
-    assert transaction.begin() == ProducerIdentity(7, given.epoch + 1)
+    assert transaction.begin() == given._replace(epoch=given.epoch + 1)
     assert [identity for identity, _ in claims.asked] == [OURS, given]
     assert all(timeout_ms < transaction.timeout_ms for _, timeout_ms in claims.asked), "a takeover asks for as much"
 
@@ -175,10 +178,11 @@ def test_an_epoch_of_ours_whose_answer_was_lost_with_its_coordinator_is_no_takeo
         Claims(2, lambda ours: TransactionDescription(ProducerIdentity(7, 5), "Ongoing", ours)),
         Claims(2, lambda ours: TransactionDescription(ProducerIdentity(7, 7), "Empty", ours)),
         Claims(2, lambda ours: TransactionDescription(ProducerIdentity(8, 5), "Empty", ours)),
+        Claims(2, lambda _: TransactionDescription(ProducerIdentity(8, 0), "Empty", 1000)),
         Claims(1, lambda ours: TransactionDescription(ProducerIdentity(7, 5), "Empty", ours)),  # none got lost
         Claims(2, lambda ours: TransactionDescription(ProducerIdentity(7, 5), "Empty", ours), later=True),
     ],
-    ids=["settings", "open", "three on", "another id", "answered", "somebody came"],
+    ids=["settings", "open", "three on", "another id", "forgotten and taken", "answered", "somebody came"],
 )
 def test_any_other_refusal_of_a_claim_is_a_takeover(claims: Claims) -> None:
     with pytest.raises(Fenced):

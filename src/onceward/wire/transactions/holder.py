@@ -87,7 +87,8 @@ class Holder:
 
         A coordinator that was replaced meanwhile no longer knows of which epoch the current one was made. But it tells
         the timeout that was asked for with it, and each claim asks for one of its own. Whoever takes over raises the
-        epoch by one, too, or by two where a transaction was open, and asks for the timeout of its settings.
+        epoch by one, too, or by two where a transaction was open, and asks for the timeout of its settings. A
+        coordinator that has forgotten the transactional id gives a new producer id, from epoch 0 on, to either.
 
         :param timeout_ms: of the claim, as nobody else asks for it.
         """
@@ -95,9 +96,11 @@ class Holder:
             found = self._describe()
         except (Refused, Unanswered, ResourceError):
             return None
-        raised = found.identity.epoch - ours.epoch
-        same = found.identity.producer_id == ours.producer_id and found.timeout_ms == timeout_ms
-        return found.identity if same and raised in (1, 2) and found.state != _ONGOING else None
+        if found.timeout_ms != timeout_ms or found.state == _ONGOING:
+            return None
+        if found.identity.producer_id != ours.producer_id:  # it had forgotten the id, or used up its epochs
+            return found.identity if found.identity.epoch == 0 else None
+        return found.identity if found.identity.epoch - ours.epoch in (1, 2) else None
 
     def wait_for_a_newer(self, ours: Ours) -> Fencing:
         """Our transaction was aborted before its time: is somebody newer about to have the id?
