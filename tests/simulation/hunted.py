@@ -95,6 +95,8 @@ FAULTS: Mapping[str, Sequence[str]] = {
     "292": ("user:second copy", "crash:admit", "pause:admit"),
     "293": ("kafka:partitions added", "pause:deliver", "crash:deliver"),
     "295": ("user:second copy", "net:request lost", "net:black hole"),
+    "296": ("fs:power failure",),
+    "297": ("net:answer lost", "target:down"),
     "19": _IN_DOUBT,
     "42": ("net:slow|commit",),
     "43": _IN_DOUBT,
@@ -143,6 +145,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "292": {"ledger": "kafka", "transaction_version": 1},
     "293": {"ledger": "kafka"},
     "295": {"ledger": "kafka"},
+    "296": {"layout": "manifest", "place": "file"},
+    "297": {"ledger": "kafka", "id_expiration_ms": 20_000},
     "122": {"ledger": "kafka"},
     "125": _BY_TASKS,
     "126": {**_BY_TASKS, "in_process": False},
@@ -171,6 +175,7 @@ PIPELINES: Mapping[str, Sequence[str]] = {
     "292": ("two_phase",),
     "293": ("write_ahead",),
     "295": ("two_phase",),
+    "297": ("two_phase",),
 }
 """By their numbers, of those that come to the place: in the others the effect is nobody's business. To drop what is
 published does nothing to a prepared transaction, nor to rows that wait for delivery; of a store with an ``abort`` of

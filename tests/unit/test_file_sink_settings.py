@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 
 import onceward as ow
 from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions, RowRefused
-from onceward.sinks.files import columns
+from onceward.sinks.files import columns, manifest
 from onceward.sinks.files.publishing import _must_be_read_back
 from onceward.sinks.files.shape import shape_of
 from onceward.spark import file_system
@@ -214,6 +214,29 @@ class TestLocalFiles:
         monkeypatch.setattr(file_system, "sync", lambda path: synced.append(files.names("empty")))
         assert files.kept("empty/note", "text") == "text"
         assert synced[-1] == ["note"]
+
+    @pytest.mark.parametrize("written", [True, False])
+    def test_what_is_dropped_is_gone_for_good_before_its_note(
+        self, files: LocalFiles, monkeypatch: pytest.MonkeyPatch, written: bool
+    ):
+        """A power failure would bring files back that no note tells of."""
+        place, root = manifest.place_of("p@1.0", "batch", "p@0"), Path(str(files.local))
+        (root / manifest.PREPARED).mkdir(parents=True)
+        files.kept(place.note, place.manifest)
+        if written:
+            (root / place.files).mkdir(parents=True)
+        synced: list[tuple[str, bool, bool]] = []
+
+        def sync(path: str) -> None:
+            folder = Path(path)
+            if not folder.exists():
+                raise FileNotFoundError(path)
+            synced.append((folder.name, (root / place.files).parent.exists(), files.text(place.note) is None))
+
+        monkeypatch.setattr(file_system, "sync", sync)
+        manifest.drop(files, "p@1.0")
+        assert synced == ([("files", False, False)] if written else [])
+        assert files.text(place.note) is None
 
     def test_a_move_that_cannot_be_carried_out_says_so(self, files: LocalFiles):
         with pytest.raises(OSError, match="Not a directory"):

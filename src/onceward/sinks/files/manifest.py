@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from onceward.errors import ConfigurationError
@@ -95,6 +96,8 @@ def drop(files: Files, attempt: str) -> None:
         log.error("%s names files of attempt %s, which is to be dropped: they stay", files.uri(said), attempt)
     else:
         files.remove(f"{DATA}/{ATTEMPT}={attempt}")
+        with suppress(FileNotFoundError):  # no task has come to write
+            files.sync_names({DATA})  # or a power failure brings them back, and no note tells of them
     files.remove(note)
 
 
