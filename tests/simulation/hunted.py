@@ -312,6 +312,8 @@ SEEN_THROUGH: Mapping[str, str] = {
     "292": "a newer copy has to stand still for five seconds behind its trial, and an older one to be refused then",
     "295": "rare: nobody says why the epoch of a copy is refused that was replaced a moment ago: as the code was, the "
     "swarm came there once in some ten thousand seeds",
+    "297": "rare: an answer that is lost just when an id has expired; as the code was, the swarm came there once in "
+    "some ten thousand seeds",
     "107": "it is published before anything is dropped, and to drop what is published does nothing",
 }
 """Why what is looked for was not found in the time, as far as a reading tells."""
