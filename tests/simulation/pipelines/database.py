@@ -8,6 +8,7 @@ A row of the source becomes one of a table: where it came from (``p``, ``o``), a
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -79,8 +80,9 @@ class Pipeline:
         setting = world.setting
         world.cluster.create_topic(SOURCE, setting.source_partitions)
         kind = setting.server
+        room = setting.room if kind == "postgresql" else sys.maxsize  # max_prepared_transactions is PostgreSQL's
         server = world.database = Server(
-            world.sim, kind, hasty=setting.hasty and kind == "postgresql", room=setting.room, kinds=FAULTS
+            world.sim, kind, hasty=setting.hasty and kind == "postgresql", room=room, kinds=FAULTS
         )
         mode, text, number = self._mode(setting), *_TYPES[kind]
         names = [*(["table"] if self._by_rows(setting) else []), "p", *(["k"] if mode != "append" else []), "o"]

@@ -24,7 +24,6 @@ _ERRORS: dict[str, tuple[type[pymysql.MySQLError], int]] = {
     "deadlock": (pymysql.OperationalError, 1213),
     "failed": (pymysql.OperationalError, 1399),  # XAER_RMFAIL
     "unknown": (pymysql.OperationalError, 1397),  # XAER_NOTA
-    "no room": (pymysql.OperationalError, 1401),  # XAER_RMERR
     "full": (pymysql.OperationalError, 1114),
     "read only": (pymysql.OperationalError, 1290),
 }
