@@ -1,4 +1,4 @@
-"""Bugs put into the product for a test, to see that the simulation finds them: a line of a function is another."""
+"""What a test spoils, to see that the simulation finds it: a line of the product, or a world in which all was right."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from simulation import swarm
+from simulation import assembled, swarm
+from simulation.kernel.scheduler import Sim
 from simulation.run import Outcome, simulate_setting
+from simulation.spark.world import World
 
 
 @contextmanager
@@ -39,6 +41,19 @@ def first_violation(
     settings = (_with(swarm.draw(seed, pipeline), odds).changed(**change) for seed in seeds)
     stories = (simulate_setting(setting) for setting in settings)
     return next((outcome for outcome in stories if outcome.violations), None)
+
+
+def ended(pipeline: str, **change: Any) -> tuple[Outcome, World]:
+    """A story of that pipeline without any faults, and its world when it is over."""
+    drawn = swarm.draw(1, pipeline)
+    kept: list[World] = []
+
+    def build(sim: Sim, setting: swarm.Setting) -> World:
+        kept.append(assembled.build(sim, setting))
+        return kept[0]
+
+    outcome = simulate_setting(drawn.changed(off=tuple(drawn.odds), **change), build=build)
+    return outcome, kept[0]
 
 
 def _with(setting: swarm.Setting, odds: Mapping[str, float] | None) -> swarm.Setting:

@@ -8,12 +8,9 @@ import pytest
 
 from onceward.sinks.files import manifest, publishing
 from onceward.sinks.files.publishing import Publisher
-from simulation import assembled, swarm
-from simulation.kernel.scheduler import Sim
 from simulation.pipelines.files import PATH
-from simulation.planted import first_violation, planted
-from simulation.run import simulate, simulate_setting
-from simulation.spark.world import World
+from simulation.planted import ended, first_violation, planted
+from simulation.run import simulate
 from simulation.world.files.tree import File, Folder
 
 SEEDS = range(80)
@@ -80,19 +77,12 @@ def test_what_is_wrong_is_found(
         assert first_violation("files", SEARCHED, odds, batches=6, **change) is not None
 
 
-def ended(layout: str) -> Any:
+def calm_world(layout: str) -> Any:
     """The world of a story in which nothing happens, when it is over."""
-    drawn = swarm.draw(1, "files")
-    plain = {"place": "file", "layout": layout, "ledger": "folder", "partition_by": False, "user": "sink"}
-    setting = drawn.changed(batches=6, off=tuple(drawn.odds), operator="nobody", **plain)
-    kept: list[World] = []
-
-    def build(sim: Sim, chosen: Any) -> World:
-        kept.append(assembled.build(sim, chosen))
-        return kept[0]
-
-    assert simulate_setting(setting, build=build).violations == []
-    return kept[0]
+    plain = {"place": "file", "ledger": "folder", "partition_by": False, "user": "sink", "operator": "nobody"}
+    outcome, world = ended("files", batches=6, layout=layout, **plain)
+    assert outcome.violations == []
+    return world
 
 
 def found(world: Any) -> set[str]:
@@ -113,41 +103,41 @@ class TestTheJudge:
     """A right world, spoilt in one place."""
 
     def test_what_a_task_has_left_in_a_published_folder(self) -> None:
-        world = ended("batches")
+        world = calm_world("batches")
         entries(world, newest(world))[".part-0.tmp"] = File(0.0, b"")
         assert found(world) == {"I10"}
 
     def test_a_batch_that_the_ledger_does_not_have(self) -> None:
-        world = ended("batches")
+        world = calm_world("batches")
         entries(world)[f"{newest(world).rpartition('@')[0]}@999"] = Folder()
         assert found(world) == {"I5"}
 
     def test_a_batch_that_is_gone(self) -> None:
-        world = ended("batches")
+        world = calm_world("batches")
         del entries(world)[newest(world)]
         assert found(world) == {"I1", "I4"}, "and a reader has seen it"
 
     @pytest.mark.parametrize("layout", ["batches", "flat"])
     def test_a_file_that_is_cut_short(self, layout: str) -> None:
-        world = ended(layout)
+        world = calm_world(layout)
         folder = entries(world, newest(world)) if layout == "batches" else entries(world)
         file = next(file for name, file in sorted(folder.items()) if name.startswith("part-") and file.data)
         file.data = file.data[:-1]
         assert {"I1", "I4"} <= found(world)
 
     def test_what_was_prepared_and_dropped_by_nobody(self) -> None:
-        world = ended("flat")
+        world = calm_world("flat")
         entries(world, "_onceward").setdefault("prepared", Folder()).entries["9.orders"] = Folder(-9.0)
         assert found(world) == {"I10"}
 
     def test_a_folder_that_no_list_names(self) -> None:
-        world = ended("manifest")
+        world = calm_world("manifest")
         folder = entries(world, "_onceward", "files").setdefault("9.orders", Folder(-9.0))
         folder.entries["part-0"] = File(-9.0, b"rows")
         assert found(world) == {"I10"}
 
     def test_a_file_of_a_list_is_gone(self) -> None:
-        world = ended("manifest")
+        world = calm_world("manifest")
         top = world.files.tree("file").at(PATH)
         lists = top.entries["_symlink_format_manifest"].entries
         place = next(iter(lists.values())).data.decode().splitlines()[0]

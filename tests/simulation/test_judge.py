@@ -17,12 +17,13 @@ import pytest
 from crc32c import crc32c
 
 from onceward import events
-from simulation import assembled, swarm
+from simulation import assembled
 from simulation.judge import CANARY, Violation, differences, ending, judge
 from simulation.judge.chain import Chain, Record, judge_records, key_and_value
 from simulation.judge.stops import ALLOWED
 from simulation.kernel.scheduler import Sim
-from simulation.run import simulate, simulate_setting
+from simulation.planted import ended
+from simulation.run import simulate
 from simulation.spark.world import World
 from simulation.world.kafka.log import Entry
 
@@ -52,18 +53,10 @@ SMALL = {
 
 def calm_world(**options: Any) -> Any:
     """The world of a story in which nothing happens, when it is over."""
-    drawn = swarm.draw(1, "kafka")
-    setting = drawn.changed(batches=7, off=tuple(drawn.odds), **{**SMALL, **options})
-    kept: list[World] = []
-
-    def build(sim: Sim, chosen: Any) -> World:
-        kept.append(assembled.build(sim, chosen))
-        return kept[0]
-
-    outcome = simulate_setting(setting, build=build)
+    outcome, world = ended("kafka", batches=7, **{**SMALL, **options})
     assert outcome.violations == []
     assert outcome.batches >= 5
-    return kept[0]
+    return world
 
 
 @pytest.fixture
@@ -304,17 +297,10 @@ class TestWhatIsInTheTopics:
 
 @pytest.mark.parametrize(("user", "stop"), [("shrugs", "BatchNotWritten"), ("unites", "BatchChanged")])
 def test_rows_of_a_second_call_are_lacking_in_the_newest_batch_alone(user: str, stop: str):
-    off = tuple(swarm.draw(1, "kafka").odds)
-    kept: list[World] = []
-
-    def build(sim: Sim, chosen: Any) -> World:
-        kept.append(assembled.build(sim, chosen))
-        return kept[0]
-
-    outcome = simulate(1, pipeline="kafka", change={**SMALL, "user": user, "batches": 5, "off": off}, build=build)
+    outcome, world = ended("kafka", **{**SMALL, "user": user, "batches": 5})
     assert (outcome.violations, outcome.stops[-1]) == ([], stop)
-    kept[0].setting.options["user"] = "sink"
-    assert "I1" in found(kept[0])
+    world.setting.options["user"] = "sink"
+    assert "I1" in found(world)
 
 
 class TestTheLedger:

@@ -60,7 +60,7 @@ def _says(words: str) -> Cause:
 
 
 def _little_room(facts: Facts, start: Any) -> bool:
-    return facts.setting.pipeline == "prepared" and facts.setting.room < 100
+    return facts.setting.pipeline == "prepared" and facts.world.database.room < 100
 
 
 def _heir_of_files(facts: Facts, start: Any) -> bool:

@@ -498,7 +498,7 @@ def _refused_early(transaction: Transaction, refusal: OncewardError, why: Fencin
     return BatchFailed(
         f"{transaction.identity} of {transaction.transactional_id} was refused before transaction.timeout.ms="
         f"{transaction.timeout_ms} was over, and whether a newer copy has taken over is not known: {why.value} "
-        f"({refusal})",
+        f"({refusal.message})",
         next_step="the batch runs again, and is refused for good if a newer copy has taken over; if it repeats, see "
         "that the brokers answer, the transaction coordinator most of all",
         details={"transactional_id": transaction.transactional_id, "identity": list(transaction.identity)},
