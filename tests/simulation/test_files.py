@@ -142,6 +142,25 @@ def test_a_note_that_was_cut_short_still_tells_whether_rows_are_lacking(lacking:
         run_to_the_end(sim, story)
 
 
+def test_what_is_lacking_is_not_written_over() -> None:
+    """A file is emptied before it is written: should that fail, it would say that nothing is lacking."""
+    with world(1) as sim, standing_in(STAND_INS):
+        sim.world.files = files = Files(sim)
+
+        def story() -> None:
+            notes = HandedOver(files.session_for(), CHECKPOINT, PIPELINE)
+            notes.failed(Note(0, "run", "of rows", lacking=True))
+            whole = files.hdfs.at(f"/checkpoint/onceward/{PIPELINE}/0-run")
+            notes.failed(Note(0, "run", "later"))
+            assert files.hdfs.at(f"/checkpoint/onceward/{PIPELINE}/0-run") is whole
+            assert notes.notes(-1, 0) == [Note(0, "run", "of rows", lacking=True)]
+            whole.data = whole.data[:5]
+            notes.failed(Note(0, "run", "later"))
+            assert notes.notes(-1, 0) == [Note(0, "run", "later", lacking=True)]
+
+        run_to_the_end(sim, story)
+
+
 def _fails(tree: Tree, path: str) -> bytes:
     raise OSError("for a moment")
 

@@ -30,5 +30,6 @@ def test_only_what_somebody_else_wrote_makes_a_copy_outdated(
     chain: Any = KafkaChain.__new__(KafkaChain)
     chain._topic = SimpleNamespace(peek=lambda: newest)
     chain.transaction = SimpleNamespace(identity=OURS)
-    chain._committed = 7
+    chain._committed, chain._confirmed = 7, True
     assert chain._outdated() is outdated
+    assert not chain._confirmed, "a broker that no longer leads may have answered"

@@ -176,17 +176,40 @@ def test_an_epoch_of_ours_whose_answer_was_lost_with_its_coordinator_is_no_takeo
     [
         Claims(2, lambda _: TransactionDescription(ProducerIdentity(7, 5), "Empty", 1000)),  # the settings' own timeout
         Claims(2, lambda ours: TransactionDescription(ProducerIdentity(7, 5), "Ongoing", ours)),
+        Claims(2, lambda ours: TransactionDescription(ProducerIdentity(7, 5), "CompleteCommit", ours)),
+        Claims(2, lambda ours: TransactionDescription(ProducerIdentity(8, 0), "CompleteCommit", ours)),
         Claims(2, lambda ours: TransactionDescription(ProducerIdentity(7, 7), "Empty", ours)),
         Claims(2, lambda ours: TransactionDescription(ProducerIdentity(8, 5), "Empty", ours)),
         Claims(2, lambda _: TransactionDescription(ProducerIdentity(8, 0), "Empty", 1000)),
         Claims(1, lambda ours: TransactionDescription(ProducerIdentity(7, 5), "Empty", ours)),  # none got lost
         Claims(2, lambda ours: TransactionDescription(ProducerIdentity(7, 5), "Empty", ours), later=True),
     ],
-    ids=["settings", "open", "three on", "another id", "forgotten and taken", "answered", "somebody came"],
+    ids=[
+        "settings",
+        "open",
+        "used",
+        "forgotten and used",
+        "three on",
+        "another id",
+        "forgotten and taken",
+        "answered",
+        "somebody came",
+    ],
 )
 def test_any_other_refusal_of_a_claim_is_a_takeover(claims: Claims) -> None:
     with pytest.raises(Fenced):
         claiming(claims).begin()
+
+
+@pytest.mark.parametrize("given", [ProducerIdentity(7, 5), ProducerIdentity(8, 0)])
+def test_whoever_has_written_since_is_not_taken_for_ourselves(given: ProducerIdentity) -> None:
+    """Of a short timeout few are a little shorter: a newer copy's claim may have asked for the one that ours did."""
+    claims = Claims(2, lambda ours: TransactionDescription(given, "Empty", ours))
+    transaction = claiming(claims)
+    transaction._outdated = lambda: True
+    with pytest.raises(Fenced):
+        transaction.begin()
+    assert [identity for identity, _ in claims.asked] == [OURS], "a claim of its identity would fence it"
 
 
 @pytest.mark.parametrize(("timeout_ms", "why"), [(600_000, Fenced), (0, TransactionTimedOut)])

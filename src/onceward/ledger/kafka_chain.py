@@ -133,7 +133,11 @@ class KafkaChain(Chain):
             )
 
     def _outdated(self) -> bool:
-        """Is there a record that is neither known nor, after a commit in doubt, of our own attempt?"""
+        """Is there a record that is neither known nor, after a commit in doubt, of our own attempt?
+
+        Who asks is not sure to be the owner still; so what this read says is confirmed with the next record.
+        """
+        self._confirmed = False
         peeked = self._topic.peek()
         ours = AttemptId(*self.transaction.identity)
         return peeked is not None and peeked.sequence > self._committed and peeked.attempt != ours

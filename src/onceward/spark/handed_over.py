@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 _LONGEST_TEXT = 2_000
 _NOTHING_LACKING = " "
 """Before the JSON of a note that lacks nothing: as much of it as a write that was cut short has left says so, too."""
+_DAMAGED = "its note cannot be read"
 _lock = threading.Lock()
 """A thread of the function's may be late with a note: it is not to be taken for an empty one, and removed."""
 
@@ -101,6 +102,8 @@ class HandedOver:
         """
         with _lock, self._reached():
             known = self._read(note._replace(lacking=False), believed=True)
+            if known is not None and known.lacking and known.error != _DAMAGED:
+                return  # it says all: written anew, it would say nothing if the file system failed in the middle
             lacking = note.lacking or (known is not None and known.lacking)
             stream = self._files.create(self._file(note.batch_id, note.run_id), True)
             try:
@@ -170,7 +173,7 @@ class HandedOver:
                 raise
             log.warning("the note %s cannot be read: %s", file.toString(), error)
             lacking = not content.startswith(_NOTHING_LACKING)
-            return note._replace(error="its note cannot be read", lacking=lacking)
+            return note._replace(error=_DAMAGED, lacking=lacking)
 
     @contextmanager
     def _reached(self) -> Iterator[None]:

@@ -16,7 +16,8 @@ from onceward.wire.deadline import Deadline
 from onceward.wire.transactions.coordinator import TransactionCoordinator, TransactionDescription
 from onceward.wire.transactions.fencing import Fencing, Ours, judge
 
-_ONGOING, _COMPLETE_ABORT = "Ongoing", "CompleteAbort"  # org.apache.kafka.coordinator.transaction.TransactionState
+# org.apache.kafka.coordinator.transaction.TransactionState
+_EMPTY, _ONGOING, _COMPLETE_ABORT = "Empty", "Ongoing", "CompleteAbort"
 _TRANSACTIONAL_ID_NOT_FOUND = 105
 _TAKEOVER_MS = 5_000  # a takeover that has aborted our transaction asks again every 0.1 s until it has the id
 _TAKEOVER_POLL_SECONDS = 0.2
@@ -96,7 +97,7 @@ class Holder:
             found = self._describe()
         except (Refused, Unanswered, ResourceError):
             return None
-        if found.timeout_ms != timeout_ms or found.state == _ONGOING:
+        if found.timeout_ms != timeout_ms or found.state != _EMPTY:  # whoever has used it was told of it
             return None
         if found.identity.producer_id != ours.producer_id:  # it had forgotten the id, or used up its epochs
             return found.identity if found.identity.epoch == 0 else None

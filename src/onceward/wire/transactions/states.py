@@ -23,7 +23,7 @@ class State(Enum):
     OPEN = "records and offsets may be added"
     ENDING = "EndTxn is under way"
     IN_DOUBT = "EndTxn has no answer"
-    TIMED_OUT = "the coordinator has aborted the transaction"
+    TIMED_OUT = "the coordinator has aborted the transaction, or refuses its epoch, and nobody newer is known"
     FENCED = "a newer copy of this pipeline has taken over"
 
 

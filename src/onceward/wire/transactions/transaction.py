@@ -66,8 +66,8 @@ class Transaction:
         the brokers allow if that is less.
     :param patience_ms: how long a step is asked again before it fails. The default outlives the transaction timeout,
         after which the coordinator has settled everything that it still can; without one it is 70 s.
-    :param outdated: has somebody newer written since we did? Asked before an id is claimed that the coordinator has
-        forgotten (``transactional.id.expiration.ms``), because then it fences nobody.
+    :param outdated: has somebody newer written since we did? Asked where the coordinator cannot tell: before a claim of
+        an id that it has forgotten (``transactional.id.expiration.ms``), or of what was given to us or to somebody.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Transaction:
         :raises CommitInDoubt: no answer within ``in_doubt_after_ms`` (default ``patience_ms``), or one that leaves
             open what became of an earlier request. :meth:`recover`, then ask the ledger.
         :raises TransactionTimedOut: the coordinator had aborted it; nothing became visible.
-        :raises BatchFailed: refused; the transaction is still open: :meth:`abort`.
+        :raises BatchFailed: refused; :meth:`abort`, which ends what may still be open.
         :raises Fenced: a newer owner.
         """
         with self._step(Step.COMMIT):
@@ -362,7 +362,7 @@ class Transaction:
         except Refused as refused:
             if refused.rule.meaning is Meaning.FENCED:
                 given = self._holder.gave_us(ours, timeout_ms) if refused.attempts > 1 else None
-                if given is None:
+                if given is None or self._outdated():  # another copy may have asked for the same timeout
                     raise self._fenced(refused) from refused
                 log.info("%s: %s was given to us, and its answer lost", self.transactional_id, given)
                 self._claim_next_epoch(given)  # nobody's as long as this succeeds, and refused if somebody comes first
