@@ -152,11 +152,15 @@ def any_kafka(request: pytest.FixtureRequest) -> LocalKafka:
 
 @pytest.fixture(scope="session")
 def new_topic() -> Callable[..., str]:
-    """`new_topic(bootstrap_servers, partitions=1, **config)` makes a topic with a name of its own and returns it."""
+    """`new_topic(bootstrap_servers, partitions=1, **config)` makes a topic with a name of its own and returns it.
+
+    It keeps what is written: the records of many tests are years old by their timestamps, and the broker's retention,
+    which looks 30 s after its start and every 5 minutes then, would delete them between two lines of a test.
+    """
 
     def make(bootstrap_servers: str, partitions: int = 1, *, prefix: str = "t", **config: object) -> str:
         name = f"{prefix}-{uuid.uuid4().hex[:12]}"
-        settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+        settings = {key.replace("_", "."): str(value) for key, value in {"retention_ms": -1, **config}.items()}
         admin = AdminClient({"bootstrap.servers": bootstrap_servers})
         admin.create_topics([NewTopic(name, num_partitions=partitions, config=settings)])[name].result(30)
         _wait_for_leaders(admin, name, partitions)

@@ -24,9 +24,6 @@ WITHOUT_IDEMPOTENCE = ProducerIdentity(-1, -1)
 BATCH_BYTES = 900_000  # below message.max.bytes
 
 
-KEPT = {"retention_ms": -1}  # the records below are years old, and a broker that runs for a while would delete them
-
-
 def produce(bootstrap_server, topic, batch):
     """One Produce request, version 7 (the first that may carry zstd), over a plain socket. Returns the error code."""
     name = struct.pack(">h", len(topic)) + topic.encode()
@@ -54,7 +51,7 @@ def produce_all(kafka, topic, records, codec, level=None):
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_librdkafka_reads_every_edge_of_the_format(any_kafka, new_topic, read_committed, codec):
-    topic = new_topic(any_kafka.bootstrap_servers, **KEPT)
+    topic = new_topic(any_kafka.bootstrap_servers)
     produce_all(any_kafka, topic, golden_records(), codec)
     read = [
         Plain(message.key(), message.value(), tuple(message.headers() or ()), message.timestamp()[1])
@@ -73,7 +70,7 @@ def stored_segment(kafka, topic):
 @pytest.mark.parametrize("codec", list(Codec))
 def test_the_java_client_reads_batches_of_many_blocks(kafka, topic, codec):
     records = [Plain(b"%d" % (i % 13), b"line %d " % i * (i % 37 + 1)) for i in range(6000)]
-    name = topic(**KEPT)
+    name = topic()
     fragments = produce_all(kafka, name, records, codec)
     # kafka-dump-log reads the stored bytes, which the broker keeps as they came, with the client's own record classes.
     printed = kafka.kafka_tool("kafka-dump-log", "--print-data-log", "--files", str(stored_segment(kafka, name)))
@@ -87,7 +84,7 @@ def test_the_java_client_reads_batches_of_many_blocks(kafka, topic, codec):
 @pytest.mark.parametrize(("codec", "level"), [(Codec.GZIP, 9), (Codec.LZ4, 17), (Codec.ZSTD, 22), (Codec.ZSTD, -5)])
 def test_batches_of_the_extreme_levels_are_read(kafka, topic, read_committed, codec, level):
     records = [Plain(None, b"line %d " % i * 30) for i in range(3000)]
-    name = topic(**KEPT)
+    name = topic()
     produce_all(kafka, name, records, codec, level)
     assert [m.value() for m in read_committed(kafka.bootstrap_servers, name)] == [record.value for record in records]
 
