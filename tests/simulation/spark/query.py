@@ -8,7 +8,8 @@ log has it), ``constructNextBatch`` and ``markMicroBatchStart`` (the offset log 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from onceward.engine import runs
@@ -178,9 +179,8 @@ class Query:
                     world.sim.sleep(0.05)
                     continue
                 self._die("crash:spark.before the offset log")
-                if batch in checkpoint.offsets:
-                    raise LogUpdated(f"Multiple streaming queries are concurrently using {checkpoint.root}/offsets")
-                checkpoint.offsets[batch] = end
+                with self._logging("offsets", batch):
+                    checkpoint.offsets[batch] = end
                 self._purge(batch)
                 self._die("crash:spark.offset log")
             self.batch = batch
@@ -193,12 +193,25 @@ class Query:
             function(Frame(self.computed), batch)
             self._die("crash:spark.before the commit log", _DELICATE if world.ledger_has_a_new_leader() else 1)
             world.sim.alive()
-            if batch in checkpoint.commits:
-                raise LogUpdated(f"Multiple streaming queries are concurrently using {checkpoint.root}/commits")
-            checkpoint.commits.add(batch)
+            with self._logging("commits", batch):
+                checkpoint.commits.add(batch)
             self.executed.add(batch)
             self._die("crash:spark.commit log")
             batch, begin, end = batch + 1, end, None
+
+    @contextmanager
+    def _logging(self, log: str, batch: int) -> Iterator[None]:
+        """Inside, an entry is written, on the file system that has the notes, too: what befalls them befalls it.
+
+        :raises LogUpdated: it is there already. :raises OSError: written or not, the query ends.
+        """
+        checkpoint = self.checkpoint
+        failed = self.world.files.tree("").door("write", f"{checkpoint.root}/{log}/{batch}", writes=True)
+        if batch in getattr(checkpoint, log):
+            raise LogUpdated(f"Multiple streaming queries are concurrently using {checkpoint.root}/{log}")
+        yield
+        if failed is not None:
+            raise failed
 
     def _where_to_begin(self) -> tuple[int, list[int], list[int] | None]:
         offsets, commits = self.checkpoint.offsets, self.checkpoint.commits
