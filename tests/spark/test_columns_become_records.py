@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import datetime, timezone
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame
 from streaming_pipeline import Pipeline
 
@@ -110,6 +111,29 @@ def test_timestamps_of_each_record_and_the_time_of_writing_where_it_is_null(any_
             assert timestamp_ms == 1_700_000_000_123 - n * 3_600_000
         else:
             assert before <= timestamp_ms <= after
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"driver_records": 10_000}, {"driver_records": 0}, {"delivery": "at_least_once"}],
+    ids=["driver", "tasks", "at_least_once"],
+)
+@pytest.mark.parametrize("column", ["topic=", "topic column"])
+def test_records_that_a_topic_does_not_keep_are_spoken_of_once(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture, options: dict[str, Any], column: str
+):
+    pipeline.feed(60)
+    week = pipeline.topic(2, retention_ms=604_800_000)
+    where = [] if column == "topic=" else [f"'{week}' AS topic"]
+    query = pipeline.run(
+        lambda rows: rows.selectExpr("value", "timestamp_millis(1700000000000) AS timestamp", *where),
+        topic=None if where else week,
+        **options,
+    )
+    assert query.lastProgress["batchId"] > 0, "there was more than one batch"
+    spoken = [text for text in caplog.messages if f"topic {week} was sent records" in text]
+    assert len(spoken) == 1
+    assert "keeps records for 7.0 days (retention.ms=604800000)" in spoken[0]
 
 
 def test_the_partition_column_wins_over_the_key_and_null_leaves_it_to_the_key(any_pipeline: Pipeline):

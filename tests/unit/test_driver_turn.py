@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pyarrow as pa
 import pytest
 
@@ -87,6 +89,8 @@ def test_only_everything_is_sent():
 
 class Rows:
     """Held rows of one partition, encoded."""
+
+    oldest_ms: ClassVar[dict[str, int]] = {}
 
     def encode(self) -> dict[TopicPartition, list[Fragment]]:
         values = RecordColumns.of(pa.array([b"a", b"b"], pa.binary()))

@@ -22,6 +22,7 @@ from onceward.ledger.record import LedgerRecord
 from onceward.sinks.kafka import ordering
 from onceward.sinks.kafka.columns import prepare
 from onceward.sinks.kafka.driver_task import row_bytes, send
+from onceward.sinks.kafka.old_timestamps import oldest_of
 from onceward.sinks.kafka.rows import HeldRows
 from onceward.sinks.kafka.run import KafkaRun
 from onceward.sinks.kafka.sequencer.book import EpochBook
@@ -87,6 +88,7 @@ class KafkaAttempt(Attempt):
                 raise self._transaction.explain(refusal) from refusal
         with events.step(events.CHECK, **ids):
             written = check([report], turns, 1, self._sequences)
+            self._kept.old_timestamps.look_at(report.oldest_ms)
         self._sequences |= {turn.partition: turn.next_sequence for turn in turns}
         return written
 
@@ -101,6 +103,7 @@ class KafkaAttempt(Attempt):
         with events.step(events.CHECK, **ids):
             reports = [TaskReport.from_json(result.committable) for result in results(rows, task_count)]
             written = check(reports, book.turns, task_count, self._sequences)
+            self._kept.old_timestamps.look_at(oldest_of(*(report.oldest_ms for report in reports)))
         self._sequences = dict(book.next_sequences)
         return written
 

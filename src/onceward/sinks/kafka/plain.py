@@ -20,6 +20,7 @@ from onceward.errors import ROWS_REFUSED, BatchNotWritten
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 from onceward.sinks.kafka import preflight
 from onceward.sinks.kafka.columns import prepare
+from onceward.sinks.kafka.old_timestamps import OldTimestamps, oldest_of
 from onceward.sinks.kafka.rows import HeldRows, partition_counts, pieces
 from onceward.sinks.kafka.settings import KafkaSinkSettings
 from onceward.sinks.kafka.tasks import number
@@ -39,6 +40,7 @@ class PlainBatches:
         self._settings = settings
         self._by_topic: dict[str | None, KafkaSinkSettings] = {}
         self._last: tuple[str, int] | None = None
+        self._old_timestamps = OldTimestamps(settings.policy.pipeline, self._topic_config)
 
     def begin(self, writes: Sequence[Write], running: RunningBatch) -> None:
         """Before the frames of a batch.
@@ -69,7 +71,14 @@ class PlainBatches:
         with events.step(events.SEND, **ids):
             prepared = prepare(write.frame, write.where, lineage=settings.lineage)
             rows, task_count = job.collect(task_job.planned(prepared, _OpenPlainWriter(settings)), lambda: None)
-        results(rows, task_count)
+        self._old_timestamps.look_at(oldest_of(*(result.committable for result in results(rows, task_count))))
+
+    def _topic_config(self, topic: str) -> dict[str, str | None]:
+        client = KafkaClient(self._settings.client)
+        try:
+            return client.topic_config(topic)
+        finally:
+            client.close()
 
     def _settings_for(self, topic: str | None) -> KafkaSinkSettings:
         """The settings with ``topic`` as the static one; looked at once for each topic."""
@@ -94,7 +103,8 @@ class _OpenPlainWriter:
 
 
 class _PlainWriter(TaskWriter):
-    """Sends as it goes. There is nothing to commit."""
+    """Sends as it goes. There is nothing to commit; what it prepares is the oldest timestamp of each topic, ms since
+    1970."""
 
     def __init__(self, settings: KafkaSinkSettings, task: TaskAttempt) -> None:
         client = KafkaClient.shared(settings.client)
@@ -112,8 +122,9 @@ class _PlainWriter(TaskWriter):
             if self._rows.held_bytes >= self._held_bytes:
                 self._send_all()
 
-    def pre_commit(self) -> None:
+    def pre_commit(self) -> dict[str, int]:
         self._send_all()
+        return self._rows.oldest_ms
 
     def _send_all(self) -> None:
         fragments = self._rows.encode()

@@ -61,6 +61,8 @@ class HeldRows:
         self._held: dict[TopicPartition, list[RecordColumns]] = {}
         self.held_bytes = 0
         """Bytes held back, about."""
+        self.oldest_ms: dict[str, int] = {}
+        """By topic, the oldest of the timestamps that rows brought with them."""
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Hold one Arrow batch, and now and then put to their partitions what has come.
@@ -81,9 +83,21 @@ class HeldRows:
             return
         for batch in pa.Table.from_batches(fresh).combine_chunks().to_batches():
             for topic, rows in self._by_topic(batch):
+                self._look_at_timestamps(topic, rows)
                 columns = _columns(rows)
                 for partition, part in group_by_partition(columns, self._partitions(topic, columns, rows)):
                     self._held.setdefault(TopicPartition(topic, partition), []).append(part)
+
+    def _look_at_timestamps(self, topic: str, rows: pa.RecordBatch) -> None:
+        oldest = pc.min(rows.column(TIMESTAMP_MS)).as_py() if TIMESTAMP_MS in rows.schema.names else None
+        if oldest is None:
+            return
+        if oldest < 0:
+            raise BadColumn(
+                "column 'timestamp' holds a time before 1970, which a Kafka record cannot carry",
+                next_step="filter or correct these rows, or set the timestamp to null for the time of writing",
+            )
+        self.oldest_ms[topic] = min(oldest, self.oldest_ms.get(topic, oldest))
 
     def encode(self) -> dict[TopicPartition, list[Fragment]]:
         """All rows held, as fragments by partition; holds nothing afterwards. Raises what :meth:`add` does, too.
@@ -194,11 +208,6 @@ def partition_counts(client: KafkaClient, known: Mapping[str, int], ledger_topic
 
 def _columns(batch: pa.RecordBatch) -> RecordColumns:
     present = set(batch.schema.names)
-    if TIMESTAMP_MS in present and (pc.min(batch.column(TIMESTAMP_MS)).as_py() or 0) < 0:
-        raise BadColumn(
-            "column 'timestamp' holds a time before 1970, which a Kafka record cannot carry",
-            next_step="filter or correct these rows, or set the timestamp to null for the time of writing",
-        )
     return RecordColumns.of(
         batch.column("value"),
         key=batch.column("key") if "key" in present else None,

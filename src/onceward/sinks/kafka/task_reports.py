@@ -8,7 +8,7 @@ the broker refuses a gap in the sequence, and an overlap or a missing report sho
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -37,11 +37,13 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What one task attempt wrote, per partition in the order of writing."""
+    """What one task attempt wrote, per partition in the order of writing; and the oldest timestamp, ms since 1970, that
+    rows brought with them, by topic."""
 
     partition_id: int
     task_attempt_id: int
     segments: Mapping[TopicPartition, Sequence[Segment]]
+    oldest_ms: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> list[Any]:
         """JSON values; offsets and sequences exact."""
@@ -50,12 +52,12 @@ class TaskReport:
                                       for s in parts]]
             for tp, parts in self.segments.items()
         ]  # fmt: skip
-        return [self.partition_id, self.task_attempt_id, segments]
+        return [self.partition_id, self.task_attempt_id, segments, dict(self.oldest_ms)]
 
     @staticmethod
     def from_json(values: list[Any]) -> TaskReport:
         """The report that :meth:`to_json` made."""
-        partition_id, task_attempt_id, segments = values
+        partition_id, task_attempt_id, segments, oldest_ms = values
         return TaskReport(
             partition_id,
             task_attempt_id,
@@ -66,6 +68,7 @@ class TaskReport:
                 ]
                 for topic, partition, parts in segments
             },
+            oldest_ms,
         )
 
 

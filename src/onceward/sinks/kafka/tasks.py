@@ -98,7 +98,8 @@ class KafkaWriter(TaskWriter):
         with _telling(self._sequencer):
             self._send_all()
         self._sequencer.finish()
-        return TaskReport(self._task.partition_id, self._task.task_attempt_id, self._segments).to_json()
+        task = self._task
+        return TaskReport(task.partition_id, task.task_attempt_id, self._segments, self._rows.oldest_ms).to_json()
 
     def close(self) -> None:
         self._sequencer.close()
