@@ -6,6 +6,7 @@ own (`topic`). A test that kills brokers starts a `LocalKafka` of its own.
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 import tiers
+from kept_clients import client, keeping, reader
 from lake_packages import LAKE_PACKAGES
 from onceward import spark_conf
 from onceward.testing import LocalKafka, LocalMySQL, LocalOpenSearch, LocalPostgres, LocalRegistry, LocalS3, s3a_jars
@@ -50,6 +52,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Func
     config.stash[tiers.COLLECTED] = tiers.collected(items)
 
 
+def pytest_collection_finish() -> None:
+    """What is there by now stays: thousands of tests and their modules, through which each collection of garbage would
+    go again. With them, the fast tests take half as long again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[LocalKafka]:
     """One node of 4.3.1: transaction version 2.
@@ -57,7 +66,7 @@ def kafka() -> Iterator[LocalKafka]:
     It serves the tests that need a proxy, too (those heal it, and the others go around it), and looks for overdue
     transactions five times a second, so that a test of these waits for nothing and needs no broker of its own.
     """
-    with LocalKafka(proxied=True, properties=IMPATIENT) as cluster:
+    with LocalKafka(proxied=True, properties=IMPATIENT) as cluster, keeping(cluster.bootstrap_servers):
         yield cluster
 
 
@@ -126,21 +135,21 @@ def registry() -> Iterator[LocalRegistry]:
 @pytest.fixture(scope="session")
 def kafka39() -> Iterator[LocalKafka]:
     """The same of 3.9.1: transaction version 1."""
-    with LocalKafka(version="3.9.1", proxied=True, properties=IMPATIENT) as cluster:
+    with LocalKafka(version="3.9.1", proxied=True, properties=IMPATIENT) as cluster, keeping(cluster.bootstrap_servers):
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def three_nodes() -> Iterator[LocalKafka]:
     """Three nodes of 4.3.1, for tests that kill none of them."""
-    with LocalKafka(nodes=3) as cluster:
+    with LocalKafka(nodes=3) as cluster, keeping(cluster.bootstrap_servers):
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def three_nodes39() -> Iterator[LocalKafka]:
     """Three nodes of 3.9.1."""
-    with LocalKafka(nodes=3, version="3.9.1") as cluster:
+    with LocalKafka(nodes=3, version="3.9.1") as cluster, keeping(cluster.bootstrap_servers):
         yield cluster
 
 
@@ -161,7 +170,7 @@ def new_topic() -> Callable[..., str]:
     def make(bootstrap_servers: str, partitions: int = 1, *, prefix: str = "t", **config: object) -> str:
         name = f"{prefix}-{uuid.uuid4().hex[:12]}"
         settings = {key.replace("_", "."): str(value) for key, value in {"retention_ms": -1, **config}.items()}
-        admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        admin = client(AdminClient, bootstrap_servers)
         admin.create_topics([NewTopic(name, num_partitions=partitions, config=settings)])[name].result(30)
         _wait_for_leaders(admin, name, partitions)
         return name
@@ -329,26 +338,21 @@ def _ends(admin: AdminClient, topic: str, partitions: list[int], isolation: Isol
 
 
 def _read(bootstrap_servers: str, topic: str, isolation_level: str) -> list[Message]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": f"reader-{uuid.uuid4().hex[:12]}",
-            "isolation.level": isolation_level,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "fetch.queue.backoff.ms": 5,
-            "fetch.wait.max.ms": 20,  # the end of a partition is an empty answer, for which the broker waits so long
-        }
-    )
-    try:
+    settings = {
+        "group_id": "tests",  # librdkafka wants one; nobody joins it
+        "isolation_level": isolation_level,
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "enable_partition_eof": True,
+        "fetch_queue_backoff_ms": 5,
+        "fetch_wait_max_ms": 20,  # the end of a partition is an empty answer, for which the broker waits so long
+    }
+    with reader(bootstrap_servers, **settings) as consumer:
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
         if isolation_level == "read_committed":
             _wait_for_markers(bootstrap_servers, topic, list(partitions))
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
         return sorted(_until_every_end(consumer, len(partitions)), key=lambda m: (m.partition(), m.offset()))
-    finally:
-        consumer.close()
 
 
 def _wait_for_markers(bootstrap_servers: str, topic: str, partitions: list[int]) -> None:
@@ -356,7 +360,7 @@ def _wait_for_markers(bootstrap_servers: str, topic: str, partitions: list[int])
 
     A transaction that a test keeps open on purpose is not waited for any longer.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin = client(AdminClient, bootstrap_servers)
     deadline = time.monotonic() + MARKERS_SECONDS
     while time.monotonic() < deadline:
         stable = _ends(admin, topic, partitions, IsolationLevel.READ_COMMITTED)

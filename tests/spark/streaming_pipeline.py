@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import onceward
+from kept_clients import client
 from onceward.errors import OncewardError
 from onceward.testing import LocalKafka
 from onceward.testing.topic_reader import end_offsets
@@ -76,7 +77,7 @@ class Pipeline:
         if isinstance(records, int):
             begin = len(self.fed)
             records = [(b"key-%d" % i, b"value-%d" % i) for i in range(begin, begin + records)]
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5, "enable.idempotence": True})
+        producer = client(Producer, self.bootstrap, linger_ms=5, enable_idempotence=True)
         count = self._source_partitions if topic is None else 1
         for number, (key, value) in enumerate(records):
             # In turn, so that Spark's limit of offsets a batch, shared out by size, cuts where a test expects it.

@@ -29,30 +29,23 @@ class ReadRecord:
     value: bytes | None
 
 
-def partition_numbers(bootstrap_servers: str, topic: str, timeout_s: float = 30) -> list[int]:
-    """The partitions of ``topic``. :raises TopicMissing: there is no such topic."""
-    from confluent_kafka.admin import AdminClient
-
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": _ERRORS})
-    described = admin.list_topics(topic, timeout=timeout_s).topics[topic]
-    if described.error is not None:
-        raise TopicMissing(f"topic {topic!r}: {described.error.str()}", next_step="check its name")
-    return sorted(described.partitions)
-
-
 def end_offsets(bootstrap_servers: str, topic: str, isolation: Isolation, timeout_s: float = 30) -> dict[int, int]:
     """Where each partition ends: its high watermark, or for ``read_committed`` its last stable offset.
 
     The two are equal exactly when no transaction is open in the partition (KIP-98).
+
+    :raises TopicMissing: there is no such topic.
     """
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka import admin as kafka_admin
 
     level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
-    partitions = partition_numbers(bootstrap_servers, topic, timeout_s)
-    latest: Any = kafka_admin.OffsetSpec.latest()  # type: ignore[attr-defined, no-untyped-call]  # in its stubs
-    asked = {TopicPartition(topic, partition): latest for partition in partitions}
     admin = kafka_admin.AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": _ERRORS})
+    described = admin.list_topics(topic, timeout=timeout_s).topics[topic]
+    if described.error is not None:
+        raise TopicMissing(f"topic {topic!r}: {described.error.str()}", next_step="check its name")
+    latest: Any = kafka_admin.OffsetSpec.latest()  # type: ignore[attr-defined, no-untyped-call]  # in its stubs
+    asked = {TopicPartition(topic, partition): latest for partition in sorted(described.partitions)}
     answers = admin.list_offsets(asked, isolation_level=level, request_timeout=timeout_s)
     return {partition.partition: answer.result().offset for partition, answer in answers.items()}
 

@@ -39,6 +39,7 @@ class HeldRows:
         self._held: dict[TopicPartition, list[Any]] = {}
         self._rows: list[Rows] = []
         self.held_bytes = 0
+        self.oldest_ms: dict[str, int] = {}
 
     def add(self, rows: Rows) -> None:
         self._rows.append(rows)
