@@ -3,13 +3,12 @@
 ``tests/conftest.py`` asks :func:`tier_of` about every collected test and marks it with the answer; ``-m fast`` and the
 like then choose. A test is in the cheapest tier that has what it needs, and each tier has one `make` target:
 
-* ``fast`` (``make test-fast``): no broker and no JVM. :mod:`no_java` holds it to that. A minute of the simulation is
-  here, too.
+* ``fast`` (``make test-fast``): no broker and no JVM. :mod:`no_java` holds it to that.
 * ``main`` (``make test`` = ``fast`` + ``main``): the worker's one broker and its one Spark session. Of a file on Spark
   only the first test is here, and of a suite of many cases the first two, and their first case: write what tells
-  most at the top.
+  most at the top. And a minute of the simulation (``lengthy("main")``).
 * ``ci`` (``make test-ci`` = all but ``chaos``): the others, and whole pipelines in processes of their own, of each test
-  the first case: put that first which tells most. And what needs nothing but time, all cases of it.
+  the first case: put that first which tells most. And what needs nothing but time (``lengthy("ci")``).
 * ``chaos`` (``make chaos``): what needs a broker of the old version, or a cluster beside the shared one, or minutes;
   and of a suite that is run once more, over another server, ledger or layout, all but the first tests.
 
@@ -76,9 +75,10 @@ class Facts:
     own_cluster: bool = False
     """It, or a fixture of it, starts a cluster beside the shared one, or another server that is a JVM."""
     slow: bool = False
-    """Marked as one that takes minutes: the one thing that cannot be read off a test."""
-    lengthy: bool = False
-    """Marked as one of those that take a core for minutes together, and need no server."""
+    """Marked as one that takes minutes. How long a test takes cannot be read off it."""
+    lengthy: str = ""
+    """Marked as one of those that need no server, but together take a core for a minute or more: the tier that has room
+    for them."""
     once_more: bool = False
     """Marked as one of a suite that other tests run already, over something else: of it the first are ``ci``'s."""
     first_case: bool = True
@@ -115,7 +115,7 @@ def tier_of(facts: Facts) -> str:
     if facts.slow or facts.old_broker or facts.own_cluster:
         return "chaos"
     if not facts.broker and not facts.spark:
-        return "ci" if facts.lengthy else "fast"
+        return facts.lengthy or "fast"
     if facts.once_more:
         return "ci" if facts.first_case and facts.early else "chaos"
     if facts.own_driver:
@@ -140,7 +140,7 @@ def facts_of(item: pytest.Function) -> Facts:
         old_broker=any(_is_old_version(value) for value in _parameters(item).values()),
         own_cluster=own_cluster,
         slow=item.get_closest_marker("slow") is not None,
-        lengthy=item.get_closest_marker("lengthy") is not None,
+        lengthy=_marked_tier(item),
         once_more=item.get_closest_marker("once_more") is not None,
         first_case=not any(_case_numbers(item)),
         early=_place_in_file(item) < _EARLY.get(folder, 1),
@@ -148,6 +148,11 @@ def facts_of(item: pytest.Function) -> Facts:
         own_driver=spark and SHARED_SPARK not in shared,
         driver_killed=any(fault.startswith("driver-killed") for fault in faults),
     )
+
+
+def _marked_tier(item: pytest.Function) -> str:
+    mark = item.get_closest_marker("lengthy")
+    return "" if mark is None else str(mark.args[0])
 
 
 def _is_old_version(value: object) -> bool:

@@ -10,7 +10,7 @@ from simulation import coverage, reach
 from simulation.run import simulate
 from simulation.steps import BETWEEN
 
-pytestmark = pytest.mark.lengthy
+pytestmark = pytest.mark.lengthy("ci")
 
 SEEDS = 100
 EXPIRING = {"id_expiration_ms": 20_000, "trouble_seconds": 120.0, "batches": 6}

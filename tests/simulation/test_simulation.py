@@ -35,6 +35,7 @@ print(*(simulate(seed).steps for seed in ORDER))
 """
 
 
+@pytest.mark.lengthy("main")
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_everything_holds(block: int):
     first = 1 + block * SEEDS

@@ -326,6 +326,37 @@ def test_what_was_asked_for_without_an_answer_is_ours_too() -> None:
     assert judge(transaction._ours(), found) is Fencing.ABORTED_FOR_US
 
 
+class SilentFirst(Claims):
+    """Does not answer the first claim, refuses the second, and gives to whoever comes with what it has given."""
+
+    def init_producer_id(self, expected: ProducerIdentity, timeout_ms: int, deadline: object) -> ProducerIdentity:
+        if not self.asked:
+            self.asked.append((expected, timeout_ms))
+            raise unanswered(Api.INIT_PRODUCER_ID)
+        if expected == OURS:
+            self.asked.append((expected, timeout_ms))
+            raise Refused(Api.INIT_PRODUCER_ID, 90, rule_of(Api.INIT_PRODUCER_ID, 90), "id", attempts=1)
+        return super().init_producer_id(expected, timeout_ms, deadline)
+
+
+def test_a_claim_without_any_answer_may_have_been_carried_out() -> None:
+    """By a coordinator that is no more: the next one refuses us, and knows the timeout of its last entry alone."""
+    claims = SilentFirst(1, lambda lost_ms: TransactionDescription(OURS._replace(epoch=5), "Empty", lost_ms))
+    transaction = claiming(claims)
+    with pytest.raises(BrokerUnreachable):
+        transaction.begin()
+    assert transaction.begin() == OURS._replace(epoch=6)
+    assert [identity for identity, _ in claims.asked] == [OURS, OURS, OURS._replace(epoch=5)]
+
+
+def test_a_takeover_after_a_claim_without_any_answer_is_one() -> None:
+    transaction = claiming(SilentFirst(1, lambda _: TransactionDescription(OURS._replace(epoch=5), "Empty", 1000)))
+    with pytest.raises(BrokerUnreachable):
+        transaction.begin()
+    with pytest.raises(Fenced):
+        transaction.begin()
+
+
 class Silence(Claims):
     """Refuses the first claim, and is not heard of any more: at the question why, or at the claim that follows."""
 

@@ -6,7 +6,7 @@ request that could disturb somebody newer. What an answer means is in ``wire.tra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from onceward import surroundings
 from onceward.errors import BrokerUnreachable, ResourceError
@@ -82,22 +82,24 @@ class Holder:
                 raise
             return Fencing.TAKEN_OVER  # brokers before 3.0 cannot tell, and a wrong guess here must be the safe one
 
-    def gave_us(self, ours: ProducerIdentity, timeout_ms: int) -> ProducerIdentity | None:
-        """After a claim of our next epoch was refused, and an earlier request of it got no answer: the epoch that this
-        one was given, if it was carried out and nobody has come since; None: not so, or not known.
+    def gave_us(self, ours: ProducerIdentity, unanswered_ms: Collection[int]) -> ProducerIdentity | None:
+        """After a claim of our next epoch was refused, and earlier requests of it got no answer: the epoch that one of
+        these was given, if it was carried out and nobody has come since; None: not so, or not known.
 
         A coordinator that was replaced meanwhile no longer knows of which epoch the current one was made. But it tells
         the timeout that was asked for with it, and each claim asks for one of its own. Whoever takes over raises the
         epoch by one, too, or by two where a transaction was open, and asks for the timeout of its settings. A
         coordinator that has forgotten the transactional id gives a new producer id, from epoch 0 on, to either.
 
-        :param timeout_ms: of the claim, as nobody else asks for it.
+        :param unanswered_ms: the timeouts of these requests, as nobody else asks for them.
         """
+        if not unanswered_ms:
+            return None
         try:
             found = self._describe()
         except (Refused, Unanswered, ResourceError):
             return None
-        if found.timeout_ms != timeout_ms or found.state != _EMPTY:  # whoever has used it was told of it
+        if found.timeout_ms not in unanswered_ms or found.state != _EMPTY:  # whoever has used it was told of it
             return None
         if found.identity.producer_id != ours.producer_id:  # it had forgotten the id, or used up its epochs
             return found.identity if found.identity.epoch == 0 else None

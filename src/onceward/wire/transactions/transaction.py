@@ -361,7 +361,8 @@ class Transaction:
             identity = self._coordinator.init_producer_id(ours, timeout_ms, self._deadline())
         except Refused as refused:
             if refused.rule.meaning is Meaning.FENCED:
-                given = self._holder.gave_us(ours, timeout_ms) if refused.attempts > 1 else None
+                lost = {timeout_ms} if refused.attempts > 1 else set()
+                given = self._holder.gave_us(ours, lost | self._unanswered_ms)
                 if given is None or self._outdated():  # another copy may have asked for the same timeout
                     raise self._fenced(refused) from refused
                 log.info("%s: %s was given to us, and its answer lost", self.transactional_id, given)
