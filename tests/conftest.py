@@ -361,6 +361,7 @@ def _wait_for_markers(bootstrap_servers: str, topic: str, partitions: list[int])
     A transaction that a test keeps open on purpose is not waited for any longer.
     """
     admin = client(AdminClient, bootstrap_servers)
+    admin.list_topics(topic, timeout=30)  # it may know the topic from before somebody added partitions, or made it anew
     deadline = time.monotonic() + MARKERS_SECONDS
     while time.monotonic() < deadline:
         stable = _ends(admin, topic, partitions, IsolationLevel.READ_COMMITTED)

@@ -44,18 +44,27 @@ def client(kind: Callable[[dict[str, Any]], Client], servers: str, **settings: A
 
 
 @contextmanager
+def using(kind: Callable[[dict[str, Any]], Client], servers: str, **settings: Any) -> Iterator[Client]:
+    """:func:`client`, which may be at fault if something goes wrong inside: the next one is new then."""
+    one, kept = client(kind, servers, **settings), _kept.get(servers, {})
+    try:
+        yield one
+    except BaseException:
+        for place in [place for place, other in kept.items() if other is one]:
+            del kept[place]
+        raise
+
+
+@contextmanager
 def reader(servers: str, **settings: Any) -> Iterator[Consumer]:
     """A consumer to assign partitions to; afterwards it has none."""
-    consumer = client(Consumer, servers, **settings)
-    kept = _kept.get(servers, {})
-    try:
-        yield consumer
-    except BaseException:  # it may be at fault: the next one is new
-        for place in [place for place, one in kept.items() if one is consumer]:
-            del kept[place]
-        consumer.close()
-        raise
-    if any(one is consumer for one in kept.values()):
-        consumer.unassign()
-    else:
-        consumer.close()
+    with using(Consumer, servers, **settings) as consumer:
+        try:
+            yield consumer
+        except BaseException:
+            consumer.close()
+            raise
+        if servers in _kept:
+            consumer.unassign()
+        else:
+            consumer.close()

@@ -1,6 +1,6 @@
 """A fixed part of all seeds, in each of which everything holds; and the same seed is the same story, everywhere.
 
-How many seeds: so that all fast tests of this folder take a minute of two cores. More: ``make simulate``.
+How many seeds: so that they take a minute of two cores in ``make test``. More: ``make simulate``.
 """
 
 from __future__ import annotations

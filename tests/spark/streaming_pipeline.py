@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import onceward
-from kept_clients import client
+from kept_clients import using
 from onceward.errors import OncewardError
 from onceward.testing import LocalKafka
 from onceward.testing.topic_reader import end_offsets
@@ -77,12 +77,20 @@ class Pipeline:
         if isinstance(records, int):
             begin = len(self.fed)
             records = [(b"key-%d" % i, b"value-%d" % i) for i in range(begin, begin + records)]
-        producer = client(Producer, self.bootstrap, linger_ms=5, enable_idempotence=True)
         count = self._source_partitions if topic is None else 1
-        for number, (key, value) in enumerate(records):
-            # In turn, so that Spark's limit of offsets a batch, shared out by size, cuts where a test expects it.
-            producer.produce(topic or self.source, key=key, value=value, partition=number % count)
-        assert producer.flush(120) == 0
+        failed: list[Any] = []
+        with using(Producer, self.bootstrap, linger_ms=5, enable_idempotence=True) as producer:
+            for number, (key, value) in enumerate(records):
+                # In turn, so that Spark's limit of offsets a batch, shared out by size, cuts where a test expects it.
+                producer.produce(
+                    topic or self.source,
+                    key=key,
+                    value=value,
+                    partition=number % count,
+                    on_delivery=lambda error, _: failed.append(error) if error else None,
+                )
+            assert producer.flush(120) == 0
+            assert failed == []
         self.fed += records
 
     def frame(self, *, topic: str | Sequence[str] | None = None, **options: Any) -> DataFrame:

@@ -8,7 +8,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from onceward.errors import AccessDenied
+from onceward.errors import AccessDenied, BrokerUnreachable
 from onceward.sinks.kafka.columns import TIMESTAMP_MS
 from onceward.sinks.kafka.old_timestamps import OldTimestamps, kept_ms, oldest_of
 from onceward.sinks.kafka.rows import HeldRows
@@ -87,6 +87,29 @@ def test_what_was_young_enough_at_first_is_spoken_of_when_it_is_not(caplog: pyte
     assert len(caplog.messages) == 1
     assert "9.0 days old" in caplog.text
     assert sorted(brokers.topics) == ["other", "out"]
+
+
+def test_brokers_in_trouble_are_asked_once_after_a_batch_and_thousands_of_topics_in_turn():
+    asked: list[str] = []
+
+    def silent(topic: str) -> dict[str, str | None]:
+        asked.append(topic)
+        raise BrokerUnreachable("no answer", next_step="wait")
+
+    old = {f"t{n}": ago(8) for n in range(2_000)}
+    in_trouble = OldTimestamps("orders", silent)
+    in_trouble.look_at(old)
+    assert asked == ["t0"]
+    in_trouble.look_at(old)
+    assert asked == ["t0", "t1"]
+    brokers = Asked(WEEK)
+    many = OldTimestamps("orders", brokers)
+    many.look_at(old)
+    many.look_at(old)
+    assert brokers.topics == [f"t{n}" for n in range(20)]
+    denied = Asked(None)
+    OldTimestamps("orders", denied).look_at(old)
+    assert len(denied.topics) == 10
 
 
 def test_the_oldest_of_each_topic_is_remembered_and_null_is_none():

@@ -276,7 +276,7 @@ def test_a_newer_copy_that_has_aborted_its_own_trial_is_left_alone() -> None:
     """What it asked for tells it from an abort for our sake: claiming its epoch would fence it."""
     newer = Takeover()
     transaction = claiming(newer)
-    transaction._asked_ms = 995  # as a claim of ours had it
+    transaction._asked_for.given(995)  # as a claim of ours had it
     transaction._epoch_used = False
     transaction.begin()
     with pytest.raises(Fenced):
@@ -355,6 +355,69 @@ def test_a_takeover_after_a_claim_without_any_answer_is_one() -> None:
         transaction.begin()
     with pytest.raises(Fenced):
         transaction.begin()
+
+
+@pytest.mark.parametrize("begins", [1, 2, 50])
+def test_a_claim_of_long_ago_is_no_reason_to_take_what_another_copy_has_claimed(begins: int) -> None:
+    """A newer copy has, by chance, asked for the timeout that a claim of ours without an answer had."""
+    current = [(OURS, "CompleteCommit", 1000)]
+    claims = Claims(1, lambda _: TransactionDescription(*current[0]))
+
+    def claim(expected: ProducerIdentity, timeout_ms: int, deadline: object) -> ProducerIdentity:
+        claims.asked.append((expected, timeout_ms))
+        if len(claims.asked) == 1:
+            raise unanswered(Api.INIT_PRODUCER_ID)
+        if expected != current[0][0]:
+            raise Refused(Api.INIT_PRODUCER_ID, 90, rule_of(Api.INIT_PRODUCER_ID, 90), "id", attempts=1)
+        current[0] = expected._replace(epoch=expected.epoch + 1), "Empty", timeout_ms
+        return current[0][0]
+
+    transaction = claiming(claims)
+    transaction._coordinator.init_producer_id = claim  # type: ignore[method-assign,assignment]
+    with pytest.raises(BrokerUnreachable):
+        transaction.begin()
+    for _ in range(begins):
+        transaction.begin()
+        transaction.state = State.READY
+    newer = transaction.identity._replace(epoch=transaction.identity.epoch + 2)
+    current[0] = newer, "Empty", claims.asked[0][1]
+    with pytest.raises(Fenced):
+        transaction.begin()
+    assert current[0][0] == newer
+
+
+@pytest.mark.parametrize("silent", ["the coordinator", "the ledger"])
+def test_who_cannot_be_told_whose_epoch_it_is_may_ask_again(silent: str) -> None:
+    """The first claim's answer was lost, and it was carried out; whether by us, nobody can say for a moment."""
+    claims, quiet = Claims(2, lambda ours_ms: TransactionDescription(OURS._replace(epoch=5), "Empty", ours_ms)), [True]
+    told = claims._found
+
+    def found(ours_ms: int) -> TransactionDescription:
+        if quiet[0] and silent == "the coordinator":
+            raise unanswered(Api.DESCRIBE_TRANSACTIONS)
+        return told(ours_ms)
+
+    def outdated() -> bool:
+        if quiet[0] and silent == "the ledger":
+            raise BrokerUnreachable("no leader", next_step="wait")
+        return False
+
+    claims._found = found
+    refused = claims.init_producer_id
+
+    def claim(expected: ProducerIdentity, timeout_ms: int, deadline: object) -> ProducerIdentity:
+        claims._later = expected == OURS
+        if claims.asked:  # the second time no answer gets lost
+            claims._attempts = 1
+        return refused(expected, timeout_ms, deadline)
+
+    transaction = claiming(claims)
+    transaction._coordinator.init_producer_id = claim  # type: ignore[method-assign,assignment]
+    transaction._outdated = outdated
+    with pytest.raises(BrokerUnreachable):
+        transaction.begin()
+    quiet[0] = False
+    assert transaction.begin() == OURS._replace(epoch=6)
 
 
 class Silence(Claims):

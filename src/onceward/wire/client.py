@@ -276,9 +276,9 @@ class KafkaClient:
         """The number of replicas of ``topic`` (the least of its partitions). :raises TopicMissing: …"""
         return min(len(p.replica_nodes) for p in self._topics_asked([topic], None, None)[0].partitions)
 
-    def topic_config(self, topic: str) -> dict[str, str | None]:
+    def topic_config(self, topic: str, *, timeout_ms: int | None = None) -> dict[str, str | None]:
         """Every setting of ``topic``, defaults included; secrets are None."""
-        return admin.describe_config(self, "topic", topic)
+        return admin.describe_config(self, "topic", topic, timeout_ms=timeout_ms)
 
     def broker_config(self, node_id: int | None = None, *, timeout_ms: int | None = None) -> dict[str, str | None]:
         """Every setting of a broker, of any one if none is named."""

@@ -172,7 +172,7 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
         _any(_faults("spark:", *_NETWORK, "line:", "pause:", "db:client dies", "target:", "fs:"), _heir_of_files),
         "a task failed four times, or another copy has removed the folder that it was writing to",
     ),
-    "OSError": (_faults("fs:"), "a file system was in trouble with Spark's logs"),
+    "LogNotWritten": (_faults("fs:"), "a file system was in trouble with Spark's logs"),
     "LogUpdated": (_beside, "two copies were writing one checkpoint"),
 }
 """By the name of the error's class: when it is right, and that in words."""

@@ -40,6 +40,10 @@ class LogUpdated(Exception):
     """``QueryExecutionErrors.concurrentStreamLogUpdate``: another copy of the query writes the same checkpoint."""
 
 
+class LogNotWritten(Exception):
+    """A ``java.io.IOException`` of ``HDFSMetadataLog.add``, which ends the query."""
+
+
 class Checkpoint:
     """Spark's logs, and the files beside them. It outlives every driver."""
 
@@ -201,17 +205,21 @@ class Query:
 
     @contextmanager
     def _logging(self, log: str, batch: int) -> Iterator[None]:
-        """Inside, an entry is written, on the file system that has the notes, too: what befalls them befalls it.
+        """Inside, an entry is written, on the file system that has the notes, too: its operations fail there as well.
+        (What is written outlasts a power failure.)
 
-        :raises LogUpdated: it is there already. :raises OSError: written or not, the query ends.
+        :raises LogUpdated: it is there already. :raises LogNotWritten: perhaps it is; the query ends.
         """
         checkpoint = self.checkpoint
-        failed = self.world.files.tree("").door("write", f"{checkpoint.root}/{log}/{batch}", writes=True)
+        try:
+            failed = self.world.files.tree("").door("write", f"{checkpoint.root}/{log}/{batch}", writes=True)
+        except OSError as error:
+            raise LogNotWritten(str(error)) from error
         if batch in getattr(checkpoint, log):
             raise LogUpdated(f"Multiple streaming queries are concurrently using {checkpoint.root}/{log}")
         yield
         if failed is not None:
-            raise failed
+            raise LogNotWritten(str(failed)) from failed
 
     def _where_to_begin(self) -> tuple[int, list[int], list[int] | None]:
         offsets, commits = self.checkpoint.offsets, self.checkpoint.commits

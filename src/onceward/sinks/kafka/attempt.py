@@ -46,6 +46,7 @@ class KafkaAttempt(Attempt):
         self._limit = TimeLimit(kept.settings.policy)
         self._computation = Computation(kept.shuffles)
         self._written: Written = {}
+        self._oldest_ms: dict[str, int] = {}  # timestamps that were sent, by topic
         self._sequences: dict[TopicPartition, int] = {}  # where the transaction's partitions go on
 
     @property
@@ -88,7 +89,7 @@ class KafkaAttempt(Attempt):
                 raise self._transaction.explain(refusal) from refusal
         with events.step(events.CHECK, **ids):
             written = check([report], turns, 1, self._sequences)
-            self._kept.old_timestamps.look_at(report.oldest_ms)
+            self._oldest_ms = oldest_of(self._oldest_ms, report.oldest_ms)
         self._sequences |= {turn.partition: turn.next_sequence for turn in turns}
         return written
 
@@ -103,7 +104,7 @@ class KafkaAttempt(Attempt):
         with events.step(events.CHECK, **ids):
             reports = [TaskReport.from_json(result.committable) for result in results(rows, task_count)]
             written = check(reports, book.turns, task_count, self._sequences)
-            self._kept.old_timestamps.look_at(oldest_of(*(report.oldest_ms for report in reports)))
+            self._oldest_ms = oldest_of(self._oldest_ms, *(report.oldest_ms for report in reports))
         self._sequences = dict(book.next_sequences)
         return written
 
@@ -197,6 +198,7 @@ class KafkaAttempt(Attempt):
 
     def commit(self) -> None:
         self._kept.chain.commit()
+        self._kept.old_timestamps.look_at(self._oldest_ms)  # now, when no transaction is open that could grow too old
 
     def abort(self) -> None:
         self._kept.close_epoch()  # first: no task may get another lease

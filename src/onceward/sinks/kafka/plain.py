@@ -20,7 +20,7 @@ from onceward.errors import ROWS_REFUSED, BatchNotWritten
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 from onceward.sinks.kafka import preflight
 from onceward.sinks.kafka.columns import prepare
-from onceward.sinks.kafka.old_timestamps import OldTimestamps, oldest_of
+from onceward.sinks.kafka.old_timestamps import ASKED_FOR_MS, OldTimestamps, oldest_of
 from onceward.sinks.kafka.rows import HeldRows, partition_counts, pieces
 from onceward.sinks.kafka.settings import KafkaSinkSettings
 from onceward.sinks.kafka.tasks import number
@@ -76,7 +76,7 @@ class PlainBatches:
     def _topic_config(self, topic: str) -> dict[str, str | None]:
         client = KafkaClient(self._settings.client)
         try:
-            return client.topic_config(topic)
+            return client.topic_config(topic, timeout_ms=ASKED_FOR_MS)
         finally:
             client.close()
 

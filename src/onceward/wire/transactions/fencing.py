@@ -40,6 +40,28 @@ def shortest_timeout(timeout_ms: int) -> int:
     return timeout_ms - max(1, timeout_ms // 100)
 
 
+class AskedFor:
+    """The timeouts that we have asked for, each claim for one of its own."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self.given_ms = timeout_ms
+        """With our identity."""
+        self.unanswered_ms: set[int] = set()
+        """By claims of the epoch after ours without an answer, so far: one may have been carried out, or be yet."""
+        self._earlier_ms: set[int] = set()
+
+    def given(self, timeout_ms: int) -> None:
+        """We have an identity, and asked for this."""
+        self.given_ms = timeout_ms
+        # A claim that follows the epoch before ours passes for a repetition when it comes late: ours gets its timeout.
+        self._earlier_ms, self.unanswered_ms = self.unanswered_ms, set()
+
+    @property
+    def ours_ms(self) -> set[int]:
+        """Under any other timeout our identity, or the epoch after it, was given to somebody else since."""
+        return {self.given_ms, *self.unanswered_ms, *self._earlier_ms}
+
+
 class Ours(NamedTuple):
     """What we know of our own side when our identity is refused."""
 
@@ -48,8 +70,7 @@ class Ours(NamedTuple):
     """Anything of ours may have been open at the coordinator. If not, it had nothing to abort for us: a newer owner got
     the very next epoch, and the transaction that was aborted under it is the owner's."""
     asked_ms: Collection[int]
-    """The timeouts that we have asked for with this identity, as far as a request may have been carried out. Under any
-    other the id was given to somebody else since."""
+    """:attr:`AskedFor.ours_ms`."""
 
 
 def judge(ours: Ours, found: TransactionDescription) -> Fencing:

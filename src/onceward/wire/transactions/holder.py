@@ -92,12 +92,17 @@ class Holder:
         coordinator that has forgotten the transactional id gives a new producer id, from epoch 0 on, to either.
 
         :param unanswered_ms: the timeouts of these requests, as nobody else asks for them.
+        :raises BrokerUnreachable: nobody can be asked.
         """
         if not unanswered_ms:
             return None
         try:
             found = self._describe()
-        except (Refused, Unanswered, ResourceError):
+        except Unanswered as unanswered:
+            raise_as_error(unanswered)
+        except (Refused, ResourceError) as refused:
+            if isinstance(refused, BrokerUnreachable):
+                raise
             return None
         if found.timeout_ms not in unanswered_ms or found.state != _EMPTY:  # whoever has used it was told of it
             return None

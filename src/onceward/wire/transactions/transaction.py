@@ -35,7 +35,7 @@ from onceward.wire.deadline import Deadline, Instant
 from onceward.wire.error_table import Meaning
 from onceward.wire.options.settings import LONGEST_TRANSACTION_MS
 from onceward.wire.transactions.coordinator import NOBODY, TransactionCoordinator
-from onceward.wire.transactions.fencing import Fencing, Ours, shortest_timeout
+from onceward.wire.transactions.fencing import AskedFor, Fencing, Ours, shortest_timeout
 from onceward.wire.transactions.holder import Holder
 from onceward.wire.transactions.states import TRANSITIONS, State, Step
 
@@ -88,15 +88,13 @@ class Transaction:
         self.version: Literal[1, 2] = 1
         """The transaction protocol in use (KIP-890), as the cluster had it when the id was taken or recovered."""
         self.state = State.UNINITIALISED
-        self._client = client
-        self._outdated = outdated
+        self._client, self._outdated = client, outdated
         self._coordinator = TransactionCoordinator(client, transactional_id)
         self._holder = Holder(self._coordinator, lambda: self.patience_ms, client.settings.request_timeout_ms)
         self._lock = surroundings.RLock()
         self._epoch_used = False
         self._given_at = Instant.now()
-        self._asked_ms = self.timeout_ms  # with our identity: by it an abort for our sake is told from a takeover
-        self._unanswered_ms: set[int] = set()  # what may still be carried out, or was
+        self._asked_for = AskedFor(self.timeout_ms)
         self._added: set[TopicPartition] = set()
         self._groups: set[str] = set()
         self._opened_at: Instant | None = None  # since when the coordinator may know of the transaction
@@ -345,11 +343,12 @@ class Transaction:
 
     def _ended(self, identity: ProducerIdentity) -> None:
         if identity != self.identity:  # version 2: the next epoch, or at rollover the next producer id
-            self._go_on_as(identity, self._asked_ms)
+            self._go_on_as(identity, self._asked_for.given_ms)
         self.state = State.READY
 
     def _go_on_as(self, identity: ProducerIdentity, asked_ms: int) -> None:
-        self.identity, self._asked_ms = identity, asked_ms
+        self._asked_for.given(asked_ms)
+        self.identity = identity
         self._given_at = Instant.now()
         self._epoch_used = False
         self.state = State.READY
@@ -357,12 +356,14 @@ class Transaction:
     def _claim_next_epoch(self, ours: ProducerIdentity) -> None:
         # A timeout that no other request has, by which its answer can be told from a takeover, should it get lost.
         timeout_ms = shortest_timeout(self.timeout_ms) + surroundings.random_below(max(1, self.timeout_ms // 100))
+        self._asked_for.unanswered_ms.add(timeout_ms)
         try:
             identity = self._coordinator.init_producer_id(ours, timeout_ms, self._deadline())
         except Refused as refused:
+            if refused.attempts == 1:
+                self._asked_for.unanswered_ms.discard(timeout_ms)
             if refused.rule.meaning is Meaning.FENCED:
-                lost = {timeout_ms} if refused.attempts > 1 else set()
-                given = self._holder.gave_us(ours, lost | self._unanswered_ms)
+                given = self._holder.gave_us(ours, self._asked_for.unanswered_ms)
                 if given is None or self._outdated():  # another copy may have asked for the same timeout
                     raise self._fenced(refused) from refused
                 log.info("%s: %s was given to us, and its answer lost", self.transactional_id, given)
@@ -370,13 +371,11 @@ class Transaction:
                 return
             _raise_init_refusal(refused, self._client, self.timeout_ms)
         except Unanswered as unanswered:
-            self._unanswered_ms.add(timeout_ms)
             raise_as_error(unanswered)
         self._go_on_as(identity, timeout_ms)
 
     def _forgotten(self) -> bool:
-        """After a pause: has the id expired (``transactional.id.expiration.ms``), and our next epoch with it? The first
-        ``Produce`` would find out, too, but at the price of an attempt."""
+        """Has the id expired in a pause, and our next epoch with it? The first ``Produce`` would find out, and fail."""
         return self._given_at.age_ms() >= _IDLE_MS and self._holder.is_forgotten()
 
     def _recover(self) -> None:
@@ -423,7 +422,7 @@ class Transaction:
 
     def _ours(self) -> Ours:
         took_part = self.version == 2 or bool(self._added or self._groups)
-        return Ours(self.identity, took_part, {self._asked_ms, *self._unanswered_ms})
+        return Ours(self.identity, took_part, self._asked_for.ours_ms)
 
     def _fenced(self, cause: BaseException) -> Fenced:
         self.state = State.FENCED
