@@ -89,7 +89,8 @@ class Holder:
         A coordinator that was replaced meanwhile no longer knows of which epoch the current one was made. But it tells
         the timeout that was asked for with it, and each claim asks for one of its own. Whoever takes over raises the
         epoch by one, too, or by two where a transaction was open, and asks for the timeout of its settings. A
-        coordinator that has forgotten the transactional id gives a new producer id, from epoch 0 on, to either.
+        coordinator that has forgotten the transactional id gives a new producer id, from epoch 0 on, to either. (Of
+        three claims without an answer that were all carried out the last is not recognised, which is safe.)
 
         :param unanswered_ms: the timeouts of these requests, as nobody else asks for them.
         :raises BrokerUnreachable: nobody can be asked.
