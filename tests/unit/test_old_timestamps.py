@@ -89,7 +89,7 @@ def test_what_was_young_enough_at_first_is_spoken_of_when_it_is_not(caplog: pyte
     assert sorted(brokers.topics) == ["other", "out"]
 
 
-def test_brokers_in_trouble_are_asked_once_after_a_batch_and_thousands_of_topics_in_turn():
+def test_brokers_in_trouble_are_asked_once_and_thousands_of_topics_in_turn():
     asked: list[str] = []
 
     def silent(topic: str) -> dict[str, str | None]:
@@ -99,9 +99,8 @@ def test_brokers_in_trouble_are_asked_once_after_a_batch_and_thousands_of_topics
     old = {f"t{n}": ago(8) for n in range(2_000)}
     in_trouble = OldTimestamps("orders", silent)
     in_trouble.look_at(old)
-    assert asked == ["t0"]
     in_trouble.look_at(old)
-    assert asked == ["t0", "t1"]
+    assert asked == ["t0"]
     brokers = Asked(WEEK)
     many = OldTimestamps("orders", brokers)
     many.look_at(old)

@@ -14,7 +14,7 @@ from onceward.wire.conversation import Refused, Unanswered
 from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api, rule_of
 from onceward.wire.transactions.coordinator import TransactionDescription
-from onceward.wire.transactions.fencing import Fencing, Ours, judge
+from onceward.wire.transactions.fencing import AskedFor, Fencing, Ours, judge
 from onceward.wire.transactions.holder import Holder
 from onceward.wire.transactions.states import TRANSITIONS, State, Step
 from onceward.wire.transactions.transaction import Transaction
@@ -384,6 +384,75 @@ def test_a_claim_of_long_ago_is_no_reason_to_take_what_another_copy_has_claimed(
     with pytest.raises(Fenced):
         transaction.begin()
     assert current[0][0] == newer
+
+
+class Frozen(Claims):
+    """Does not answer the first claim, and carries it out behind the second, as a coordinator does with a repetition:
+    the epoch stays, and its timeout is that of the late one."""
+
+    def __init__(self) -> None:
+        super().__init__(1, lambda _: self.kept)
+        self.kept = TransactionDescription(OURS, "CompleteCommit", 1000)
+
+    def init_producer_id(self, expected: ProducerIdentity, timeout_ms: int, deadline: object) -> ProducerIdentity:
+        self.asked.append((expected, timeout_ms))
+        if len(self.asked) == 1:
+            raise unanswered(Api.INIT_PRODUCER_ID)
+        self.kept = TransactionDescription(OURS._replace(epoch=OURS.epoch + 1), "Empty", self.asked[0][1])
+        return self.kept.identity
+
+    def end(self, identity: ProducerIdentity, **_: object) -> ProducerIdentity:
+        assert identity == self.kept.identity
+        self.on("CompleteCommit")
+        return self.kept.identity
+
+    def on(self, state: str) -> None:
+        identity = self.kept.identity
+        self.kept = TransactionDescription(identity._replace(epoch=identity.epoch + 1), state, self.kept.timeout_ms)
+
+
+@pytest.mark.parametrize("commits", [0, 1, 3])
+def test_a_late_claim_of_ours_gives_our_epoch_its_timeout(commits: int) -> None:
+    """Under transaction version 2 until the next claim, however many commits there are before."""
+    coordinator = Frozen()
+    transaction = claiming(coordinator)
+    transaction.version, transaction.timeout_ms = 2, 100_000
+    with pytest.raises(BrokerUnreachable):
+        transaction.begin()
+    for _ in range(commits):
+        transaction.begin()
+        transaction.commit()
+    transaction.begin()
+    coordinator.on("CompleteAbort")
+    transaction.timeout_ms = 0  # it is old enough
+    transaction._client = SimpleNamespace(broker_config=lambda **_: {})  # type: ignore[assignment]
+    assert type(transaction.explain(Fenced("refused", next_step=""))) is TransactionTimedOut
+
+
+def test_equal_timeouts_of_two_claims_are_told_apart() -> None:
+    asked_for = AskedFor(1)
+    first, second = asked_for.by_a_claim(1), asked_for.by_a_claim(1)
+    assert first == second, "there is but one"
+    asked_for.unanswered_ms.remove(second)
+    assert asked_for.unanswered_ms == [first]
+
+
+def test_an_abort_that_was_refused_can_be_made_good_when_the_coordinator_is_back() -> None:
+    coordinator = Abortable()
+    transaction, given = claiming(coordinator), coordinator.init_producer_id
+
+    def silent(*_: object) -> ProducerIdentity:
+        raise unanswered(Api.INIT_PRODUCER_ID)
+
+    transaction._client = SimpleNamespace(transaction_version=lambda: 1)  # type: ignore[assignment]
+    transaction.state = State.OPEN
+    transaction._added.add(TopicPartition("t", 0))
+    coordinator.init_producer_id = silent  # type: ignore[method-assign,assignment]
+    with pytest.raises(BrokerUnreachable):
+        transaction.abort()
+    coordinator.init_producer_id = given  # type: ignore[method-assign]
+    transaction.recover()
+    assert transaction.state is State.READY
 
 
 @pytest.mark.parametrize("silent", ["the coordinator", "the ledger"])

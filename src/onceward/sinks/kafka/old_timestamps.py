@@ -38,6 +38,7 @@ class OldTimestamps:
         self._config_of = config_of
         self._kept_ms: dict[str, int | None] = {}
         self._spoken_of: set[str] = set()
+        self._silent = False
 
     def look_at(self, oldest_ms: Mapping[str, int]) -> None:
         """:param oldest_ms: by topic, the oldest timestamp that was sent, in ms since 1970. Never raises an error of
@@ -64,13 +65,15 @@ class OldTimestamps:
 
     def _ask_for(self, topics: Sequence[str]) -> None:
         for topic in topics:
+            if self._silent:
+                return
             self._kept_ms[topic] = None  # asked once, whatever comes of it
             try:
                 self._kept_ms[topic] = kept_ms(self._config_of(topic))
             except OncewardError as error:
                 log.info("%s: whether %s deletes old records is not known: %s", self._pipeline, topic, error)
-                if not isinstance(error, AccessDenied):
-                    return  # brokers that are in trouble are not asked for the others, too
+                # Brokers that are in trouble are not asked for the others, too.
+                self._silent = not isinstance(error, AccessDenied)
 
 
 def kept_ms(config: Mapping[str, str | None]) -> int | None:

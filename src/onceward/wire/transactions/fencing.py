@@ -1,6 +1,6 @@
 """Fenced, or only timed out? The broker answers both with the same codes; this tells them apart.
 
-Pure. Called by ``wire.transactions.transaction`` with what ``DescribeTransactions`` says.
+No I/O. Called by ``wire.transactions.transaction`` with what ``DescribeTransactions`` says.
 
 When a transaction is open longer than ``transaction.timeout.ms``, the coordinator raises the epoch by exactly one and
 aborts (``TransactionCoordinator.abortTimedOutTransactions``, ``TransactionMetadata.prepareFenceProducerEpoch``;
@@ -19,6 +19,7 @@ from collections.abc import Collection
 from enum import Enum
 from typing import NamedTuple
 
+from onceward import surroundings
 from onceward.ids import ProducerIdentity
 from onceward.wire.transactions.coordinator import TransactionDescription
 
@@ -41,25 +42,33 @@ def shortest_timeout(timeout_ms: int) -> int:
 
 
 class AskedFor:
-    """The timeouts that we have asked for, each claim for one of its own."""
+    """The timeouts that we have asked for. By them what was done for our sake is told from a takeover, which asks for
+    that of the settings."""
 
     def __init__(self, timeout_ms: int) -> None:
-        self.given_ms = timeout_ms
-        """With our identity."""
-        self.unanswered_ms: set[int] = set()
+        self._given_ms = timeout_ms  # with our identity
+        self._earlier_ms: list[int] = []
+        self.unanswered_ms: list[int] = []
         """By claims of the epoch after ours without an answer, so far: one may have been carried out, or be yet."""
-        self._earlier_ms: set[int] = set()
 
-    def given(self, timeout_ms: int) -> None:
-        """We have an identity, and asked for this."""
-        self.given_ms = timeout_ms
+    def by_a_claim(self, timeout_ms: int) -> int:
+        """What a claim of our next epoch asks for, where the settings say ``timeout_ms``: hardly any other request has
+        the same. It counts as unanswered from now on."""
+        self.unanswered_ms.append(shortest_timeout(timeout_ms) + surroundings.random_below(max(1, timeout_ms // 100)))
+        return self.unanswered_ms[-1]
+
+    def given(self, timeout_ms: int | None) -> None:
+        """We have another identity, and asked for this. None: by ``EndTxn``, which leaves the timeout as it is."""
+        if timeout_ms is not None:
+            self._given_ms, self._earlier_ms = timeout_ms, []
         # A claim that follows the epoch before ours passes for a repetition when it comes late: ours gets its timeout.
-        self._earlier_ms, self.unanswered_ms = self.unanswered_ms, set()
+        self._earlier_ms += self.unanswered_ms
+        self.unanswered_ms = []
 
     @property
     def ours_ms(self) -> set[int]:
         """Under any other timeout our identity, or the epoch after it, was given to somebody else since."""
-        return {self.given_ms, *self.unanswered_ms, *self._earlier_ms}
+        return {self._given_ms, *self.unanswered_ms, *self._earlier_ms}
 
 
 class Ours(NamedTuple):

@@ -300,7 +300,8 @@ class Transaction:
                 self._recover()
                 return
             if refused.code == _TRANSACTION_ABORTABLE:
-                self._recover()  # it was not carried out: whatever is open still is
+                self.state = State.IN_DOUBT  # it was not carried out: whatever is open still is
+                self._recover()
                 return
             if refused.rule.meaning is Meaning.ABORT:
                 # Nothing is open under this epoch (INVALID_TXN_STATE), or the coordinator has forgotten the id:
@@ -343,10 +344,10 @@ class Transaction:
 
     def _ended(self, identity: ProducerIdentity) -> None:
         if identity != self.identity:  # version 2: the next epoch, or at rollover the next producer id
-            self._go_on_as(identity, self._asked_for.given_ms)
+            self._go_on_as(identity, None)
         self.state = State.READY
 
-    def _go_on_as(self, identity: ProducerIdentity, asked_ms: int) -> None:
+    def _go_on_as(self, identity: ProducerIdentity, asked_ms: int | None) -> None:
         self._asked_for.given(asked_ms)
         self.identity = identity
         self._given_at = Instant.now()
@@ -354,14 +355,12 @@ class Transaction:
         self.state = State.READY
 
     def _claim_next_epoch(self, ours: ProducerIdentity) -> None:
-        # A timeout that no other request has, by which its answer can be told from a takeover, should it get lost.
-        timeout_ms = shortest_timeout(self.timeout_ms) + surroundings.random_below(max(1, self.timeout_ms // 100))
-        self._asked_for.unanswered_ms.add(timeout_ms)
+        timeout_ms = self._asked_for.by_a_claim(self.timeout_ms)
         try:
             identity = self._coordinator.init_producer_id(ours, timeout_ms, self._deadline())
         except Refused as refused:
             if refused.attempts == 1:
-                self._asked_for.unanswered_ms.discard(timeout_ms)
+                self._asked_for.unanswered_ms.remove(timeout_ms)
             if refused.rule.meaning is Meaning.FENCED:
                 given = self._holder.gave_us(ours, self._asked_for.unanswered_ms)
                 if given is None or self._outdated():  # another copy may have asked for the same timeout
