@@ -29,7 +29,7 @@ class Asked:
         self.config = config
         self.topics: list[str] = []
 
-    def __call__(self, topic: str) -> dict[str, str | None]:
+    def __call__(self, topic: str, *, timeout_ms: int) -> dict[str, str | None]:
         self.topics.append(topic)
         if self.config is None:
             raise AccessDenied("DescribeConfigs", next_step="grant it")
@@ -92,7 +92,7 @@ def test_what_was_young_enough_at_first_is_spoken_of_when_it_is_not(caplog: pyte
 def test_brokers_in_trouble_are_asked_once_and_thousands_of_topics_in_turn():
     asked: list[str] = []
 
-    def silent(topic: str) -> dict[str, str | None]:
+    def silent(topic: str, *, timeout_ms: int) -> dict[str, str | None]:
         asked.append(topic)
         raise BrokerUnreachable("no answer", next_step="wait")
 

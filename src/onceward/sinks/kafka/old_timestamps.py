@@ -23,17 +23,17 @@ _YOUNG_MS = _DAY_MS // 24
 """The brokers are not asked about records that are younger, which next to no topic deletes."""
 _MOST_QUESTIONS = 10
 """After one batch: a ``topic`` column may name thousands."""
-ASKED_FOR_MS = 5_000
+_PATIENCE_MS = 5_000
 """So long a question may take: the log can do without the answer."""
 
 
 class OldTimestamps:
     """What one run of a query knows of its topics' retention: each is asked for once, and spoken of once.
 
-    :param config_of: every setting of a topic, as ``DescribeConfigs`` tells them within :data:`ASKED_FOR_MS`.
+    :param config_of: ``KafkaClient.topic_config``.
     """
 
-    def __init__(self, pipeline: str, config_of: Callable[[str], Mapping[str, str | None]]) -> None:
+    def __init__(self, pipeline: str, config_of: Callable[..., Mapping[str, str | None]]) -> None:
         self._pipeline = pipeline
         self._config_of = config_of
         self._kept_ms: dict[str, int | None] = {}
@@ -69,7 +69,7 @@ class OldTimestamps:
                 return
             self._kept_ms[topic] = None  # asked once, whatever comes of it
             try:
-                self._kept_ms[topic] = kept_ms(self._config_of(topic))
+                self._kept_ms[topic] = kept_ms(self._config_of(topic, timeout_ms=_PATIENCE_MS))
             except OncewardError as error:
                 log.info("%s: whether %s deletes old records is not known: %s", self._pipeline, topic, error)
                 # Brokers that are in trouble are not asked for the others, too.

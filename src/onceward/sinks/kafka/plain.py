@@ -8,6 +8,7 @@ resends within a task add nothing; ``none`` sends without a producer id. Jobs an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from onceward.errors import ROWS_REFUSED, BatchNotWritten
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 from onceward.sinks.kafka import preflight
 from onceward.sinks.kafka.columns import prepare
-from onceward.sinks.kafka.old_timestamps import ASKED_FOR_MS, OldTimestamps, oldest_of
+from onceward.sinks.kafka.old_timestamps import OldTimestamps, oldest_of
 from onceward.sinks.kafka.rows import HeldRows, partition_counts, pieces
 from onceward.sinks.kafka.settings import KafkaSinkSettings
 from onceward.sinks.kafka.tasks import number
@@ -73,12 +74,9 @@ class PlainBatches:
             rows, task_count = job.collect(task_job.planned(prepared, _OpenPlainWriter(settings)), lambda: None)
         self._old_timestamps.look_at(oldest_of(*(result.committable for result in results(rows, task_count))))
 
-    def _topic_config(self, topic: str) -> dict[str, str | None]:
-        client = KafkaClient(self._settings.client)
-        try:
-            return client.topic_config(topic, timeout_ms=ASKED_FOR_MS)
-        finally:
-            client.close()
+    def _topic_config(self, topic: str, *, timeout_ms: int) -> dict[str, str | None]:
+        with closing(KafkaClient(self._settings.client)) as client:
+            return client.topic_config(topic, timeout_ms=timeout_ms)
 
     def _settings_for(self, topic: str | None) -> KafkaSinkSettings:
         """The settings with ``topic`` as the static one; looked at once for each topic."""

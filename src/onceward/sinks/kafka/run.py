@@ -17,7 +17,7 @@ from onceward.ledger.kafka_chain import KafkaChain
 from onceward.sinks.kafka import preflight
 from onceward.sinks.kafka.columns import SetAside
 from onceward.sinks.kafka.group_offsets import GroupOffsets
-from onceward.sinks.kafka.old_timestamps import ASKED_FOR_MS, OldTimestamps
+from onceward.sinks.kafka.old_timestamps import OldTimestamps
 from onceward.sinks.kafka.rows import partition_counts
 from onceward.sinks.kafka.sequencer.book import EpochBook
 from onceward.sinks.kafka.sequencer.server import Sequencer
@@ -45,9 +45,7 @@ class KafkaRun:
         self.group = GroupOffsets(self.client, pipeline, settings.ledger_topic)
         self.shuffles = Shuffles()
         self.driver_turn = DriverTurn(settings.driver_records, settings.driver_bytes)
-        self.old_timestamps = OldTimestamps(
-            pipeline, lambda topic: self.client.topic_config(topic, timeout_ms=ASKED_FOR_MS)
-        )
+        self.old_timestamps = OldTimestamps(pipeline, self.client.topic_config)
         self._sequencer: Sequencer | None = None
         self._fitting: dict[str | None, ProducerSettings] = {}
         self._set_aside: SetAside | None = None

@@ -73,14 +73,9 @@ class Holder:
 
         :raises BrokerUnreachable: nobody can be asked.
         """
-        try:
-            return judge(ours, self._describe())
-        except Unanswered as unanswered:
-            raise_as_error(unanswered, "recover() before the next transaction")
-        except (Refused, ResourceError) as refused:
-            if isinstance(refused, BrokerUnreachable):
-                raise
-            return Fencing.TAKEN_OVER  # brokers before 3.0 cannot tell, and a wrong guess here must be the safe one
+        found = self._told("recover() before the next transaction")
+        # Brokers before 3.0 cannot tell, and a wrong guess here must be the safe one.
+        return Fencing.TAKEN_OVER if found is None else judge(ours, found)
 
     def gave_us(self, ours: ProducerIdentity, unanswered_ms: Collection[int]) -> ProducerIdentity | None:
         """After a claim of our next epoch was refused, and earlier requests of it got no answer: the epoch that one of
@@ -97,13 +92,8 @@ class Holder:
         """
         if not unanswered_ms:
             return None
-        try:
-            found = self._describe()
-        except Unanswered as unanswered:
-            raise_as_error(unanswered)
-        except (Refused, ResourceError) as refused:
-            if isinstance(refused, BrokerUnreachable):
-                raise
+        found = self._told()
+        if found is None:
             return None
         if found.timeout_ms not in unanswered_ms or found.state != _EMPTY:  # whoever has used it was told of it
             return None
@@ -130,6 +120,17 @@ class Holder:
                 deadline, aborted = Deadline(_TAKEOVER_MS), True
             surroundings.sleep(_TAKEOVER_POLL_SECONDS)
         return Fencing.ABORTED_FOR_US if aborted else Fencing.TAKEN_OVER
+
+    def _told(self, next_step: str = "") -> TransactionDescription | None:
+        """None: it will not be told. :raises BrokerUnreachable: nobody can be asked."""
+        try:
+            return self._describe()
+        except Unanswered as unanswered:
+            raise_as_error(unanswered, next_step)
+        except BrokerUnreachable:
+            raise
+        except (Refused, ResourceError):
+            return None
 
     def _describe(self) -> TransactionDescription:
         return self._coordinator.describe(Deadline(min(self._patience_ms(), self._request_timeout_ms)))
