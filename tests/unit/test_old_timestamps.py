@@ -123,7 +123,7 @@ def test_the_oldest_of_each_topic_is_remembered_and_null_is_none():
                 }
             )
         )
-    rows.encode()
+        rows.encode()  # a task sends several times
     assert rows.oldest_ms == {"a": 3, "c": 0}
 
 

@@ -52,7 +52,7 @@ def test_what_adds_up_becomes_the_manifest() -> None:
 
 
 def test_a_report_survives_the_way_to_the_driver() -> None:
-    for report in REPORTS:
+    for report in (*REPORTS, TaskReport(2, 102, {P1: [ELSEWHERE]}, {"out": 1_700_000_000_000})):
         assert TaskReport.from_json(report.to_json()) == report
 
 
