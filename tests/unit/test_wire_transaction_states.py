@@ -455,7 +455,7 @@ def test_an_abort_that_was_refused_can_be_made_good_when_the_coordinator_is_back
     assert transaction.state is State.READY
 
 
-@pytest.mark.parametrize("silent", ["the coordinator", "the ledger"])
+@pytest.mark.parametrize("silent", ["the coordinator", "whoever knows the coordinator", "the ledger"])
 def test_who_cannot_be_told_whose_epoch_it_is_may_ask_again(silent: str) -> None:
     """The first claim's answer was lost, and it was carried out; whether by us, nobody can say for a moment."""
     claims, quiet = Claims(2, lambda ours_ms: TransactionDescription(OURS._replace(epoch=5), "Empty", ours_ms)), [True]
@@ -464,6 +464,8 @@ def test_who_cannot_be_told_whose_epoch_it_is_may_ask_again(silent: str) -> None
     def found(ours_ms: int) -> TransactionDescription:
         if quiet[0] and silent == "the coordinator":
             raise unanswered(Api.DESCRIBE_TRANSACTIONS)
+        if quiet[0] and silent == "whoever knows the coordinator":
+            raise BrokerUnreachable("no coordinator", next_step="wait")
         return told(ours_ms)
 
     def outdated() -> bool:
