@@ -28,6 +28,9 @@ CONTROLS = (
 )
 """Spark's own sink under kills that Onceward survives, which must be reported as duplicating."""
 
+CODE_THAT_CANNOT_RUN = ("TypeError", "AttributeError", "NameError")
+"""A mutant that ends so breaks no promise, but Python: that is no kill."""
+
 DEMANDED = (
     "no epoch bump",
     "epoch reused on retry",

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from mutant import CONTROLS, DEMANDED, LEVELS, ROOT, Mutant, PatchDoesNotApply, mutants
+from mutant import CODE_THAT_CANNOT_RUN, CONTROLS, DEMANDED, LEVELS, ROOT, Mutant, PatchDoesNotApply, mutants
 from witness import REPORT, SOURCE
 
 TABLE = ROOT / "docs" / "mutants.md"
@@ -205,9 +205,9 @@ def _judged(report: Path, status: int | None, log: Path) -> Trial:
     for line in lines:
         if line["outcome"] != "failed":
             continue
-        if line["when"] == "call" and not line["invalid"]:
+        if line["when"] == "call" and not line["invalid"] and line["error"] not in CODE_THAT_CANNOT_RUN:
             return Trial(line["test"], line["hung"], len(passed))
-        noise.append(f"{line['test']} ({'INVALID' if line['invalid'] else line['when']})")
+        noise.append(f"{line['test']} ({'INVALID' if line['invalid'] else line['error'] or line['when']})")
     if status is None:
         begun = [line["test"] for line in lines if line["when"] == "setup"]
         ended = {line["test"] for line in lines if line["when"] == "call"}

@@ -44,6 +44,12 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, 
         _insist(found, "Spark's Python worker")
 
 
+def _error_of(report: pytest.TestReport) -> str:
+    """Return the class of the exception that failed the test; "" if it passed, or pytest does not say."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message).partition(":")[0].strip() if crash is not None else ""
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     from fault_table import is_invalid  # there by now; this plugin is loaded before pytest knows the tests' folder
 
@@ -54,5 +60,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             "outcome": report.outcome,
             "hung": "Timeout (>" in report.longreprtext,
             "invalid": is_invalid(report),
+            "error": _error_of(report),
         }
         file.write(json.dumps(line) + "\n")

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mutants.mutant import ROOT, Mutant, PatchDoesNotApply, mutants
+from mutants.mutant import CODE_THAT_CANNOT_RUN, ROOT, Mutant, PatchDoesNotApply, mutants
 from simulation.hunted import FAULTS, NOT_HERE, NOT_HERE_BY_NUMBER, OPTIONS, PIPELINES, PLACES, SEEN_THROUGH, USERS
 from simulation.teller import Seed, Teller, Told
 
@@ -112,8 +112,9 @@ def hunt(mutant: Mutant, seeds_to_tell: Iterator[Seed], copy: Path, control: Con
             if told is None:
                 told = Told([f"I8 liveness: the story takes more than {HANGS_SECONDS:.0f} s"], False, 0, HANGS_SECONDS)
             batches, spent = batches + told.batches, spent + told.cpu_seconds
-            if told.violations and not told.broken and control.clean(seed):
-                invariant, _, sentence = told.violations[0].partition(": ")
+            promises = [one for one in told.violations if not any(error in one for error in CODE_THAT_CANNOT_RUN)]
+            if promises and not told.broken and control.clean(seed):
+                invariant, _, sentence = promises[0].partition(": ")
                 return Verdict(mutant.name, mutant.breaks, seed, invariant, sentence, seeds, batches, spent)
             if spent > limit:
                 break

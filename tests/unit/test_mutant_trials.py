@@ -35,7 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def judged(run: ModuleType, folder: Path, lines: list[dict[str, Any]], status: int | None = 1) -> Any:
     report, log = folder / "report.jsonl", folder / "log"
-    usual = {"test": "t", "when": "call", "outcome": "passed", "hung": False, "invalid": False}
+    usual = {"test": "t", "when": "call", "outcome": "passed", "hung": False, "invalid": False, "error": ""}
     report.write_text("".join(json.dumps({**usual, **line}) + "\n" for line in lines))
     log.write_text("what pytest said")
     return run._judged(report, status, log)
@@ -52,7 +52,9 @@ def test_a_test_that_hangs_kills_and_says_so(run: ModuleType, tmp_path: Path):
     assert (trial.killer, trial.hung) == ("t", True)
 
 
-@pytest.mark.parametrize("line", [{"when": "setup"}, {"when": "teardown"}, {"invalid": True}], ids=str)
+@pytest.mark.parametrize(
+    "line", [{"when": "setup"}, {"when": "teardown"}, {"invalid": True}, {"error": "TypeError"}], ids=str
+)
 def test_what_fails_around_a_test_or_never_happened_kills_nobody(run: ModuleType, tmp_path: Path, line: dict[str, Any]):
     trial = judged(run, tmp_path, [{**line, "outcome": "failed"}])
     assert trial.killer is None
