@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy
+import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
@@ -23,7 +25,7 @@ from onceward.sources.resettable import ranges as module
 from onceward.sources.resettable.fitting import Fitting
 from onceward.sources.resettable.offsets import Offset, position_of
 from onceward.sources.resettable.ranges import Ranges
-from onceward.sources.resettable.reader import RowsReader
+from onceward.sources.resettable.reader import PartsReader, RowsReader
 from onceward.spark.carried import Carried, carried_in
 
 SCHEMA = t.StructType().add("n", t.LongType(), False)
@@ -107,6 +109,24 @@ def test_a_position_that_moves_without_rows_never_makes_a_batch(monkeypatch: pyt
         looks += 1
     assert looks == 3
     assert following[1].column("n").to_pylist() == [70]
+
+
+def test_a_range_with_any_number_of_calls_without_rows_is_read_again():
+    source = Numbers(1_501, page=1, only=lambda n: n == 1_500)
+    reading = ranges(source)
+    while (following := reading.following(reading.beginning())) is None:
+        pass
+    end, rows = following
+    assert ranges(source).again(end).equals(rows)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 100])
+def test_a_circle_on_the_way_to_a_logged_end_is_noticed(length: int):
+    source = Numbers(300, page=1, only=lambda n: n == 299)
+    [(end, _)] = through(source)
+    round_and_round = Broken(lambda position, limit: ([], position + 1 if position < length else 1))
+    with pytest.raises((SourceBroken, SourceRangeChanged)):
+        ranges(round_and_round).again(end)
 
 
 @pytest.mark.parametrize(
@@ -252,6 +272,87 @@ def test_offsets_of_others_are_refused(value: Any):
 
 def test_a_position_is_what_json_gives_back():
     assert position_of((1, {"a": (2,)}), "start()") == [1, {"a": [2]}]
+
+
+# ── what a source changes in place ──
+
+
+class InPlace(Numbers):
+    """Moves the position that it was given, and gives out one row and one list again and again."""
+
+    def __init__(self) -> None:
+        super().__init__(10)
+        self.at = {"n": 0}
+        self.row: dict[str, Any] = {"n": -1}
+
+    def start(self) -> Any:
+        return self.at
+
+    def read(self, position: Any, limit: int) -> Any:
+        self.at["n"] = -7  # its own, which was a position once
+        begin = position["n"]
+        position["n"] = min(begin + min(limit, 3), 10)
+        return self._rows(begin, position["n"]), position
+
+    def _rows(self, begin: int, end: int) -> Any:
+        for n in range(begin, end):
+            self.row["n"] = n
+            yield self.row
+
+
+def test_a_source_that_changes_what_it_was_given_simply_works():
+    found = through(InPlace(), 7)
+    assert [rows for _, rows in found] == [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9]]
+    assert [ranges(InPlace()).again(end).column("n").to_pylist() for end, _ in found] == [rows for _, rows in found]
+
+
+def test_arrow_over_a_buffer_that_is_filled_again_keeps_its_rows():
+    numbers = numpy.zeros(4, numpy.int64)
+
+    class Reused(Numbers):
+        def read(self, position: Any, limit: int) -> Any:
+            end = min(position + 4, 8)
+            numbers[: end - position] = range(position, end)
+            return pa.table({"n": pa.array(numbers[: end - position])}), end
+
+    reading = RowsReader(Reused(8), SCHEMA, None, 0, 8)
+    start, end = reading.initialOffset(), reading.latestOffset()
+    numbers[:] = -1
+    assert rows_of(reading, start, end) == list(range(8))
+
+
+class PartsInPlace:
+    """A PartitionedSource that moves what it was given, and names its parts with one object."""
+
+    def start(self) -> Any:
+        return {"n": 0}
+
+    def identity(self) -> None:
+        return None
+
+    def advance(self, position: Any, limit: int) -> Any:
+        position["n"] = min(position["n"] + limit, 10)
+        return position
+
+    def partitions(self, start: Any, end: Any) -> Any:
+        part: dict[str, Any] = {}
+        while start["n"] < end["n"]:
+            part["n"] = start["n"]
+            start["n"] += 1
+            yield part
+
+    def read_partition(self, part: Any) -> Any:
+        number = part.pop("n")
+        return [(number,)]
+
+
+def test_parts_that_are_changed_in_place_are_all_there():
+    reading = PartsReader(PartsInPlace(), SCHEMA, None, 0, 7)
+    start, end = reading.initialOffset(), reading.latestOffset()
+    parts = reading.partitions(start, end)
+    for _ in range(2):  # a task may run again
+        assert [n for part in parts for batch in reading.read(part) for n in batch["n"].to_pylist()] == list(range(7))
+    assert json.dumps(reading.latestOffset()) != json.dumps(end)
 
 
 # ── what Spark calls ──

@@ -55,7 +55,7 @@ class Fitting:
         if isinstance(rows, pa.RecordBatch):
             rows = pa.Table.from_batches([rows])
         if isinstance(rows, pa.Table):
-            return self._of_arrow(rows)
+            return self._of_arrow(_copied(rows))
         if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
             raise SourceBroken(
                 f"read() returned {type(rows).__name__} for rows",
@@ -120,6 +120,14 @@ class Fitting:
         except Unfit as unfit:
             raise _unfit(number, unfit.inside(f".{name}")) from None
         return pa.array(fitting, type=kind)
+
+
+def _copied(table: pa.Table) -> pa.Table:
+    """The same rows in memory of our own: Arrow may lie over a buffer of numpy that ``read`` fills again next time."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -4,7 +4,9 @@ Called by :mod:`onceward.sources.resettable.reader`, in the process that Spark k
 
 A range is made of as many calls of ``read`` as it takes to fill the batch, to find no more, or to use up the time. To
 read it again, ``read`` is asked for as many rows as it had, and not for as many as a batch may have: meanwhile there
-may be more.
+may be more; and as often as it takes, for nobody knows how many calls without rows there were.
+
+The user's code is given copies of positions, and what it returns is copied: it may change or keep either.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import pyarrow as pa
 from onceward.errors import OncewardError, SourceBroken, SourceFailed, SourceRangeChanged, SourceReplaced
 from onceward.sources.resettable.contents import checksum_of
 from onceward.sources.resettable.fitting import Fitting
-from onceward.sources.resettable.offsets import Offset, position_of, same, text_of
+from onceward.sources.resettable.offsets import Offset, copied, position_of, same, text_of
 
 _RANGE_SECONDS = 10.0  # a slow source: what has come so far is a batch, rather than nothing for an hour
 _EMPTY_READS = 1_000  # then Spark gets a word in, to stop the query for example; the next call goes on from there
@@ -106,16 +108,23 @@ class Ranges:
         wanted, position = end.rows or 0, end.begins
         parts: list[pa.Table] = [self._fitting.arrow.empty_table()]
         total, calls = 0, 0
+        kept, until = position, 1
         while not (total == wanted and same(position, end.position)):
             # When all rows are there, the rest of the way may have none: a source that leaves rows out has such ranges.
             rows, after = self._read(position, max(wanted - total, 1))
             total += rows.num_rows
-            parts.append(rows)
-            calls += 1
             if total > wanted:
                 raise _changed(end, f"after {wanted} rows it goes on with others, at {text_of(position)}")
-            if same(after, position) or calls > wanted + _EMPTY_READS:
+            if same(after, position):
                 raise _changed(end, f"it has {total} rows now and ends at {text_of(position)}")
+            # A circle, however long, is noticed by one position that is kept: that after 1, 2, 4, 8 … calls (Brent).
+            if same(after, kept):
+                raise _goes_in_a_circle(position, after)
+            calls += 1
+            if calls == until:
+                kept, until = after, 2 * until
+            if rows.num_rows:
+                parts.append(rows)
             position = after
         table = pa.concat_tables(parts)
         if checksum_of(table) != end.checksum:
@@ -152,7 +161,7 @@ class Ranges:
 
     def _read(self, position: Any, limit: int) -> tuple[pa.Table, Any]:
         with calling(f"read({text_of(position)}, {limit})"):
-            answer = self._source.read(position, limit)
+            answer = self._source.read(copied(position), limit)
             if not isinstance(answer, tuple) or len(answer) != 2:
                 raise SourceBroken(
                     f"read() returned {type(answer).__name__}",

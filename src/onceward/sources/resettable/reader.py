@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from onceward.errors import SourceBroken, UnsupportedQuery
 from onceward.sources.resettable.fitting import Fitting
-from onceward.sources.resettable.offsets import Offset, position_of, same, text_of
+from onceward.sources.resettable.offsets import Offset, copied, position_of, same, text_of
 from onceward.sources.resettable.ranges import Ranges, calling
 from onceward.spark.carried import carrying
 
@@ -192,13 +192,13 @@ class PartsReader(SourceReader):
         assert isinstance(partition, PartToRead)  # noqa: S101 — Spark gives back what _parts_of made
         with carrying():
             with calling(f"read_partition({text_of(partition.part)})"):
-                table = self._fitting.table(self._source.read_partition(partition.part), _MOST_ROWS)
+                table = self._fitting.table(self._source.read_partition(copied(partition.part)), _MOST_ROWS)
             yield from table.to_batches()
 
     def _next_range(self, at: Offset) -> Offset | None:
         self._ranges.same_source(at)
         with calling(f"advance({text_of(at.position)}, {self._limit})"):
-            answer = self._source.advance(at.position, self._limit)
+            answer = self._source.advance(copied(at.position), self._limit)
         after = position_of(answer, f"advance({text_of(at.position)}, {self._limit})")
         if same(after, at.position):
             return None
@@ -208,8 +208,9 @@ class PartsReader(SourceReader):
         self._ranges.same_source(end)
         what = f"partitions({text_of(end.begins)}, {text_of(end.position)})"
         with calling(what):
-            parts = list(self._source.partitions(end.begins, end.position))
-        return [PartToRead(position_of(part, what)) for part in parts]
+            parts = self._source.partitions(copied(end.begins), copied(end.position))
+            # One by one: a generator may give out one object again and again, changed in place.
+            return [PartToRead(position_of(part, what)) for part in parts]
 
 
 def _pieces(table: pa.Table) -> Iterator[RowsInTask]:

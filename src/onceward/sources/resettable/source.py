@@ -22,7 +22,7 @@ from onceward.ledger.chain import Ledger
 from onceward.ledger.record import LedgerRecord
 from onceward.sources.positions import newest_in
 from onceward.sources.resettable.fitting import Fitting
-from onceward.sources.resettable.offsets import is_ours
+from onceward.sources.resettable.offsets import copied, is_ours
 from onceward.sources.resettable.reader import PartsReader, RowsReader, SourceReader, reader_class
 from onceward.spark.session import use_the_drivers_python
 
@@ -151,7 +151,9 @@ class ResettableSource(_Source):
         ``read`` is asked again from there (rows that are left out, a page without any); a batch begins when rows come.
 
         :param position: what ``start`` or ``read`` returned, as JSON gives it back: a tuple is a list then.
-        :return: rows as a pyarrow Table or RecordBatch, or an iterable of tuples or dicts; and a JSON value.
+            It is a copy, which ``read`` may change and return.
+        :return: rows as a pyarrow Table or RecordBatch, or an iterable of tuples or dicts; and a JSON value. Both are
+            copied before ``read`` is called again.
 
         More than ``limit`` rows, rows without a new position, or a position that came before in the same batch end the
         query with ``SourceBroken``; what it raises, with ``SourceFailed``, which a supervisor may restart.
@@ -191,9 +193,9 @@ class PartitionedSource(_Source):
 
     def read(self, position: Any, limit: int) -> tuple[Any, Any]:
         """Not called by Spark: all partitions of the next batch, one after the other."""
-        end = self.advance(position, limit)
-        rows = [row for part in self.partitions(position, end) for row in _rows_of(self.read_partition(part))]
-        return rows, end
+        end = copied(self.advance(copied(position), limit))
+        parts = map(copied, self.partitions(copied(position), copied(end)))
+        return [row for part in parts for row in _rows_of(self.read_partition(part))], end
 
 
 def _rows_of(rows: Any) -> Iterable[Any]:

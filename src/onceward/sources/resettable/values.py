@@ -206,6 +206,12 @@ def _of(kind: type | tuple[type, ...], name: str) -> Check:
     return checked
 
 
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray):
+        raise Unfit(f"is {_kind(value)}, and no bytes")
+    return bytes(value)  # a buffer may be filled again for the next row
+
+
 def _null(value: Any) -> Any:
     raise Unfit(f"is {_kind(value)}, for a column of VOID")
 
@@ -226,7 +232,7 @@ _PLAIN: dict[type, Check] = {
     t.FloatType: _float,
     t.DoubleType: _float,
     t.StringType: _of(str, "str"),
-    t.BinaryType: _of((bytes, bytearray), "bytes"),
+    t.BinaryType: _bytes,
     t.DateType: _date,
     t.TimestampType: _timestamp,
     t.TimestampNTZType: _timestamp_ntz,
