@@ -75,9 +75,9 @@
 
 What is said here of visibility holds for ``delivery="exactly_once"``; the weaker deliveries may have written a part.
 
-Each says in its ``recovery`` what may be done by itself: run the batch again, restart the query, or stop. Errors
-pickle, and cross from an executor to the driver as JSON (:func:`to_json`, :func:`from_json`): a driver never unpickles
-what a socket says.
+Each says in its ``recovery`` what may be done by itself: run the batch again, restart the query, restart it if it has
+worked before, or stop. Errors pickle, and cross from an executor to the driver as JSON (:func:`to_json`,
+:func:`from_json`): a driver never unpickles what a socket says.
 """
 
 from __future__ import annotations
@@ -95,14 +95,25 @@ _LINE_BREAKS = re.compile(r"\s*[\r\n]\s*")
 
 
 class Recovery(Enum):
-    """What may be done about an error without a person. All but STOP allow a restart of the query, once the engine's
-    own tries are used up."""
+    """What may be done about an error without a person.
+
+    STOP is for what cannot pass: a newer copy, refused admission, data that a target never takes, a setting that is
+    wrong now. All else may pass, and the query is started again once the engine's own tries are used up. Where the same
+    error comes of a wrong setting and of an outage (a login that is refused, a topic that is not there), the situation
+    decides: what has worked before in this pipeline may work again (RESTART_IF_WORKED).
+    """
 
     RUN_AGAIN = "the engine aborts the attempt and runs the same batch again"
     REOPEN = "the engine begins anew with the batch, as a start of the query would: take over, read the ledger, admit"
     RESTART = "the query fails, and may be started again on the same checkpoint"
     RESTART_AT_ONCE = "the query has to be defined anew, with what it has just learnt; that is no failure"
+    RESTART_IF_WORKED = "the query fails; it may be started again if it has ever committed a batch, else it stops"
     STOP = "the query fails, and would only fail again, or do harm: a person decides"
+
+    @property
+    def needs_a_change(self) -> bool:
+        """Whether no second try within the same run can help, as far as this process can tell."""
+        return self in (Recovery.STOP, Recovery.RESTART_IF_WORKED)
 
 
 class OncewardError(Exception):
@@ -113,7 +124,7 @@ class OncewardError(Exception):
     :param details: the ids at hand (batch, partition, setting …), JSON values only.
     """
 
-    recovery: ClassVar[Recovery] = Recovery.STOP
+    recovery: ClassVar[Recovery] = Recovery.RESTART
 
     def __init__(self, message: str, *, next_step: str = "", details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -136,6 +147,8 @@ class OncewardError(Exception):
 class ConfigurationError(OncewardError):
     """The job's settings are wrong; nothing of the batch is visible."""
 
+    recovery = Recovery.STOP
+
 
 class UnknownOption(ConfigurationError):
     """An option that neither Onceward nor its Kafka client knows."""
@@ -156,6 +169,8 @@ class ConnectorMissing(ConfigurationError):
 class WorkerPythonUnfit(ConfigurationError):
     """The Python that Spark's workers run cannot import Onceward, cannot be started, or is of another version."""
 
+    recovery = Recovery.RESTART_IF_WORKED
+
 
 class SourceBroken(ConfigurationError):
     """A source of one's own breaks its contract: too many rows, a position that stays where rows came, no JSON."""
@@ -164,17 +179,25 @@ class SourceBroken(ConfigurationError):
 class ServerUnfit(ConfigurationError):
     """A database server's settings, its grants or a table's definition do not let its changes be read without loss."""
 
+    recovery = Recovery.RESTART_IF_WORKED
+
 
 class TransactionTimeoutTooLarge(ConfigurationError):
     """``transaction.timeout.ms`` is above the broker's ``transaction.max.timeout.ms``."""
+
+    recovery = Recovery.RESTART_IF_WORKED
 
 
 class TransactionTimeoutTooShort(ConfigurationError):
     """A batch needed more than ``transaction.timeout.ms``, and once more when it was tried again."""
 
+    recovery = Recovery.RESTART_IF_WORKED
+
 
 class InputError(OncewardError):
     """The data cannot be written as they are; nothing of the batch is visible."""
+
+    recovery = Recovery.STOP
 
 
 class BadColumn(InputError):
@@ -222,6 +245,8 @@ class ValueUnfit(InputError):
 
 class ResourceError(OncewardError):
     """Something outside is missing or refuses us."""
+
+    recovery = Recovery.RESTART_IF_WORKED
 
 
 class BrokerUnreachable(ResourceError):
@@ -332,6 +357,8 @@ class BinlogDamaged(ResourceError):
 class SourceDataLost(ResourceError):
     """Records are gone from the source before they were read: retention was faster than the query."""
 
+    recovery = Recovery.STOP
+
 
 class BinlogPurged(SourceDataLost):
     """The server has removed binlogs that were not read yet."""
@@ -346,6 +373,8 @@ class SourceFailed(ResourceError):
 
 class AdmissionRefused(OncewardError):
     """Checkpoint and ledger tell different stories; going on would lose or repeat records."""
+
+    recovery = Recovery.STOP
 
 
 class LedgerBehind(AdmissionRefused):
@@ -446,14 +475,20 @@ class Unfinished(OncewardError):
 class TargetLost(OncewardError):
     """What a decided batch had prepared is gone from the target: it cannot be published any more."""
 
+    recovery = Recovery.STOP
+
 
 class DeliveryRefused(OncewardError):
     """The target will never take some rows of a decided batch as they are. For ``deliver`` functions to raise: the
     query stops, and every start begins with these rows; nothing is skipped."""
 
+    recovery = Recovery.STOP
+
 
 class Fenced(OncewardError):
     """A newer copy of this pipeline has taken over. Never restart this one: it would fence its successor."""
+
+    recovery = Recovery.STOP
 
 
 def _rebuild(kind: type[OncewardError], message: str, next_step: str, details: dict[str, Any]) -> OncewardError:

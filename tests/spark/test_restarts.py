@@ -13,16 +13,16 @@ from streaming_pipeline import Pipeline
 
 import onceward as ow
 from onceward import events
-from onceward.errors import BadColumn, SendFailed
+from onceward.errors import AuthenticationFailed, BadColumn, OncewardError, SendFailed
 from onceward.operate.restart import RestartStrategy
 
 SHORT = 0.2
 
 
 @contextmanager
-def failing(times: int) -> Iterator[None]:
+def failing(times: int, kind: type[OncewardError] = SendFailed) -> Iterator[None]:
     """A fault that comes back: the first ``times`` batches that are sent fail. INVALID if it did not come so often."""
-    left = [SendFailed(f"injected {number}") for number in range(times, 0, -1)]
+    left = [kind(f"injected {number}") for number in range(times, 0, -1)]
 
     def fail(event: events.Event) -> None:
         if (event.step, event.phase) == (events.SEND, "started") and left:
@@ -107,3 +107,18 @@ def test_data_that_cannot_be_written_is_not_tried_again(pipeline: Pipeline):
     assert len(started) == 1
     pipeline.run()
     pipeline.assert_exactly_once(ledger_records=2)
+
+
+def test_a_login_that_is_refused_stops_a_pipeline_that_never_worked_and_no_other(pipeline: Pipeline):
+    """Whether it has worked is read in its checkpoint: another supervisor, or another process, knows it as well."""
+    starts = Starts(pipeline)
+    pipeline.feed(80)
+    with failing(1, AuthenticationFailed), pytest.raises(AuthenticationFailed):
+        ow.supervise(starts, ow.FixedDelay(delay_s=SHORT))
+    assert len(starts.at) == 1
+    pipeline.run()
+    pipeline.feed(80)
+    with failing(2, AuthenticationFailed):
+        ow.supervise(starts, ow.FixedDelay(delay_s=SHORT))
+    assert len(starts.at) == 1 + 3
+    pipeline.assert_exactly_once()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from typing import Any
@@ -12,22 +13,17 @@ from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 
 import onceward as ow
+from onceward import surroundings
 from onceward.errors import (
-    BadColumn,
-    BatchNotWritten,
+    AuthenticationFailed,
     BrokerUnreachable,
-    CommitInDoubt,
     ConfigurationError,
     Fenced,
-    LedgerOutdated,
-    OncewardError,
     SchemaIdUnseen,
     SendFailed,
-    TopicMissing,
-    UnsupportedQuery,
 )
 from onceward.operate import supervise as supervising
-from onceward.operate.restart import Failure, RestartStrategy
+from onceward.operate.restart import Failure, RestartStrategy, least_pause
 
 
 def row(*lives: float, pause: float = 0.0, chance: float = 0.5) -> list[Failure]:
@@ -85,6 +81,16 @@ def test_a_failure_rate_looks_at_an_interval_only():
     assert delays(strategy, row(1, 1, 1)) == [0.5, 0.5, None]
 
 
+def test_without_progress_pauses_grow_to_minutes():
+    without = row(*[1] * 14)
+    assert [least_pause(without[: number + 1]) for number in range(11)] == [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
+    assert least_pause(row(*[0] * 5000)) == 300, "no overflow"
+    progressed = [Failure(0, 1, progressed=True)]
+    assert least_pause([*without, *progressed]) == 0
+    assert [least_pause([*without, *progressed, *without[:number]]) for number in (1, 2, 3)] == [0, 1, 2]
+    assert least_pause(row(*[1] * 4, chance=0.0)) < least_pause(row(*[1] * 4, chance=0.9))
+
+
 @pytest.mark.parametrize(
     ("make", "setting"),
     [
@@ -105,26 +111,19 @@ def test_what_makes_no_sense_is_refused(make: Any, setting: str):
     assert setting in refused.value.next_step
 
 
-@pytest.mark.parametrize("kind", [SendFailed, BrokerUnreachable, CommitInDoubt, LedgerOutdated, ValueError])
-def test_what_may_pass_is_started_again(kind: type[Exception]):
-    assert supervising.may_pass(kind("once"))
-
-
-@pytest.mark.parametrize(
-    "kind", [Fenced, UnsupportedQuery, ConfigurationError, BadColumn, BatchNotWritten, TopicMissing, OncewardError]
-)
-def test_what_only_a_person_can_mend_is_not(kind: type[Exception]):
-    assert not supervising.may_pass(kind("always"))
-
-
 class Life:
-    """A query as far as the supervisor knows it: it ends with ``error``, well, or when it is stopped."""
+    """A query as far as the supervisor knows it: it ends with ``error``, well, or when it is stopped.
+
+    :param commits: how many batches it commits before it ends.
+    """
 
     id = name = "life"
 
-    def __init__(self, error: BaseException | None = None, *, endless: bool = False) -> None:
+    def __init__(self, error: BaseException | None = None, *, endless: bool = False, commits: int = 0) -> None:
         self.error = error
         self.isActive = endless
+        self.commits = commits
+        self.seen = False
 
     def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 — Spark's name
         if isinstance(self.error, Exception):
@@ -137,9 +136,41 @@ class Life:
         self.isActive = False
 
 
+class Pauses:
+    """Stands in for the event that a pause waits for: no time passes, and each pause is written down."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def is_set(self) -> bool:
+        return False
+
+    def wait(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        return False
+
+
 @pytest.fixture
-def lives(monkeypatch: pytest.MonkeyPatch) -> Any:
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    event = Pauses()
+    monkeypatch.setattr(surroundings, "Event", lambda: event)
+    return event.seconds
+
+
+@pytest.fixture
+def lives(monkeypatch: pytest.MonkeyPatch, pauses: list[float]) -> Any:
+    committed: list[int] = []
     monkeypatch.setattr(supervising, "error_of", lambda life: life.error)
+
+    def newest_committed(life: Life) -> int | None:
+        """The first look of a life comes before its batches, and the last one after them."""
+        seen, life.seen = life.seen, True
+        if seen or committed:
+            committed.extend([0] * life.commits)
+            life.commits = 0
+        return len(committed) - 1 if committed else None
+
+    monkeypatch.setattr(supervising, "newest_committed", newest_committed)
 
     def supervise(*given: Life | Exception, strategy: RestartStrategy | None = None, **more: Any) -> tuple[int, Any]:
         """How many lives there were, and the last one, or the error that ended it all."""
@@ -176,6 +207,34 @@ def test_the_strategys_word_is_the_end(lives: Any):
     failing = [Life(SendFailed(str(number))) for number in range(4)]
     started, error = lives(*failing, strategy=ow.FixedDelay(attempts=2, delay_s=0))
     assert (started, str(error)) == (3, "2")
+
+
+@pytest.mark.parametrize("strategy", [ow.FixedDelay(delay_s=0.5), ow.FailureRate(1_000, 1, 0.5)], ids=["fixed", "rate"])
+def test_restarts_without_progress_wait_longer_each_time_whatever_the_strategy(
+    lives: Any, pauses: list[float], strategy: RestartStrategy
+):
+    failing = [Life(SendFailed(str(number))) for number in range(8)]
+    again = [Life(SendFailed("a batch later"), commits=1), Life(SendFailed("and no other")), Life()]
+    lives(*failing, *again, strategy=strategy)
+    grown, after_progress = pauses[:8], pauses[8:]
+    assert grown == pytest.approx([0.5, 1, 2, 4, 8, 16, 32, 64], rel=0.1)
+    assert after_progress == [0.5, 0.5]
+
+
+def test_a_strategy_may_wait_longer(lives: Any, pauses: list[float]):
+    lives(*[Life(SendFailed(str(number))) for number in range(4)], Life(), strategy=ow.FixedDelay(delay_s=1000))
+    assert pauses == [1000] * 4
+
+
+def test_each_restart_is_said_with_its_error_and_next_step(lives: Any, caplog: pytest.LogCaptureFixture):
+    refused = AuthenticationFailed("login\nrefused", next_step="see to the identity provider")
+    lives(Life(SendFailed("a"), commits=1), Life(refused), Life(refused), Life())
+    said = [record for record in caplog.records if "AuthenticationFailed" in record.getMessage()]
+    assert len(said) == 2
+    for record in said:
+        assert record.levelno == logging.WARNING
+        assert "\n" not in record.getMessage()
+        assert "login refused. Next: see to the identity provider." in record.getMessage()
 
 
 def learnt(*ids: int) -> Life:

@@ -347,7 +347,7 @@ def test_a_login_that_is_refused_is_named_and_never_shown(
         asked = registry(server, options=options)
         error = error_of(lambda: asked.schema(7), RegistryRefused)
         assert server.connections == 2
-    assert error.recovery is Recovery.STOP
+    assert error.recovery is Recovery.RESTART_IF_WORKED
     assert (name or "basic.auth.user.info") in error.next_step
     shown = f"{error!r} {error.details} {asked!r} {vars(asked)!r} {caplog.text}"
     shown += "".join(traceback.format_exception(error))
@@ -387,7 +387,7 @@ def test_a_registry_that_was_replaced_is_named(now: Behaviour):
     assert before.fingerprint in error.message
     assert error.details["before"] == before.fingerprint
     assert error.details["now"] is None or error.details["now"] in error.message
-    assert error.recovery is Recovery.STOP
+    assert error.recovery is Recovery.RESTART_IF_WORKED
     assert asked.schema(7) is before, "what was known is what records were written by"
 
 

@@ -101,7 +101,9 @@ def error_in(run_id: str) -> OncewardError | None:
 
 
 def _lightness(error: OncewardError) -> int:
-    return 0 if isinstance(error, Fenced) else 1 if error.recovery is Recovery.STOP else 2
+    if isinstance(error, Fenced):
+        return 0
+    return {Recovery.STOP: 1, Recovery.RESTART_IF_WORKED: 2}.get(error.recovery, 3)
 
 
 def find(place: Place, settings: object) -> Run | None:

@@ -29,7 +29,7 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Prepared, Target, Witness, Write, ids_of, of_another_sink
 from onceward.engine.task_writer import OpenWriter, TaskResult, TaskWriter
 from onceward.engine.time_limit import TimeLimit
-from onceward.errors import ConfigurationError, LedgerUnreadable, OncewardError, Recovery, TargetLost, Unfinished
+from onceward.errors import ConfigurationError, LedgerUnreadable, OncewardError, TargetLost, Unfinished
 from onceward.ids import AttemptId, BatchId, PipelineId, TaskAttempt
 from onceward.ledger.chain import Chain
 from onceward.ledger.record import LedgerRecord, Output, State
@@ -234,7 +234,7 @@ class TwoPhaseTarget(Target):
         try:
             result = self.committer.commit(committable)
         except OncewardError as error:
-            if error.recovery is Recovery.STOP:
+            if error.recovery.needs_a_change:
                 raise
             log.warning("%s: committing a part of %s failed: %s", record.pipeline, record.batch, error)
             return CommitResult.RETRY_LATER

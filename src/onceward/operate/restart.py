@@ -14,6 +14,9 @@ from typing import Protocol
 
 from onceward.errors import ConfigurationError
 
+_LONGEST_SECONDS = 300.0
+_JITTER = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -21,11 +24,30 @@ class Failure:
 
     :param started: when the query began. :param failed: when it ended.
     :param chance: a number drawn for this failure, from 0 up to 1, which is what a strategy's jitter is made of.
+    :param progressed: whether a batch was committed in that life.
     """
 
     started: float
     failed: float
     chance: float = 0.5
+    progressed: bool = False
+
+
+def least_pause(failures: Sequence[Failure]) -> float:
+    """How long to wait at least, whatever the strategy: longer each time while no batch is committed in between.
+
+    Nothing after the first such failure, then a second, and twice as long each time, up to five minutes; by chance
+    longer or shorter by up to a tenth, so that pipelines that failed together do not come back together.
+    """
+    in_a_row = 0
+    for failure in reversed(failures):
+        if failure.progressed:
+            break
+        in_a_row += 1
+    if in_a_row < 2:
+        return 0.0
+    pause = min(_LONGEST_SECONDS, 2.0 ** min(in_a_row - 2, 20))
+    return pause * (1 + _JITTER * (2 * failures[-1].chance - 1))
 
 
 class RestartStrategy(Protocol):

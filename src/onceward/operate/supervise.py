@@ -1,8 +1,13 @@
 """Starts a streaming query again when it has failed, as often and as late as a strategy says. Driver only.
 
-What may be tried again is decided by the error (:class:`onceward.errors.Recovery`), not by the strategy: a pipeline
-that was fenced, is set up wrongly, or cannot write its data would only fail again, and a fenced one would do harm. All
-else passes by itself more often than not: a broker that is away, executors that died, a transaction that timed out.
+What may be started again is decided by the error (:class:`onceward.errors.Recovery`) and by the situation, not by the
+strategy. A pipeline that was fenced, is set up wrongly, or cannot write its data would only fail again, and a fenced
+one would do harm. What may come of a wrong setting as well as of an outage (a login that is refused, a topic that is
+not there) stops a pipeline that has never worked, and no other: one that has committed a batch, in this process or in
+an earlier one, is started again (:func:`may_pass`).
+
+While failures follow each other and no batch is committed in between, the pauses grow up to minutes, whatever the
+strategy (:func:`onceward.operate.restart.least_pause`): a hundred starts a minute help nobody.
 
 Where a query had only to be defined anew (``Recovery.RESTART_AT_ONCE``: a schema that is new to it, say), it has not
 failed: it is started again at once, and no strategy hears of it. That is so for as long as it says what it has learnt,
@@ -17,19 +22,26 @@ from __future__ import annotations
 import logging
 import random
 import threading
-import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from onceward import surroundings
 from onceward.engine.foreach_batch import error_of
 from onceward.errors import ConfigurationError, OncewardError, Recovery
-from onceward.operate.restart import ExponentialDelay, Failure, RestartStrategy
+from onceward.operate.restart import ExponentialDelay, Failure, RestartStrategy, least_pause
+from onceward.spark.query import newest_committed
 
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1
+_STOP_SECONDS = 30.0
+_ASK_SECONDS = 10.0
+_SAID = 1_000
+
+T = TypeVar("T")
 
 
 def supervise(
@@ -52,7 +64,8 @@ def supervise(
         once, outside of it. What it raises counts as a failure, but for what is not Onceward's the first time: then
         the program is wrong.
     :param strategy: default: :class:`ExponentialDelay`, without end. It is asked after failures only: a query that has
-        met a schema which is new to it starts again at once.
+        met a schema which is new to it starts again at once. While no batch is committed between failures, pauses are
+        at least those of :func:`onceward.operate.restart.least_pause`.
     :param stop: ends the query within a second when it is set; while a restart is waited for, the last error is raised.
     :returns: the last query, which has ended without an error: by ``query.stop()``, by ``stop``, or because its trigger
         was ``availableNow``.
@@ -66,33 +79,56 @@ def supervise(
         raise ConfigurationError(
             f"strategy={chosen.__name__} is a class, not a strategy", next_step=f"pass {chosen.__name__}()"
         )
-    ended = stop or threading.Event()
+    ended = stop or surroundings.Event()
     failures: list[Failure] = []
     learnt: set[str] = set()
+    committed: int | None = None
     while True:
-        started = time.monotonic()
-        query, error = _one_life(start, ended, first=not failures and not learnt)
+        life = _Life(start, ended, committed)
+        error = life.run(first=not failures and not learnt)
         if error is None:
-            assert query is not None  # noqa: S101 — a start that failed has an error
-            return query
+            assert life.query is not None  # noqa: S101 — a start that failed has an error
+            return life.query
+        committed = life.committed
         if _is_news(error, learnt) and not ended.is_set():
-            log.info("query %s is defined anew, and goes on: %s", _name(query), error)
+            log.info("query %s is defined anew, and goes on: %s", life.name, error)
             continue
-        failures.append(Failure(started, time.monotonic(), random.random()))  # noqa: S311 — a pause is no secret
-        passes = may_pass(error)
-        delay = chosen.delay(failures) if passes else None
-        if delay is None:
-            why = f"{chosen} has it no more started" if passes else "may not be started again"
-            log.error("query %s failed %d times in all and %s: %s", _name(query), len(failures), why, error)
+        failures.append(life.failure())
+        pause = _pause(chosen, failures, error, worked_before=committed is not None)
+        if isinstance(pause, str):
+            log.error("query %s failed %d times in all and %s. %s", life.name, len(failures), pause, _told(error))
             raise error
-        log.warning("query %s failed, starting it again in %.1f s: %s", _name(query), delay, error)
-        if ended.wait(delay):
+        log.warning("query %s failed, and is started again in %.1f s. %s", life.name, pause, _told(error))
+        if ended.wait(pause):
             raise error
 
 
-def may_pass(error: BaseException) -> bool:
-    """May the query be started again after this? What is not ours to judge may."""
-    return not isinstance(error, OncewardError) or error.recovery is not Recovery.STOP
+def may_pass(error: BaseException, *, worked_before: bool = True) -> bool:
+    """Whether the query may be started again after ``error``. What is not ours to judge may.
+
+    :param worked_before: whether the pipeline has ever committed a batch.
+    """
+    if not isinstance(error, OncewardError):
+        return True
+    return error.recovery is not Recovery.STOP and (worked_before or error.recovery is not Recovery.RESTART_IF_WORKED)
+
+
+def _pause(strategy: RestartStrategy, failures: list[Failure], error: Exception, *, worked_before: bool) -> float | str:
+    """Seconds until the query is started again, or why it is not."""
+    if not may_pass(error):
+        return "is not started again, because this error does not pass by itself"
+    if not may_pass(error, worked_before=worked_before):
+        return "is not started again, because it has never committed a batch: a setting may be wrong"
+    delay = strategy.delay(failures)
+    if delay is None:
+        return f"is not started again by {strategy}"
+    return max(delay, least_pause(failures))
+
+
+def _told(error: BaseException) -> str:
+    """Kind and text of an error in one paragraph; of Spark's own the beginning, which may have the plan behind it."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text if isinstance(error, OncewardError) else text[:_SAID]}"
 
 
 def _is_news(error: BaseException, learnt: set[str]) -> bool:
@@ -104,39 +140,99 @@ def _is_news(error: BaseException, learnt: set[str]) -> bool:
     return bool(new)
 
 
-def _one_life(
-    start: Callable[[], StreamingQuery], ended: threading.Event, *, first: bool
-) -> tuple[StreamingQuery | None, Exception | None]:
-    """Start the query, wait for its end; the query, and what it failed with."""
-    try:
-        query = start()
-    except Exception as error:
-        if first and not isinstance(error, OncewardError):
-            raise  # the program is wrong; later, Spark's own start may meet what the query has met
-        return None, error
-    if query is None:
-        raise ConfigurationError(
-            "the function start returned no query; if it started one, that is running on its own",
-            next_step="let it return what DataStreamWriter.start() gives",
-        )
-    try:
-        while not query.awaitTermination(_LOOK_SECONDS):
-            if ended.is_set():
-                _stop(query)
-    except StreamingQueryException as failed:
-        return query, error_of(query) or failed
-    finally:
-        _stop(query)
-    return query, None
+class _Life:
+    """One start of the query, until its end.
+
+    :param committed: the newest batch that was known to be committed before.
+    """
+
+    def __init__(self, start: Callable[[], StreamingQuery], ended: threading.Event, committed: int | None) -> None:
+        self._start = start
+        self._ended = ended
+        self.committed = committed
+        self.query: StreamingQuery | None = None
+        self._began = surroundings.monotonic()
+        self._progressed = False
+
+    @property
+    def name(self) -> str:
+        return "(not started)" if self.query is None else str(self.query.name or self.query.id)
+
+    def failure(self) -> Failure:
+        chance = random.random()  # noqa: S311 — a pause is no secret
+        return Failure(self._began, surroundings.monotonic(), chance, self._progressed)
+
+    def run(self, *, first: bool) -> Exception | None:
+        """Start the query, wait for its end; what it failed with."""
+        try:
+            query = self._start()
+        except Exception as error:
+            if first and not isinstance(error, OncewardError):
+                raise  # the program is wrong; later, Spark's own start may meet what the query has met
+            return error
+        if query is None:
+            raise ConfigurationError(
+                "the function start returned no query; if it started one, that is running on its own",
+                next_step="let it return what DataStreamWriter.start() gives",
+            )
+        self.query = query
+        before = self.committed if self.committed is not None else self._look(query)
+        try:
+            while not query.awaitTermination(_LOOK_SECONDS):
+                if self._ended.is_set():
+                    self._stop(query)
+                    break
+        except StreamingQueryException as failed:
+            after = self._look(query)
+            self._progressed = after is not None and (before is None or after > before)
+            return error_of(query) or failed
+        finally:
+            self._stop(query)
+        return None
+
+    def _look(self, query: StreamingQuery) -> int | None:
+        """The newest batch in the checkpoint's log of commits; as before, if it cannot be read now."""
+        try:
+            found = _within(_ASK_SECONDS, lambda: newest_committed(query))
+        except Exception as error:  # noqa: BLE001 — a checkpoint that is away is for the query to say
+            log.debug("query %s: which batches are committed is not known: %r", self.name, error)
+            found = None
+        self.committed = self.committed if found is None else found
+        return self.committed
+
+    def _stop(self, query: StreamingQuery) -> None:
+        try:
+            if query.isActive:
+                _within(_STOP_SECONDS, query.stop)
+        except TimeoutError:
+            log.error(
+                "query %s was asked to stop, and has not after %.0f s: a call of its function goes on",
+                self.name,
+                _STOP_SECONDS,
+            )
+        except Exception as error:  # noqa: BLE001 — how the query ended matters more
+            log.warning("query %s could not be stopped: %s", self.name, error)
 
 
-def _stop(query: StreamingQuery) -> None:
-    try:
-        if query.isActive:
-            query.stop()
-    except Exception as error:  # noqa: BLE001 — spark.sql.streaming.stopTimeout, say; how the query ended matters more
-        log.warning("query %s could not be stopped: %s", _name(query), error)
+def _within(seconds: float, act: Callable[[], T]) -> T:
+    """What ``act`` returns or raises. It goes on in a thread of its own if that takes longer.
 
+    :raises TimeoutError: it has taken longer.
+    """
+    outcome: list[tuple[T | None, BaseException | None]] = []
 
-def _name(query: StreamingQuery | None) -> str:
-    return "(not started)" if query is None else str(query.name or query.id)
+    def run() -> None:
+        try:
+            outcome.append((act(), None))
+        except BaseException as error:  # noqa: BLE001 — for whoever waits for it
+            outcome.append((None, error))
+
+    thread = surroundings.Thread(target=run, name="onceward-supervise", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not outcome:
+        raise TimeoutError
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]  # None is what it returned

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward.errors import ROWS_REFUSED, OncewardError, UnsupportedQuery
 from onceward.ids import BatchId, PipelineId, SourceRange
@@ -212,6 +213,18 @@ def _active_query(session: SparkSession, query_id: str) -> Any:
     assert gateway is not None  # noqa: S101 — a classic session has one
     running = session._jsparkSession.sharedState().activeStreamingQueries()
     return running.get(gateway.jvm.java.util.UUID.fromString(query_id))
+
+
+def newest_committed(query: StreamingQuery) -> int | None:
+    """The newest batch in the log of commits in the query's checkpoint, whichever run has written it; None: no batch.
+
+    Whatever the log's file system raises is raised, and takes as long as it takes.
+    """
+    wrapper = getattr(query, "_jsq", None)  # none in Spark Connect, which the sink refuses anyway
+    if wrapper is None:
+        return None
+    newest = wrapper.streamingQuery().commitLog().getLatestBatchId()
+    return None if newest.isEmpty() else int(newest.get())
 
 
 def _execution(frame: DataFrame, query_id: str) -> Any:

@@ -35,7 +35,6 @@ from onceward.errors import (
     ConfigurationError,
     DeliveryRefused,
     OncewardError,
-    Recovery,
     TargetLost,
     Unfinished,
 )
@@ -173,7 +172,7 @@ class WriteAheadTarget(TwoPhaseTarget):
                 self._progress(record)  # of an older copy the target may say so: then it is for Fenced to be said
                 raise _refused(refused, chunk, record) from refused
             except Exception as error:  # the decision stands: whatever it is, it is tried again
-                if isinstance(error, OncewardError) and error.recovery is Recovery.STOP:
+                if isinstance(error, OncewardError) and error.recovery.needs_a_change:
                     raise
                 log.warning("%s: delivering %s failed: %r", record.pipeline, chunk.key, error)
                 if not patience.wait():

@@ -1,0 +1,132 @@
+"""What is started again after each error of the tree: a query of a pipeline that has worked, and of one that never has.
+
+The lists stand here once more, by name, and not by what the classes say of themselves."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+import onceward as ow
+from onceward import errors, surroundings
+from onceward.errors import OncewardError, Recovery
+from onceward.operate import supervise as supervising
+
+WILL_NEVER_PASS = {
+    # a setting that is wrong now
+    "ConfigurationError", "UnknownOption", "ContradictoryOptions", "UnsupportedQuery", "ConnectorMissing",
+    "SourceBroken",
+    # data that a target never takes, or that cannot be read
+    "InputError", "BadColumn", "InvalidTopicName", "PoisonRecord", "RecordTooLarge", "RowRefused", "ValueUnfit",
+    "SchemaUnfit", "SourceNotNamed", "ChangeUnreadable", "RowUnfit", "DeliveryRefused",
+    # records that are gone
+    "SourceDataLost", "BinlogPurged", "TargetLost",
+    # refused admission, and a newer copy
+    "AdmissionRefused", "LedgerBehind", "LedgerUnreadable", "CheckpointReplaced", "CheckpointRewound", "BatchChanged",
+    "BatchNotWritten", "SourceTopicReplaced", "SourceReplaced", "SourceRangeChanged", "Fenced",
+}  # fmt: skip
+
+WRONG_OR_AWAY = {
+    "WorkerPythonUnfit", "ServerUnfit", "TransactionTimeoutTooLarge", "TransactionTimeoutTooShort", "ResourceError",
+    "TopicMissing", "PartitionMissing", "TableMissing", "AuthenticationFailed", "AccessDenied", "UnsupportedBroker",
+    "RegistryRefused", "RegistryReplaced", "SchemaUnknown",
+}  # fmt: skip
+"""Of a setting that was wrong from the beginning, or of an outage: the error alone does not tell."""
+
+
+def kinds_below(kind: type[OncewardError]) -> set[type[OncewardError]]:
+    return {kind}.union(*(kinds_below(child) for child in kind.__subclasses__()))
+
+
+KINDS = sorted(
+    (kind for kind in kinds_below(OncewardError) if kind.__module__ == errors.__name__), key=lambda kind: kind.__name__
+)
+
+
+class Query:
+    """Fails with ``error`` once it was started; ends well where there is none."""
+
+    id = name = "query"
+    isActive = False  # noqa: N815 — Spark's name
+
+    def __init__(self, error: OncewardError | None) -> None:
+        self.error = error
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 — Spark's name
+        if self.error is not None:
+            raise StreamingQueryException("text only")
+        return True
+
+
+@pytest.fixture
+def supervised(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``supervised(error, committed=…)``: how often a query was started that fails twice with ``error``."""
+    monkeypatch.setattr(supervising, "error_of", lambda query: query.error)
+    monkeypatch.setattr(surroundings, "Event", lambda: Instant())
+
+    def play(error: OncewardError, *, committed: int | None) -> int:
+        monkeypatch.setattr(supervising, "newest_committed", lambda query: committed)
+        left = [Query(error), Query(error), Query(None)]
+
+        def start() -> Any:
+            return left.pop(0)
+
+        with suppress(type(error)):
+            ow.supervise(start)
+        return 3 - len(left)
+
+    return play
+
+
+class Instant:
+    """An event for which nobody waits."""
+
+    def is_set(self) -> bool:
+        return False
+
+    def wait(self, seconds: float) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("committed", [None, 7], ids=["never-worked", "has-worked"])
+def test_each_error_restarts_or_stops_as_its_situation_says(
+    supervised: Any, kind: type[OncewardError], committed: int | None
+):
+    name = kind.__name__
+    stops = name in WILL_NEVER_PASS or (name in WRONG_OR_AWAY and committed is None)
+    assert supervised(kind("once"), committed=committed) == (1 if stops else 3)
+
+
+def test_the_lists_name_errors_that_there_are():
+    assert not WILL_NEVER_PASS & WRONG_OR_AWAY
+    assert {kind.__name__ for kind in KINDS} >= WILL_NEVER_PASS | WRONG_OR_AWAY
+
+
+def test_what_an_earlier_life_has_committed_counts(supervised: Any, monkeypatch: pytest.MonkeyPatch):
+    """A first life of this supervisor commits a batch; later the login is refused, even before there is a query."""
+    committed: list[int | None] = [None, 0]
+    monkeypatch.setattr(supervising, "newest_committed", lambda query: committed.pop(0) if committed[1:] else 0)
+    refused = errors.AuthenticationFailed("the identity provider is away")
+    left: list[Any] = [Query(errors.SendFailed("late")), refused, refused, Query(None)]
+
+    def start() -> Any:
+        life = left.pop(0)
+        if isinstance(life, Exception):
+            raise life
+        return life
+
+    ow.supervise(start)
+    assert not left
+
+
+def test_what_is_not_ours_may_pass():
+    assert supervising.may_pass(OSError("somewhere"), worked_before=False)
+
+
+@pytest.mark.parametrize("recovery", list(Recovery))
+def test_only_two_recoveries_ask_for_a_change(recovery: Recovery):
+    assert recovery.needs_a_change == (recovery in (Recovery.STOP, Recovery.RESTART_IF_WORKED))
