@@ -403,7 +403,7 @@ def recreate(admin: AdminClient, topic: str) -> None:
 
 
 def test_what_cannot_be_written_is_refused_by_name_and_nothing_is_half_done(
-    new_desk: Desk, new_topic: Callable[..., str]
+    new_desk: Desk, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     desk, small = new_desk, new_topic(new_desk.servers, 1, prefix="small", max_message_bytes=2_000)
     desk.write(4)
@@ -420,11 +420,19 @@ def test_what_cannot_be_written_is_refused_by_name_and_nothing_is_half_done(
         desk.replay()
     desk.put(b"x" * 5_000, about(small, 0, 1), partition=1)
     fitting = [desk.put(b"%d" % n + b"y" * 1_500, about(small, 0, n), partition=1) for n in range(3)]
-    with pytest.raises(RecordTooLarge, match=f"{desk.dead}-1@.* {small} takes records of 2000"):
+    with pytest.raises(RecordTooLarge, match=f"{desk.dead}-1@.* {small} takes records of 2000") as too_large:
         desk.replay(wanted=Wanted(source_topics=[small]))
     assert desk.fed_back(small) == []
-    desk.replay(wanted=Wanted(source_topics=[small]), to=desk.source)
-    assert len(desk.fed_back()) == 5 + 1 + len(fitting)
+
+    # What the error advises: that letter alone is left, and goes back compressed, as its producer had it.
+    leave_out = too_large.value.next_step.partition(";")[0].split()[-2:]
+    assert desk.command("replay", "--source-topic", small, *leave_out).exit_code == 0
+    assert len(desk.fed_back(small)) == len(fitting)
+    compressing = tmp_path / "compressing.properties"
+    compressing.write_text("compression.type=zstd\n")
+    assert desk.command("replay", "--source-topic", small, "--command-config", str(compressing)).exit_code == 0
+    assert [len(message.value()) for message in desk.fed_back(small)][-1] == 5_000
+    assert desk.command("replay", "--leave-out", "x").exit_code != 0
     for to in (desk.dead, desk.ledger):
         with pytest.raises(ConfigurationError, match="--to"):
             desk.replay(to=to)

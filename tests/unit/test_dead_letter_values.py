@@ -131,6 +131,9 @@ def test_filters():
     assert found not in Wanted(["DoesNotFit"], ["other"])
     assert foreign not in Wanted(["DoesNotFit"])
     assert foreign not in Wanted([], ["people"])
+    _, partition, offset = found.leave_out.replace(":", " ").split()
+    assert found not in Wanted(left_out=[(int(partition), int(offset))])
+    assert found in Wanted(left_out=[(int(partition), int(offset) + 1), (int(partition) + 1, int(offset))])
 
 
 def test_nothing_is_fed_back_into_the_topic_itself_or_the_ledger():

@@ -128,6 +128,10 @@ def replay_letters(
     ] = None,
     classes: Classes = None,
     source_topic: Sources = None,
+    leave_out: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PARTITION:OFFSET", help="Leave this letter for a later replay; may be repeated."),
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="So many letters at most.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be fed back.")] = False,
     command_config: Config = None,
@@ -137,7 +141,8 @@ def replay_letters(
     from onceward.dead_letters.letter import Wanted
     from onceward.dead_letters.replay import Outcome, Replay
 
-    replay = Replay(topic, ledger_topic, Wanted(classes or (), source_topic or ()), to, limit)
+    left_out = frozenset(map(_place, leave_out or ()))
+    replay = Replay(topic, ledger_topic, Wanted(classes or (), source_topic or (), left_out), to, limit)
     outcome = Outcome()
     with _connected(bootstrap_servers, command_config, topic, ledger_topic, to) as (client, producer):
         try:
@@ -147,6 +152,16 @@ def replay_letters(
                 replay.run(client, producer, outcome)
         finally:  # also of a replay that failed: what it had fed back stays fed back
             _say(outcome, dry_run)
+
+
+def _place(text: str) -> tuple[int, int]:
+    partition, colon, offset = text.partition(":")
+    if not (colon and partition.isdecimal() and offset.isdecimal()):
+        raise ConfigurationError(
+            f"--leave-out {text} is no place of a letter",
+            next_step="write the letter's partition and offset in the dead-letter topic: --leave-out 0:42",
+        )
+    return int(partition), int(offset)
 
 
 def _say(outcome: Outcome, dry_run: bool) -> None:

@@ -7,7 +7,7 @@ itself, being the output of another pipeline, keeps its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from onceward.errors import InvalidTopicName
@@ -61,6 +61,11 @@ class Letter:
     def place(self) -> str:
         """Where it lies, in the way of Kafka's tools."""
         return f"{self.where}@{self.offset}"
+
+    @property
+    def leave_out(self) -> str:
+        """The option of a replay that leaves out this letter and no other."""
+        return f"--leave-out {self.where.partition}:{self.offset}"
 
     @property
     def home(self) -> TopicPartition | None:
@@ -130,13 +135,17 @@ def _text(value: bytes | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which letters a command is about. Empty: all, also records that are no dead letters."""
+    """Which letters a command is about. Empty: all, also records that are no dead letters.
+
+    :param left_out: single letters that it is not about, by partition and offset of the dead-letter topic.
+    """
 
     classes: Sequence[str] = ()
     source_topics: Sequence[str] = ()
+    left_out: Collection[tuple[int, int]] = ()
 
     def __contains__(self, letter: object) -> bool:
-        if not isinstance(letter, Letter):
+        if not isinstance(letter, Letter) or (letter.where.partition, letter.offset) in self.left_out:
             return False
         of_class = not self.classes or letter.error_class in self.classes
         of_topic = not self.source_topics or (letter.source is not None and letter.source.topic in self.source_topics)

@@ -34,7 +34,7 @@ from onceward.errors import (
 from onceward.ids import TopicPartition
 from onceward.ledger.kafka_chain import KafkaChain
 from onceward.ledger.record import LedgerRecord, Output
-from onceward.records.batch import Fragment, encode_partitions, next_sequence
+from onceward.records.batch import Fragment, encode_fragments, encode_partitions, next_sequence
 from onceward.records.checksum import ContentChecksum
 from onceward.records.columns import HEADERS_TYPE, RecordColumns
 from onceward.records.compression import codec_of
@@ -209,7 +209,7 @@ class Sender:
                 partitions,
                 codec=codec_of(self._producer.compression),
                 batch_bytes=min(limit, self._producer.batch_bytes),
-                record_bytes=self._producer.max_request_bytes,
+                record_bytes=min(limit, self._producer.max_request_bytes),
                 now_ms=now_ms,
                 compression_level=self._producer.compression_level,
             ):
@@ -233,7 +233,7 @@ class Sender:
                 f"the letter {gone.place} came from {gone.home}, and topic {topic} has partitions 0 to {count - 1} "
                 "only",
                 next_step=f"add partitions to {topic}, or feed its letters back by key: --source-topic {topic} --to "
-                f"{topic}",
+                f"{topic}; or leave this one letter for later: {gone.leave_out}",
                 details={"letter": gone.place, "topic": topic},
             )
         return np.array([letter.home.partition if letter.home else 0 for letter in letters], np.int32)
@@ -246,7 +246,7 @@ class Sender:
             raise TopicMissing(
                 f"topic {topic} ({whose}) does not exist, or may not be seen",
                 next_step=f"create {topic}, name another topic with --to, or choose letters of other topics with "
-                "--source-topic",
+                f"--source-topic; or leave this one letter for later: {letters[0].leave_out}",
                 details={"topic": topic},
             ) from missing
 
@@ -262,14 +262,28 @@ class Sender:
         return self._limits[topic]
 
     def _refuse_too_large(self, topic: str, letters: Sequence[Letter], limit: int) -> None:
+        """The limit is of what goes over the wire: what its producer had compressed may fit so again."""
         for letter in letters:
-            if letter.size > limit:
-                raise RecordTooLarge(
-                    f"the letter {letter.place} has {letter.size} bytes, and topic {topic} takes records of {limit}",
-                    next_step=f"raise max.message.bytes of {topic} (and max.request.size in --command-config above "
-                    "8 MiB), or leave the letter out by --class or --source-topic",
-                    details={"letter": letter.place, "topic": topic, "limit_bytes": limit},
+            if letter.size <= limit:
+                continue
+            try:
+                encode_fragments(
+                    _columns([letter]),
+                    codec=codec_of(self._producer.compression),
+                    batch_bytes=limit,
+                    now_ms=0,
+                    compression_level=self._producer.compression_level,
                 )
+            except RecordTooLarge as too_large:
+                compressed = self._producer.compression
+                raise RecordTooLarge(
+                    f"the letter {letter.place} has {letter.size} bytes, compression.type={compressed}, and topic "
+                    f"{topic} takes records of {limit}",
+                    next_step=f"leave this one letter for later: {letter.leave_out}; or set compression.type in "
+                    f"--command-config, as its producer had it, or raise max.message.bytes of {topic} (and "
+                    "max.request.size in --command-config above 8 MiB)",
+                    details={"letter": letter.place, "topic": topic, "limit_bytes": limit},
+                ) from too_large
 
     def _append(self, fragments: Mapping[TopicPartition, Sequence[Fragment]]) -> Output:
         transaction, appends = self._chain.transaction, []
