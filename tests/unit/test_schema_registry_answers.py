@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +98,22 @@ def test_levels_are_counted_outside_of_texts(brackets: str):
     with pytest.raises(NotFit, match="deeper"):
         parsed(opening + fit + brackets[1])
     assert parsed(json.dumps("[" * 1_000 + '"{' * 1_000 + "\\")) is not None
+
+
+def test_an_answer_takes_a_few_times_its_size_in_memory():
+    """A registry is a server like others, and whoever answers in its place may send what he likes."""
+    size = 4 << 20
+    for body in (
+        b'["' + b"a" * size + b'"]',
+        b'["' + b"\\n" * (size // 2) + b'"]',
+        b"[" + b"[]," * (size // 3) + b"1]",
+    ):
+        tracemalloc.start()
+        with contextlib.suppress(NotFit):
+            parsed(body)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 8 * size
 
 
 def schema(text: str = '"int"', **more: Any) -> RegisteredSchema:

@@ -8,6 +8,7 @@ import json
 import logging
 import pickle
 import random
+import socket
 import ssl
 import threading
 import time
@@ -260,7 +261,8 @@ def gzipped(content: bytes) -> bytes:
         pytest.param(answer(body=b" " * (3 * MEBIBYTE)), "more than", id="large"),
         pytest.param(drip(b"HTTP/1.1 200 OK\r\n\r\n", b" " * MEBIBYTE), "more than", id="endless"),
         pytest.param(answer(body={"schema": '"' + " " * MEBIBYTE + '"'}), "a schema of", id="a large schema"),
-        pytest.param(answer(body=b"[" * MEBIBYTE), "nested deeper", id="deep"),
+        pytest.param(answer(body=b"[" * 300_000), "nested deeper", id="deep"),
+        pytest.param(answer(body=b"[" * MEBIBYTE), "lists and objects", id="many brackets"),
     ],
 )  # fmt: skip
 def test_a_bomb_does_not_go_off(
@@ -489,3 +491,32 @@ def test_a_certificate_of_ones_own(certificates: Path, secured: Callable[..., Ho
         wrong = trust | own | {"ssl.key.password": CANARY}
         error = error_of(lambda: registry(server, options=wrong), ConfigurationError)
     assert CANARY not in str(error)
+
+
+def test_an_id_means_a_schema_of_the_context_that_the_subject_names():
+    """Confluent's registries have contexts; without a subject an id is one of the default context."""
+    subject, newer = ":.eu:orders-value", TEXT.replace("long", "int")
+
+    def contexts(connection: socket.socket, server: HostileServer) -> None:
+        path, _, query = server.requests[-1].split()[1].decode().partition("?")
+        if path == "/subjects/%3A.eu%3Aorders-value/versions":
+            said: Any = [1]
+        elif path.startswith("/subjects/"):
+            said = {"subject": subject, "version": 1, "id": 1, "schema": TEXT}
+        elif query == "subject=%3A.eu%3Aorders-value":
+            said = {"schema": TEXT if path == "/schemas/ids/1" else newer}
+        else:
+            said = {"schema": OTHER}
+        answer(body=said)(connection, server)
+
+    with HostileServer([contexts]) as server:
+        asked = registry(server)
+        assert [version.text for version in asked.versions(subject)] == [TEXT]
+        asked.still_the_same([1])
+        there = asked.in_context_of(subject)
+        assert (there.schema(1).text, there.schema(2).text) == (TEXT, newer)
+        assert asked.schema(2).text == OTHER
+        assert asked.in_context_of("orders-value") is asked
+        assert asked.in_context_of(":.eu:others-value") is there
+        there.still_the_same([1, 2])
+        assert there.context in repr(there)

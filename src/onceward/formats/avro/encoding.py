@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from onceward.engine.decoding import TAG, DecodingStep, register
 from onceward.errors import BadColumn, ConfigurationError, SchemaUnfit, SchemaUnknown
 from onceward.formats.avro.framing import prefix
-from onceward.formats.avro.known import Registry
+from onceward.formats.avro.known import Registry, in_context_of
 from onceward.formats.avro.step import Witness
 from onceward.formats.avro.types import Type, linked
 from onceward.formats.avro.valid_text import texts_are_valid
@@ -55,6 +55,7 @@ def encode(
     :raises SchemaUnknown: the registry has no such subject, version or schema.
     :raises SchemaUnfit: it is no Avro, or the registry refuses it. :raises RegistryUnreachable: it does not answer.
     """
+    registry = in_context_of(registry, subject)
     kinds = {field.name: field for field in frame.schema.fields}
     if column not in kinds:
         raise BadColumn(

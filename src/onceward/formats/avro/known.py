@@ -16,8 +16,14 @@ from typing import Any, Protocol
 
 from onceward.errors import RegistryReplaced, SchemaUnfit, SchemaUnknown
 from onceward.formats.registry.answers import LARGEST_ID, RegisteredSchema, Version
+from onceward.formats.registry.client import SchemaRegistry
+from onceward.formats.registry.subjects import context_of
 
 log = logging.getLogger(__name__)
+
+MOST_MISSING = 1_000
+"""Ids that a registry does not have are remembered, the newest: whoever may write to a topic can make up as many as he
+likes, and each definition of a query asks for them again."""
 
 _TOGETHER = 8  # questions at once
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
@@ -76,7 +82,7 @@ class Known:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._fingerprints: dict[int, str] = {}
-        self._missing: set[int] = set()
+        self._missing: dict[int, None] = {}  # in the order in which they were met
 
     def schemas(self, registry: Registry, ids: Collection[int]) -> Schemas:
         """Of ``ids``, of all that were met before, and of those that the registry did not have then: asked again.
@@ -84,7 +90,7 @@ class Known:
         :raises OncewardError: the registry cannot be asked, or is another one.
         """
         with self._lock:
-            asked = set(ids) | set(self._fingerprints) | self._missing
+            asked = {*ids, *self._fingerprints, *self._missing}
         self.ask(registry, asked, wait_s=0)
         with self._lock:
             found, missing = sorted(self._fingerprints), frozenset(self._missing)
@@ -132,9 +138,11 @@ class Known:
         with self._lock:
             before = self._fingerprints.get(schema_id)
             if found is None:
-                self._missing.add(schema_id)
+                self._missing[schema_id] = self._missing.pop(schema_id, None)
+                while len(self._missing) > MOST_MISSING:
+                    del self._missing[next(iter(self._missing))]
             else:
-                self._missing.discard(schema_id)
+                self._missing.pop(schema_id, None)
                 self._fingerprints.setdefault(schema_id, found.fingerprint)
         if before is not None and (found is None or found.fingerprint != before):
             raise _replaced(registry, schema_id)
@@ -163,7 +171,14 @@ _of: dict[Hashable, Known] = {}
 
 
 def known_of(registry: Registry) -> Known:
-    """The process's memory of ``registry``, by its ``url``."""
-    place: Any = getattr(registry, "url", None) or registry
+    """Return the process's memory of ``registry``, by its ``url`` and context."""
+    place: Any = (getattr(registry, "url", None) or registry, getattr(registry, "context", ""))
     with _lock:
         return _of.setdefault(place, Known())
+
+
+def in_context_of(registry: Registry, subject: str | None) -> Registry:
+    """Return ``registry``, asking for ids in the context that ``subject`` names, if it names one."""
+    if subject is None or not context_of(subject) or not isinstance(registry, SchemaRegistry):
+        return registry
+    return registry.in_context_of(subject)

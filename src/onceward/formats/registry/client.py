@@ -23,6 +23,7 @@ from onceward.formats.registry.conversation import Conversation, Patience, Unkno
 from onceward.formats.registry.http import client_library
 from onceward.formats.registry.references import self_contained
 from onceward.formats.registry.settings import settings_of
+from onceward.formats.registry.subjects import context_of
 
 T = TypeVar("T")
 
@@ -82,8 +83,29 @@ class SchemaRegistry:
         self._most_bytes = int(max_schema_bytes)
         self._conversation = Conversation(settings, Patience(timeout_s, request_timeout_s))
         self._lock = threading.Lock()
+        self.context = ""
+        """In which of the registry's contexts ids are asked for; "" is the default one."""
+        self._subject: str | None = None
         self._known: dict[int, RegisteredSchema] = {}
         self._texts: dict[int, str] = {}
+        self._contexts: dict[str, SchemaRegistry] = {"": self}
+
+    def in_context_of(self, subject: str) -> SchemaRegistry:
+        """Return this registry, asking for ids in the context that ``subject`` names: ``:.eu:orders-value``.
+
+        In each context of a registry an id means a schema of its own (Confluent, *Schema Registry API Reference*,
+        ``GET /schemas/ids/{id}?subject=``; Schema Linking makes such contexts). A subject without one is in the
+        default context. All of them share one conversation.
+        """
+        context = context_of(subject)
+        with self._lock:
+            there = self._contexts.get(context)
+            if there is None:
+                there = object.__new__(SchemaRegistry)
+                there.__dict__.update(self.__dict__)
+                there.context, there._subject, there._known, there._texts = context, subject, {}, {}
+                self._contexts[context] = there
+            return there
 
     # schemas by their ids
 
@@ -108,7 +130,7 @@ class SchemaRegistry:
             known = self._texts.get(schema_id)
         if known is not None:
             return known
-        text = self_contained(self.schema(schema_id), self.version)
+        text = self_contained(self.schema(schema_id), lambda name, number: self.version(self._qualified(name), number))
         with self._lock:
             return self._texts.setdefault(schema_id, text)
 
@@ -122,19 +144,25 @@ class SchemaRegistry:
         """
         for schema_id in known:
             _must_be_id(schema_id)
-            with self._lock:
-                before = self._known.get(schema_id)
             wanted = known[schema_id] if isinstance(known, Mapping) else None
-            try:
-                now = self._asked_for(schema_id)
-            except SchemaUnknown:
-                had = wanted or (before.fingerprint if before is not None else None)
-                if had is None:
-                    raise
-                raise self._replaced(schema_id, had, None) from None
-            if wanted is not None and wanted != now.fingerprint:
-                raise self._replaced(schema_id, wanted, now.fingerprint)
-            self._remembered(now)
+            with self._lock:  # an id that a subject of another context has named was never one of the default context
+                elsewhere = [one for one in self._contexts.values() if not self.context and schema_id in one._known]
+            for registry in elsewhere or [self]:
+                registry._must_be_the_same(schema_id, wanted)
+
+    def _must_be_the_same(self, schema_id: int, wanted: str | None) -> None:
+        with self._lock:
+            before = self._known.get(schema_id)
+        try:
+            now = self._asked_for(schema_id)
+        except SchemaUnknown:
+            had = wanted or (before.fingerprint if before is not None else None)
+            if had is None:
+                raise
+            raise self._replaced(schema_id, had, None) from None
+        if wanted is not None and wanted != now.fingerprint:
+            raise self._replaced(schema_id, wanted, now.fingerprint)
+        self._remembered(now)
 
     # subjects
 
@@ -189,7 +217,7 @@ class SchemaRegistry:
             lambda answer: version_in(answer, subject, number, self._most_bytes), what,
             most_bytes=self._answer_bytes,
         )  # fmt: skip
-        return Version(found.subject, found.version, self._remembered(found.schema))
+        return Version(found.subject, found.version, self.in_context_of(subject)._remembered(found.schema))
 
     def _given(self, path: str, subject: str, text: str, schema_type: SchemaType, normalize: bool) -> int:
         body = {"schema": text} | ({} if schema_type == "AVRO" else {"schemaType": schema_type})
@@ -199,8 +227,10 @@ class SchemaRegistry:
         )
 
     def _asked_for(self, schema_id: int) -> RegisteredSchema:
+        where = "" if self._subject is None else f"?subject={quote(self._subject, safe='')}"
         return self._ask(
-            "GET", f"/schemas/ids/{schema_id}", lambda answer: schema_in(answer, schema_id, self._most_bytes),
+            "GET", f"/schemas/ids/{schema_id}{where}",
+            lambda answer: schema_in(answer, schema_id, self._most_bytes),
             f"schema id {schema_id}", most_bytes=self._answer_bytes, details={"id": schema_id},
         )  # fmt: skip
 
@@ -246,8 +276,12 @@ class SchemaRegistry:
             details={"url": self.url, "id": schema_id, "before": before, "now": now},
         )
 
+    def _qualified(self, subject: str) -> str:
+        """Return the name of a subject that a schema of this context refers to, as seen from outside of it."""
+        return subject if not self.context or context_of(subject) else f":{self.context}:{subject}"
+
     def __repr__(self) -> str:
-        return f"SchemaRegistry({self.url!r})"
+        return f"SchemaRegistry({self.url!r}" + (f", context {self.context}" if self.context else "") + ")"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a SchemaRegistry stays in the driver: it has the login; executors are told schemas instead")

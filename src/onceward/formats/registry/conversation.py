@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import logging
 import random
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from onceward.errors import RegistryAnswerUnfit, RegistryRefused, RegistryUnreachable, SchemaUnfit
+from onceward.errors import ConfigurationError, RegistryAnswerUnfit, RegistryRefused, RegistryUnreachable, SchemaUnfit
 from onceward.formats.registry.http import Answer, NoAnswer, NotTrusted, asked
 from onceward.formats.registry.json_limits import NotFit, parsed
 from onceward.formats.registry.settings import Settings
@@ -70,7 +71,8 @@ class Conversation:
     def __init__(self, settings: Settings, patience: Patience) -> None:
         self.settings = settings
         self._patience = patience
-        self._tls = tls_context(settings.tls) if settings.tls is not None else None
+        if settings.tls is not None:
+            tls_context(settings.tls)  # a file that is missing is named now
 
     def ask(
         self,
@@ -108,6 +110,18 @@ class Conversation:
             left = max(ends - time.monotonic(), _FIRST_PAUSE_S)  # a pause may take longer than it should
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
+    def _tls(self) -> ssl.SSLContext | None:
+        """Return a context made anew for each request: files of certificates are renewed in place.
+
+        :raises _Later: one of them cannot be read just now.
+        """
+        if self.settings.tls is None:
+            return None
+        try:
+            return tls_context(self.settings.tls)
+        except ConfigurationError as unreadable:
+            raise _Later(self._shown(unreadable.message), answered=False) from None
+
     def _once(
         self,
         method: str,
@@ -124,7 +138,8 @@ class Conversation:
             headers["Authorization"] = self.settings.login.header
         try:
             answer = asked(
-                self.settings.address, self._tls, method, path, headers=headers, seconds=seconds, most_bytes=most_bytes,
+                self.settings.address, self._tls(), method, path,
+                headers=headers, seconds=seconds, most_bytes=most_bytes,
                 body=None if body is None else json.dumps(body).encode(),
             )  # fmt: skip
             if answer.status == 200:

@@ -6,14 +6,12 @@ Called by :mod:`answers` and :mod:`references`, in the driver.
 from __future__ import annotations
 
 import json
-import re
 from typing import Any, NoReturn
 
 DEEPEST = 100
 """Levels of brackets. Python's reader gives up at some 1,000, Jackson (in Spark and in registries) at 1,000."""
-
-# A string that does not end goes to the end of the text: without that, each quote in it would begin the search anew.
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.?)*(?:"|\Z)|[\[{]|[\]}]', re.DOTALL)
+MOST_BRACKETS = 400_000
+"""Of lists and objects: each takes some hundred bytes of memory, and two of the text."""
 
 
 class NotFit(Exception):
@@ -21,31 +19,34 @@ class NotFit(Exception):
 
 
 def parsed(text: str | bytes, *, deepest: int = DEEPEST) -> Any:
-    """The value of ``text``.
+    """Return the value of ``text``, which takes a few times its size in memory.
 
-    :raises NotFit: it is no JSON in UTF-8, or its brackets are nested deeper than ``deepest``.
+    :raises NotFit: it is no JSON in UTF-8, its brackets are nested deeper than ``deepest``, or there are too many.
     """
     try:
         decoded = text.decode() if isinstance(text, bytes) else text
     except UnicodeDecodeError:
         raise NotFit("not UTF-8") from None
-    _must_be_flat(decoded, deepest)
+    if decoded.count("[") + decoded.count("{") > MOST_BRACKETS:
+        raise NotFit(f"JSON of more than {MOST_BRACKETS:,} lists and objects")
     try:
-        return json.loads(decoded, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
+        value = json.loads(decoded, parse_constant=_no_number)
+    except RecursionError:
+        raise NotFit(f"JSON nested deeper than {deepest} levels") from None
+    except ValueError as error:
         raise NotFit(f"no JSON ({error})" if decoded.strip() else "empty") from None
+    _must_be_flat(value, deepest)
+    return value
 
 
-def _must_be_flat(text: str, deepest: int) -> None:
-    depth = 0
-    for found in _TOKEN.finditer(text):
-        first = found[0][0]
-        if first in "[{":
-            depth += 1
-            if depth > deepest:
-                raise NotFit(f"JSON nested deeper than {deepest} levels")
-        elif first in "]}":
-            depth -= 1
+def _must_be_flat(value: Any, deepest: int) -> None:
+    level = [value] if isinstance(value, (list, dict)) else []
+    for _ in range(deepest + 1):
+        if not level:
+            return
+        inside = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [inner for part in inside for inner in part if isinstance(inner, (list, dict))]
+    raise NotFit(f"JSON nested deeper than {deepest} levels")
 
 
 def _no_number(word: str) -> NoReturn:

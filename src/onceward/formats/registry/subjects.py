@@ -18,6 +18,15 @@ STRATEGIES: tuple[str, ...] = get_args(Strategy)
 _PACKAGE = "io.confluent.kafka.serializers.subject."
 
 
+def context_of(subject: str) -> str:
+    """Return the context that a subject names, ``.eu`` of ``:.eu:orders-value``; "" is the default one (Confluent,
+    *Schema Contexts*)."""
+    if not isinstance(subject, str) or not subject.startswith(":."):
+        return ""
+    context, colon, _ = subject[1:].partition(":")
+    return context if colon and context != "." else ""
+
+
 def topic_name(topic: str, side: Side) -> str:
     """``TopicNameStrategy``: ``orders-key`` or ``orders-value``."""
     return f"{topic}-{side}"
