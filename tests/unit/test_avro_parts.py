@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from avro_codec import read, write
 from memory_registry import MemoryRegistry
 from onceward.errors import PoisonRecord, RegistryReplaced, RegistryUnreachable, SchemaIdUnseen, SchemaUnfit, ValueUnfit
+from onceward.formats.avro import known
 from onceward.formats.avro.framing import prefix, schema_id
 from onceward.formats.avro.known import known_of
 from onceward.formats.avro.schemas import (
@@ -25,7 +26,8 @@ from onceward.formats.avro.schemas import (
     texts_as_bytes,
 )
 from onceward.formats.avro.step import Witness
-from onceward.formats.avro.types import why_spark_cannot_read, why_values_would_change
+from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read, why_values_would_change
+from onceward.formats.avro.valid_text import all_of
 from onceward.formats.avro.wide_decimals import widened
 from onceward.spark.failures import RAISED, known_failure
 
@@ -120,6 +122,8 @@ def test_decimals_that_could_be_cut_down_are_widened_and_nothing_else_is():
         record(["null", "R"]),
         record({"type": "array", "items": "R"}),
         record(record({"type": "map", "values": "com.x.R"}, name="S")) | {"namespace": "com.x"},
+        # By a name that is in no namespace, from within one.
+        record(["null", {"type": "record", "name": "y.B", "fields": [{"name": "back", "type": ["null", "R"]}]}]),
         {"type": "array", "items": "null"},
         record({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}),
         record({"type": "array", "items": record("null", name="S")}),
@@ -139,6 +143,42 @@ def test_what_spark_cannot_read_is_refused(schema: Any):
 )
 def test_a_name_that_is_used_again_is_no_circle(schema: Any):
     assert why_spark_cannot_read(json.dumps(schema)) is None
+
+
+def test_fields_that_differ_in_case_alone_are_one_to_spark():
+    twice = record() | {"fields": [{"name": "id", "type": "int"}, {"name": "ID", "type": "int"}]}
+    for schema in (twice, ["null", twice], record({"type": "array", "items": twice | {"name": "S"}})):
+        assert "id and ID" in str(why_names_collide(json.dumps(schema)))
+    assert why_names_collide(json.dumps(record(record("int", name="S"), "S"))) is None
+
+
+def test_many_conditions_are_no_deep_one():
+    """Spark's visitors recurse: 500 conditions one within the other are more than a thread's stack holds."""
+
+    class Condition:
+        def __init__(self, depth: int = 0) -> None:
+            self.depth = depth
+
+        def __and__(self, other: Condition) -> Condition:
+            return Condition(1 + max(self.depth, other.depth))
+
+    for number in (1, 2, 3, 500, 3_000):
+        together: Any = all_of([Condition() for _ in range(number)])  # type: ignore[misc]
+        assert together.depth == (number - 1).bit_length()
+    assert all_of([]) is None
+
+
+def test_of_ids_that_a_registry_does_not_have_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch):
+    """Whoever may write to a topic can make up as many as he likes."""
+    monkeypatch.setattr(known, "MOST_MISSING", 5)
+    registry = MemoryRegistry()
+    remembered = known.known_of(registry)
+    for number in range(1, 21):
+        remembered.ask(registry, [number], wait_s=0)
+    assert remembered.missing() == {16, 17, 18, 19, 20}
+    asked = registry.asked
+    remembered.schemas(registry, [])
+    assert registry.asked == asked + 5
 
 
 def test_what_is_no_json_is_no_schema():
@@ -168,6 +208,21 @@ MILLS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 3}
         (record(MILLIS, "int"), {"type": "record", "name": "R", "fields": [{"name": "f1", "type": "int"}]}, False),
         (record("int", MILLIS),
          {"type": "record", "name": "R", "fields": [{"name": "new", "aliases": ["f1"], "type": MICROS}]}, True),
+        # Of names: the last part of a record's, or an alias of the reader's (Avro 1.12, "Schema Resolution").
+        (record("int", name="Refund"), record("int", name="Order"), True),
+        (record("int", name="Refund"), record("int", name="Order") | {"aliases": ["Refund"]}, False),
+        (record("int", name="a.Order"), record("int", name="b.Order"), False),
+        (record("int", name="a.Refund"), record("int", name="a.Order") | {"aliases": ["Refund"]}, False),
+        (record("int", name="Refund"), record("int", "int", name="Order"), False),  # each record is refused by itself
+        (record("int", name="Refund"), ["null", record("int", name="Order")], True),
+        (["null", record("int", name="Refund")], record("int", name="Order"), True),
+        ([record("int", name="A"), record("int", name="B")], [record("int", name="B"), record("int", name="A")], False),
+        (record(record("int", name="Refund")), record(record("int", name="Order")), True),
+        ({"type": "map", "values": record("int", name="A")}, {"type": "map", "values": record("int", name="B")}, True),
+        # A name that is in no namespace is found from within one, as Avro's parser finds it.
+        (record(record(CENTS, name="Amount"), record("Amount", name="y.W")),
+         record(record(MILLS, name="Amount"), record("Amount", name="y.W")), True),
+        (record({"type": MILLIS}), record(MICROS), True),
     ],
 )  # fmt: skip
 def test_a_value_that_would_be_another_one_is_noticed(writer: Any, reader: Any, changes: bool):

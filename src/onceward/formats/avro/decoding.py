@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, SchemaUnfit, SchemaUnknown
-from onceward.formats.avro.known import Registry, Schemas, known_of
+from onceward.formats.avro.known import Registry, Schemas, in_context_of, known_of
 from onceward.formats.avro.plan import Plan
 from onceward.formats.avro.step import MOST_IDS, AvroDecoding
-from onceward.formats.avro.types import why_spark_cannot_read, why_values_would_change
+from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read, why_values_would_change
 from onceward.formats.judged import refuse_frame
 from onceward.formats.registry.subjects import topic_name
 from onceward.spark.avro_java import (
@@ -47,9 +47,9 @@ def decode(
         people = ow.avro.decode(source, registry=ow.SchemaRegistry("http://registry:8081"), on_error="dead_letter")
         people.select("key", "value.name", "value.born")
 
-    Each record is read by the schema that it was written with, as the reader's schema: fields are found by name or
-    alias, what is missing has its default, what is new is left out (Avro 1.12, "Schema Resolution"). All columns inside
-    may be null. A null value, Kafka's deletion, stays: the row has a null there.
+    Each record is read by the schema that it was written with, as the reader's schema: records and fields are found by
+    name or alias, what is missing has its default, what is new is left out (Avro 1.12, "Schema Resolution"). All
+    columns inside may be null. A null value, Kafka's deletion, stays: the row has a null there.
 
     A record that is not framed, names a schema that the registry does not have, ends before or after its bytes, holds a
     text that is not UTF-8, or a value that the reader's schema does not take, is *poison*. An id that was unknown when
@@ -79,6 +79,7 @@ def decode(
     session = frame.sparkSession
     keep_within_limits(session)
     subject = _subject(frame, column, subject, required=not isinstance(reader_schema, str))
+    registry = in_context_of(registry, subject)
     known = known_of(registry)
     ids = _ids_of(registry, subject, reader_schema)
     schemas = known.schemas(registry, ids)
@@ -143,6 +144,8 @@ def _reader(registry: Registry, subject: str | None, given: str | int | None) ->
 
 def _refuse_reader(session: SparkSession, reader: str, name: str) -> None:
     why = why_not_a_schema(session, reader) or why_spark_cannot_read(reader) or why_not_a_column(session, reader)
+    if why is None and session.conf.get("spark.sql.caseSensitive") != "true":
+        why = why_names_collide(reader)
     if why is not None:
         raise SchemaUnfit(
             f"{name} cannot be the schema of a column: {why}",

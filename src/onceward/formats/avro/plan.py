@@ -27,7 +27,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import DataType, DoubleType, StructField, StructType
 
 from onceward.formats.avro.framing import MAGIC, PREFIX_BYTES, prefix
 from onceward.formats.avro.known import Schemas
@@ -70,6 +70,8 @@ class Plan:
         self._schemas = schemas
         self._kind = kind
         self._reader, self._texts = texts_as_bytes(json.dumps(widened(parsed(reader))))
+        if not schemas.texts:  # nothing is read, and the column is a null of its type
+            self._texts = frozenset()
         self._beside = names_beside(self._reader, schemas.texts.values()) if self._texts else None
         self._unfit = unfit
         self._mark, self._end = _new_mark()
@@ -111,7 +113,7 @@ class Plan:
 
     def _decoded(self, rows: DataFrame) -> DataFrame:
         """``rows`` and :data:`DECODED`: the record and its end, or nulls. A schema id that is not known raises."""
-        nothing = F.lit(None)
+        nothing = F.lit(None) if self._schemas.texts else F.lit(None).cast(self._nothing())
         # Known ids first: what comes behind them costs them nothing.
         branches = [(self._begins_with(number), self._read_by(text)) for number, text in self._schemas.texts.items()]
         if settled := self._settled():
@@ -119,6 +121,11 @@ class Plan:
         branches.append((self._value.isNull() | ~self._is_framed(), nothing))
         decoded = _case(branches).otherwise(F.raise_error(self._raised("unseen")))
         return rows.select("*", F.explode(F.array(decoded)).alias(DECODED))
+
+    def _nothing(self) -> StructType:
+        """The type of :data:`DECODED` where no schema says it: the reader's, with ours around it."""
+        ours = [StructField(name, DoubleType()) for name in (FIRST, SECOND)]
+        return StructType([StructField(VALUE, self._kind), *ours])
 
     def _settled(self) -> list[int]:
         """Ids whose records cannot be read, whatever is in them."""

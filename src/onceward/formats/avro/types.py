@@ -23,6 +23,8 @@ class Type:
     logical: str = ""
     scale: int = 0
     size: int = 0
+    aliases: tuple[str, ...] = ()
+    """Names that a reader's type also goes by."""
     fields: list[Field] = field(default_factory=list)
     inside: list[Type] = field(default_factory=list)
     """Members of a union; items of an array, values of a map."""
@@ -35,6 +37,7 @@ class Field:
     names: tuple[str, ...]
     """Its own, and then its aliases."""
     type: Type
+    has_default: bool = False
 
 
 def linked(text: str) -> Type:
@@ -52,19 +55,29 @@ def why_spark_cannot_read(text: str) -> str | None:
     return _refused(linked(text), (), set())
 
 
-def why_values_would_change(writer: str, reader: str) -> str | None:
-    """Where a value would come out as another one; None: nowhere.
+def why_names_collide(reader: str) -> str | None:
+    """Return which fields of one record Spark takes for the same, whose names it compares without their case; None:
+    there are none."""
+    return _collision(linked(reader), "the value", set())
 
-    Avro's resolution looks at the types, and passes over what they stand for: milliseconds would be read as
-    microseconds, and 1.23 as 12.3 where the scale is another one. A number that stands for nothing
-    on one side is no contradiction.
+
+def why_values_would_change(writer: str, reader: str) -> str | None:
+    """Return where a value would come out as another one; None: nowhere.
+
+    Avro's Java library resolves by the shape of types, and passes over what they stand for: milliseconds would be read
+    as microseconds, 1.23 as 12.3 where the scale is another one, and a Refund as an Order that has no other fields.
+    The specification wants records to have the same name without its namespace, or the reader's to have an alias
+    (Avro 1.12, "Schema Resolution"). A number that stands for nothing on one side is no contradiction.
     """
     return _changed(linked(writer), linked(reader), "the value", set())
 
 
 def _link(schema: Any, namespace: str, named: dict[str, Type]) -> Type:
     if isinstance(schema, str):
-        return Type(schema) if schema in PRIMITIVES else named.get(_full(schema, namespace), Type("unknown", schema))
+        if schema in PRIMITIVES:
+            return Type(schema)
+        # As Avro's parser looks for it (Schema.Names): in the namespace around, and else in none.
+        return named.get(_full(schema, namespace)) or named.get(schema) or Type("unknown", schema)
     if isinstance(schema, list):
         return Type("union", inside=[_link(member, namespace, named) for member in schema])
     if not isinstance(schema, dict):
@@ -75,19 +88,24 @@ def _link(schema: Any, namespace: str, named: dict[str, Type]) -> Type:
     if kind in ("array", "map"):
         return Type(kind, inside=[_link(schema.get("items" if kind == "array" else "values"), namespace, named)])
     found = _link(kind, namespace, named)
-    return _as_logical(found, schema) if found.kind in PRIMITIVES else found
+    # {"type": {"type": "long", "logicalType": …}} means what is inside, where Avro takes it at all.
+    return _as_logical(found, schema) if found.kind in PRIMITIVES and isinstance(kind, str) else found
 
 
 def _link_named(schema: dict[str, Any], kind: str, namespace: str, named: dict[str, Type]) -> Type:
-    name = _full(str(schema.get("name")), schema.get("namespace") or namespace)
-    found = Type("record" if kind == "error" else kind, name)
+    own = schema.get("namespace")
+    name = _full(str(schema.get("name")), own if isinstance(own, str) else namespace)
+    space = name.rpartition(".")[0]
+    aliases = tuple(map(str, schema.get("aliases") or ()))
+    found = Type("record" if kind == "error" else kind, name, aliases=aliases)
     named[name] = found
     if kind == "fixed":
         found.size = schema["size"] if isinstance(schema.get("size"), int) else 0
         return _as_logical(found, schema)
     for one in schema.get("fields", ()) if kind in ("record", "error") else ():
-        inner = _link(one.get("type"), name.rpartition(".")[0], named)
-        found.fields.append(Field((str(one.get("name")), *map(str, one.get("aliases", ()))), inner))
+        inner = _link(one.get("type"), space, named)
+        names = (str(one.get("name")), *map(str, one.get("aliases", ())))
+        found.fields.append(Field(names, inner, "default" in one))
     return found
 
 
@@ -128,12 +146,13 @@ def _changed(writer: Type, reader: Type, where: str, seen: set[tuple[Type, Type]
     if writer.kind == "union" or reader.kind == "union":
         pairs = [(one, match, where) for one in _members(writer) for match in _matches(one, _members(reader))]
     elif writer.kind == reader.kind == "record":
-        pairs = [
-            (theirs.type, ours.type, f"{where}.{ours.names[0]}")
-            for ours in reader.fields
-            for theirs in [next((one for one in writer.fields if one.names[0] in ours.names), None)]
-            if theirs is not None
-        ]
+        both = [(_written(ours, writer), ours) for ours in reader.fields]
+        if not _same_name(writer, reader):
+            # Where a field is missing that has no default, Avro refuses each such record by itself.
+            read = all(theirs is not None or ours.has_default for theirs, ours in both)
+            names = f"was written as {writer.name} and would be read as {reader.name}, which has no such alias"
+            return f"{where} {names}" if read else None
+        pairs = [(theirs.type, ours.type, f"{where}.{ours.names[0]}") for theirs, ours in both if theirs is not None]
     elif writer.kind == reader.kind and writer.inside:
         pairs = [(writer.inside[0], reader.inside[0], f"{where}[]")]
     else:
@@ -151,10 +170,43 @@ def _members(found: Type) -> list[Type]:
 def _matches(writer: Type, readers: list[Type]) -> list[Type]:
     """Of a reader's types those as which ``writer`` may be read."""
     alike = [one for one in readers if one.kind == writer.kind]
-    by_name = [one for one in alike if one.name == writer.name]
+    by_name = [one for one in alike if one.name == writer.name] or [one for one in alike if _same_name(writer, one)]
     if alike:
         return by_name or alike
     return [one for one in readers if one.kind in _NUMBERS and writer.kind in _NUMBERS]
+
+
+def _same_name(writer: Type, reader: Type) -> bool:
+    """Do two records match: by the last part of their names, or of one of the reader's aliases?"""
+    return _last_part(writer.name) in {_last_part(name) for name in (reader.name, *reader.aliases)}
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _written(ours: Field, writer: Type) -> Field | None:
+    """The field of ``writer`` that is read as ``ours``; a name of its own goes before its aliases."""
+    by_name = {one.names[0]: one for one in writer.fields}
+    return next((by_name[name] for name in ours.names if name in by_name), None)
+
+
+def _collision(found: Type, where: str, seen: set[Type]) -> str | None:
+    if found in seen:
+        return None
+    seen.add(found)
+    there: dict[str, str] = {}
+    for one in found.fields:
+        name = one.names[0]
+        if (other := there.setdefault(name.lower(), name)) != name:
+            return f"fields {other} and {name} of {where} are one to Spark unless spark.sql.caseSensitive is true"
+    inner = (
+        [(one, f"{where}[]") for one in found.inside] if found.kind != "union" else [(i, where) for i in found.inside]
+    )
+    for kind, place in [*inner, *((one.type, f"{where}.{one.names[0]}") for one in found.fields)]:
+        if (why := _collision(kind, place, seen)) is not None:
+            return why
+    return None
 
 
 def _means_another(writer: Type, reader: Type, where: str) -> str | None:

@@ -6,6 +6,8 @@ Used by :mod:`onceward.formats.avro.plan`, in the driver; evaluated by Spark's t
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
@@ -57,10 +59,17 @@ def _or_null(condition: Column | None) -> Column:
     return F.coalesce(condition, F.lit(True))
 
 
-def _all(conditions: object) -> Column | None:
-    together: Column | None = None
-    for condition in conditions:  # type: ignore[attr-defined]
-        if condition is not None:
-            safe = _or_null(condition)
-            together = safe if together is None else together & safe
-    return together
+def _all(conditions: Iterable[Column | None]) -> Column | None:
+    return all_of([_or_null(condition) for condition in conditions if condition is not None])
+
+
+def all_of(conditions: Sequence[Column]) -> Column | None:
+    """Return one condition that is true where all of ``conditions`` are; None of none.
+
+    As a balanced tree: a chain of 500 is 500 deep, and Spark's visitors of expressions recurse.
+    """
+    level = list(conditions)
+    while len(level) > 1:
+        pairs = [left & right for left, right in zip(level[::2], level[1::2], strict=False)]
+        level = pairs + level[len(pairs) * 2 :]
+    return level[0] if level else None

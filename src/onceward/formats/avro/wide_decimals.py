@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
+
+from onceward.formats.avro.valid_text import all_of
 
 _DIGITS_OF_64_BITS = 18
 _BYTES = 8
@@ -63,7 +65,7 @@ def narrow_enough(value: Column, read: DataType, wanted: DataType) -> Column | N
         # What does not fit is null then, and so it stays. Spark compiles casts and comparisons of structs to methods of
         # their own; with a condition for each of many fields one method would be interpreted: see narrowed().
         return value.eqNullSafe(value.try_cast(_narrow(read, wanted)).try_cast(read))
-    return reduce(lambda left, right: left & right, conditions) if conditions else None
+    return all_of(conditions)
 
 
 def _conditions(value: Column, read: DataType, wanted: DataType) -> Iterator[Column]:
@@ -95,7 +97,9 @@ def _conditions_of_each(array: Column, read: DataType, wanted: DataType) -> Iter
 
 
 def _all_conditions(value: Column, read: DataType, wanted: DataType) -> Column:
-    return reduce(lambda left, right: left & right, _conditions(value, read, wanted))
+    together = all_of(list(_conditions(value, read, wanted)))
+    assert together is not None  # noqa: S101 — asked for types that differ
+    return together
 
 
 def _most(kind: DecimalType) -> Column:
