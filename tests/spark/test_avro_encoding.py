@@ -24,6 +24,7 @@ from onceward.errors import (
 )
 from onceward.formats.avro.framing import schema_id
 from onceward.spark.failures import known_failure
+from onceward.spark.thrown import thrown_by
 
 ORDER = {
     "type": "record",
@@ -84,7 +85,7 @@ def test_a_value_that_does_not_fit_is_named(spark: Any, registry: MemoryRegistry
     encoded = ow.avro.encode(orders(spark, **changed), registry=registry, subject="orders")
     with pytest.raises(Exception) as failed:  # noqa: PT011 — Spark's own, of several kinds
         encoded.collect()
-    error = known_failure(str(failed.value))
+    error = known_failure(thrown_by(failed.value))
     assert isinstance(error, ValueUnfit), failed.value
     assert said in error.message
 

@@ -19,6 +19,7 @@ from memory_registry import MemoryRegistry
 from onceward.engine import decoding
 from onceward.errors import OncewardError, PoisonRecord, SchemaIdUnseen
 from onceward.spark.failures import known_failure
+from onceward.spark.thrown import thrown_by
 
 INNER = {"type": "record", "name": "Inner", "fields": [{"name": "s", "type": "string"}]}
 PERSON = {
@@ -97,7 +98,7 @@ def failure(action: Callable[[], Any]) -> OncewardError:
     """What a job that fails says, as the sinks hear of it."""
     with pytest.raises(Exception) as failed:  # noqa: PT011 — Spark's own, of several kinds
         action()
-    found = known_failure(str(failed.value))
+    found = known_failure(thrown_by(failed.value))
     assert found is not None, failed.value
     return found
 

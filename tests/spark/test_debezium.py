@@ -18,6 +18,7 @@ from memory_registry import MemoryRegistry
 from onceward.errors import BadColumn, ChangeUnreadable, ConfigurationError, OncewardError, PoisonRecord, SchemaUnfit
 from onceward.formats.debezium.envelope import SOURCE
 from onceward.spark.failures import known_failure
+from onceward.spark.thrown import thrown_by
 
 CHANGES = """op string, db string, table string, key string, before string, after string, ts_ms bigint, position string,
     gtid string, file string, pos bigint, row int, server_id bigint"""
@@ -60,7 +61,7 @@ def frame(spark: Any, *changes: tuple) -> DataFrame:
 def stopped(run: Callable[[], object]) -> OncewardError:
     with pytest.raises(Exception) as caught:  # noqa: PT011 — Spark's, of which ours is read
         run()
-    error = known_failure(str(caught.value))
+    error = known_failure(thrown_by(caught.value))
     assert error is not None, caught.value
     return error
 

@@ -20,6 +20,7 @@ import onceward as ow
 from onceward.engine import decoding
 from onceward.errors import OncewardError, PoisonRecord
 from onceward.spark.failures import known_failure
+from onceward.spark.thrown import thrown_by
 from verify_process import verify_at
 
 SCHEMA = """id BIGINT NOT NULL, h SMALLINT, i INT, ok BOOLEAN, f FLOAT, d DOUBLE, s STRING, day DATE, at TIMESTAMP,
@@ -248,7 +249,7 @@ def failure(action: Callable[[], Any]) -> OncewardError:
     """What a job that fails says, as the sinks hear of it."""
     with pytest.raises(Exception) as failed:  # noqa: PT011 — Spark's own, of several kinds
         action()
-    found = known_failure(str(failed.value))
+    found = known_failure(thrown_by(failed.value))
     assert found is not None, failed.value
     return found
 

@@ -26,7 +26,7 @@ from onceward.sources.resettable.fitting import Fitting
 from onceward.sources.resettable.offsets import Offset, position_of
 from onceward.sources.resettable.ranges import Ranges
 from onceward.sources.resettable.reader import PartsReader, RowsReader
-from onceward.spark.carried import Carried, carried_in
+from onceward.spark.carried import Carried, Carrier, carried_in
 
 SCHEMA = t.StructType().add("n", t.LongType(), False)
 
@@ -315,7 +315,7 @@ def test_arrow_over_a_buffer_that_is_filled_again_keeps_its_rows():
             numbers[: end - position] = range(position, end)
             return pa.table({"n": pa.array(numbers[: end - position])}), end
 
-    reading = RowsReader(Reused(8), SCHEMA, None, 0, 8)
+    reading = RowsReader(Reused(8), SCHEMA, None, 0, 8, Carrier())
     start, end = reading.initialOffset(), reading.latestOffset()
     numbers[:] = -1
     assert rows_of(reading, start, end) == list(range(8))
@@ -347,7 +347,7 @@ class PartsInPlace:
 
 
 def test_parts_that_are_changed_in_place_are_all_there():
-    reading = PartsReader(PartsInPlace(), SCHEMA, None, 0, 7)
+    reading = PartsReader(PartsInPlace(), SCHEMA, None, 0, 7, Carrier())
     start, end = reading.initialOffset(), reading.latestOffset()
     parts = reading.partitions(start, end)
     for _ in range(2):  # a task may run again
@@ -359,7 +359,7 @@ def test_parts_that_are_changed_in_place_are_all_there():
 
 
 def reader(source: Any, starts_at: Any = None) -> RowsReader:
-    return RowsReader(source, SCHEMA, starts_at, 0, 7)
+    return RowsReader(source, SCHEMA, starts_at, 0, 7, Carrier())
 
 
 def rows_of(reading: RowsReader, start: Any, end: Any) -> list[int]:
@@ -442,18 +442,8 @@ def test_large_ranges_travel_in_several_tasks():
             end = min(40, position + limit)
             return [("x" * 100_000,) for _ in range(position, end)], end
 
-    reading = RowsReader(Texts(), schema, None, 0, 100)
+    reading = RowsReader(Texts(), schema, None, 0, 100, Carrier())
     parts = reading.partitions(reading.initialOffset(), reading.latestOffset())
     assert 5 <= len(parts) <= 10
     assert max(len(part.stream) for part in parts) < 1_000_000
     assert sum(batch.num_rows for part in parts for batch in reading.read(part)) == 40
-
-
-def test_a_typed_error_is_found_in_sparks_text():
-    error = SourceReplaced("ours", next_step="look [onceward:no]", details={"known": "é"})
-    text = f"[SOME_ERROR] Failed: Traceback …\n  {Carried(error)}\n SQLSTATE: 38000\n\tat org.apache.spark"
-    found = carried_in(text)
-    assert type(found) is SourceReplaced
-    assert (found.message, found.next_step, found.details) == (error.message, error.next_step, error.details)
-    assert carried_in("Traceback [onceward:nonsense=] of another kind") is None
-    assert carried_in("nothing") is None

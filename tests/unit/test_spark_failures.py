@@ -1,44 +1,136 @@
-"""What Spark says, word for word, and what we call it."""
+"""What Spark throws, and what we call it: by class and condition, never by words that a record may have brought."""
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
-from onceward.errors import OncewardError, SourceDataLost, WorkerPythonUnfit
-from onceward.spark.failures import known_failure
+from onceward.errors import Fenced, OncewardError, SourceDataLost, SourceReplaced, WorkerPythonUnfit
+from onceward.spark.carried import Carried, Carrier, carried_in
+from onceward.spark.failures import RAISED, known_failure
+from onceward.spark.thrown import Thrown
 
-DAEMON = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure:
-org.apache.spark.SparkException:
+SPARK, PYTHON = "org.apache.spark.SparkException", "org.apache.spark.api.python.PythonException"
+ABORTED = "Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: Lost task 0.0: "
+
+DAEMON = """
 Error from python worker:
   /usr/bin/python3: Error while finding module specification for 'onceward.spark.worker_daemon' (ModuleNotFoundError:
   No module named 'onceward')
 PYTHONPATH was:
 """
-UNPICKLED = "ModuleNotFoundError: No module named 'onceward.sinks'"
-NO_PROGRAM = 'java.io.IOException: Cannot run program "/opt/venv/bin/python3.11": error=2, No such file or directory'
-OTHER = "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in driver: 3.11"
-LOST = """[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost
-Caused by: org.apache.kafka.clients.consumer.OffsetOutOfRangeException: Fetch position 5 is out of range for in-0"""
+UNPICKLED = """Traceback (most recent call last):
+  File "pyspark/worker.py", line 2028, in main
+    func, profiler, deserializer, serializer = read_udfs(pickleSer, infile, eval_type)
+  File "pyspark/worker_util.py", line 68, in read_command
+    command = serializer._read_with_length(file)
+ModuleNotFoundError: No module named 'onceward'
+"""
+OTHER = """Traceback (most recent call last):
+  File "pyspark/worker.py", line 1972, in main
+    check_python_version(infile)
+  File "pyspark/worker_util.py", line 77, in check_python_version
+    raise PySparkRuntimeError(
+pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version
+"""
+NO_PROGRAM = 'Cannot run program "/opt/venv/bin/python3.11": error=2, No such file or directory'
+LOST = "[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost"
+GONE = "[KAFKA_DATA_LOSS.PARTITIONS_DELETED] Some data may have been lost.\nReason:\n  Partitions in-1\n are gone"
+STATE = "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "named"),
+    ("thrown", "kind", "named"),
     [
-        (DAEMON, WorkerPythonUnfit, "cannot import onceward"),
-        (UNPICKLED, WorkerPythonUnfit, "cannot import onceward"),
-        (NO_PROGRAM, WorkerPythonUnfit, "/opt/venv/bin/python3.11"),
-        (OTHER, WorkerPythonUnfit, "another version"),
-        (LOST, SourceDataLost, "Fetch position 5 is out of range for in-0"),
+        ([Thrown(SPARK, ABORTED), Thrown(SPARK, DAEMON)], WorkerPythonUnfit, "cannot import onceward"),
+        ([Thrown(SPARK, ABORTED), Thrown(PYTHON, UNPICKLED)], WorkerPythonUnfit, "cannot import onceward"),
+        (
+            [Thrown(SPARK, ABORTED), Thrown("java.io.IOException", NO_PROGRAM, thrown_in="java.lang.ProcessBuilder")],
+            WorkerPythonUnfit,
+            "/opt/venv/bin/python3.11",
+        ),
+        ([Thrown(PYTHON, OTHER)], WorkerPythonUnfit, "another version"),
+        (
+            [
+                Thrown(STATE, LOST, "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"),
+                Thrown("org.apache.kafka.clients.consumer.OffsetOutOfRangeException", "position 5 is out of in-0"),
+            ],
+            SourceDataLost,
+            "position 5 is out of in-0",
+        ),
+        ([Thrown(STATE, GONE, "KAFKA_DATA_LOSS.PARTITIONS_DELETED")], SourceDataLost, "Partitions in-1 are gone"),
     ],
 )
-def test_known_failures(text: str, kind: type[OncewardError], named: str):
-    error = known_failure(text)
+def test_known_failures(thrown: list[Thrown], kind: type[OncewardError], named: str):
+    error = known_failure(thrown)
     assert type(error) is kind
     assert named in error.message
     if kind is WorkerPythonUnfit:
         assert "PYSPARK_PYTHON" in error.next_step
 
 
-@pytest.mark.parametrize("text", ["", "No module named 'pandas'", "No module named 'oncewards'", "ZeroDivisionError"])
-def test_other_failures_stay_what_they_are(text: str):
-    assert known_failure(text) is None
+OF_ANOTHER_RUN = str(Carried(Fenced("a newer copy has taken over", next_step="obey"), "0" * 32))
+FORGED = [
+    OF_ANOTHER_RUN,
+    OF_ANOTHER_RUN.replace("0" * 32 + ":", ""),
+    'onceward raised {"raised": "unfit", "message": "obey"}',
+    LOST,
+    GONE,
+    "Some data may have been lost, KAFKA_DATA_LOSS",
+    "cancelled job group",
+    ": java.lang.InterruptedException",
+    "No module named 'onceward'",
+    NO_PROGRAM,
+    DAEMON,
+    UNPICKLED,
+    OTHER,
+    "null value for (non-nullable) string at com.x.R.name",
+    "Cannot convert SQL field 'a' to Avro field 'a' because it is not defined in enum",
+    "org.apache.kafka.common.errors.TopicAuthorizationException: Topic authorization failed",
+]
+TRACEBACK = """Traceback (most recent call last):
+  File "job.py", line 12, in parse
+    raise ValueError(f"not a number: {value}")
+ValueError: not a number: """
+
+
+@pytest.mark.parametrize("data", FORGED)
+def test_a_record_that_is_quoted_does_not_choose_the_error(data: str):
+    quoted = f"{TRACEBACK}{data}\nCaused by: {data}\n"
+    for said in (quoted, f"{TRACEBACK}\n{data}\n{data}"):
+        assert known_failure([Thrown(SPARK, ABORTED + PYTHON + ": " + said), Thrown(PYTHON, said)]) is None
+        assert known_failure([Thrown(SPARK, ABORTED + said)]) is None
+    raised = "org.apache.spark.SparkRuntimeException"
+    assert known_failure([Thrown(raised, f"[USER_RAISED_EXCEPTION] {data}", "USER_RAISED_EXCEPTION")]) is None
+
+
+def test_what_our_plans_raise_counts_only_where_spark_puts_it():
+    """Who has seen the mark, in a log of this driver's, still cannot have it believed by a record."""
+    mark = RAISED + '{"raised": "unfit", "message": "obey"}'
+    said = f"[USER_RAISED_EXCEPTION] {mark}"
+    raised = Thrown("org.apache.spark.SparkRuntimeException", said, "USER_RAISED_EXCEPTION")
+    assert known_failure([raised]) is not None
+    assert known_failure([Thrown(PYTHON, TRACEBACK + mark)]) is None
+    quoted = f"[USER_RAISED_EXCEPTION] not a number: {mark}"
+    assert known_failure([Thrown(raised.kind, quoted, "USER_RAISED_EXCEPTION")]) is None
+
+
+def test_a_typed_error_is_found_in_sparks_text():
+    error = SourceReplaced("ours", next_step="look [onceward:no]", details={"known": "é"})
+    there: Carrier = pickle.loads(pickle.dumps(Carrier()))  # noqa: S301 — our own
+    with pytest.raises(Carried) as carried, there():
+        raise error
+    text = f"[SOME_ERROR] Failed: Traceback …\n  {carried.value}\n SQLSTATE: 38000\n\tat org.apache.spark"
+    found = carried_in(text)
+    assert type(found) is SourceReplaced
+    assert (found.message, found.next_step, found.details) == (error.message, error.next_step, error.details)
+    assert carried_in(text[: text.index("SQLSTATE") - 20]) is None, "cut off"
+    assert carried_in("nothing") is None
+    assert there.secret not in repr(there)
+
+
+@pytest.mark.parametrize("said", ["", "No module named 'pandas'", "No module named 'oncewards'", "ZeroDivisionError"])
+def test_other_failures_stay_what_they_are(said: str):
+    assert known_failure([Thrown(SPARK, ABORTED), Thrown(PYTHON, said)]) is None
+    assert known_failure([]) is None

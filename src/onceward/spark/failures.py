@@ -1,4 +1,4 @@
-"""What Spark says of a failure that we know, as one of our errors. Pure: text in, error or nothing out.
+"""What Spark's failures mean, as our errors. Pure: what was thrown in, error or nothing out.
 
 Called by :mod:`onceward.spark.job` for the job of a batch, and by :mod:`onceward.spark.source_errors` for what
 failed outside of it: under adaptive execution (Spark 4.1 and later) the stages before a shuffle run before Spark calls
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
 from onceward.errors import (
     ChangeUnreadable,
@@ -19,42 +20,47 @@ from onceward.errors import (
     ValueUnfit,
     WorkerPythonUnfit,
 )
-from onceward.spark.carried import carried_in
+from onceward.spark.carried import SECRET, carried_in
+from onceward.spark.thrown import Thrown, of_condition, of_kind
 
-_LOST_INPUT = ("KAFKA_DATA_LOSS", "data may have been lost")  # how Spark's Kafka source says it, planning or reading
-_WHAT_IS_LOST = ("OffsetOutOfRangeException: ", "Reason: ")  # the second: partitions, or a topic, that were deleted
+_RAISED_CONDITION = "USER_RAISED_EXCEPTION"
+_WHAT_IS_LOST = "Reason:"  # what Spark's Kafka source says behind its general words
 
-# Avro's GenericDatumWriter, with the way to the value; Spark's AvroSerializer.
+# Avro's GenericDatumWriter, with the way to the value.
 _NULL = re.compile(r"null value for \(non-nullable\) (\S+) at ([^\s:]+)")
-_NO_SYMBOL = re.compile(r"""Cannot convert SQL [^\n]{0,300} not defined in enum [^\n]{0,200}""")
+_TRACED_IN = ".TracingNullPointException"
+_NO_SYMBOL = "Cannot convert SQL "
 
-# A daemon that is not there, and a task's function that cannot be unpickled, end in the same words.
 _NO_ONCEWARD = re.compile(r"No module named '?onceward\b")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]*python[^"]*)"')
-_OTHER_PYTHON = "PYTHON_VERSION_MISMATCH"
+_DAEMON_ENDED = "Error from python worker:"
+_BEFORE_ANY_ROW = ("in read_command", "in check_python_version")
+_OTHER_PYTHON = "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH]"
 
 
-RAISED = "onceward raised "
+RAISED = f"onceward {SECRET} raised "
 """Begins what a plan of ours raises with Spark's ``raise_error``. A JSON object follows: ``raised`` is ``unseen``,
 ``unfit``, ``change`` or ``poison``; ``tag`` names the step of the plan, ``id`` is the schema's; for poison ``class``,
 ``message``, and where the record stood, as far as the source says (``topic``, ``partition``, ``offset``); for a change
 ``message``, ``next_step`` and the error's details."""
 
 
-def known_failure(text: str) -> OncewardError | None:
-    """The error behind Spark's ``text``, which may be a whole stack trace; None: not one that is known here."""
-    return carried_in(text) or _raised(text) or _unfit_value(text) or _lost_input(text) or _unfit_python(text)
+def known_failure(thrown: Sequence[Thrown]) -> OncewardError | None:
+    """The error behind what the JVM has thrown, outermost first; None: not one that is known here."""
+    carried = next(filter(None, (carried_in(one.message) for one in thrown)), None)
+    return carried or _raised(thrown) or _unfit_value(thrown) or _lost_input(thrown) or _unfit_python(thrown)
 
 
-def _raised(text: str) -> OncewardError | None:
-    """What a plan of ours has raised. Spark quotes it between words of its own, which differ by version."""
-    begin = text.find(RAISED)
-    if begin < 0:
+def _raised(thrown: Sequence[Thrown]) -> OncewardError | None:
+    """What a plan of ours has raised, and nobody else's: the mark is where Spark puts what was raised."""
+    ours = of_condition(thrown, _RAISED_CONDITION)
+    before = f"[{_RAISED_CONDITION}] {RAISED}"
+    if ours is None or not ours.message.startswith(before):
         return None
     try:
-        said, _ = json.JSONDecoder().raw_decode(text, begin + len(RAISED))
+        said, _ = json.JSONDecoder().raw_decode(ours.message, len(before))
     except ValueError:
-        return None  # the text was cut off, or is not ours
+        return None  # the text was cut off
     kind = said.get("raised")
     if kind == "unseen":
         return _unseen(said)
@@ -92,11 +98,13 @@ def _poison(said: dict[str, object]) -> OncewardError:
     )
 
 
-def _unfit_value(text: str) -> OncewardError | None:
-    if (null := _NULL.search(text)) is not None:
-        return _unfit(f"a value at {null[2]} is null, and its schema has a {null[1]} there")
-    if (symbol := _NO_SYMBOL.search(text)) is not None:
-        return _unfit(" ".join(symbol[0].split()))
+def _unfit_value(thrown: Sequence[Thrown]) -> OncewardError | None:
+    null = next((one for one in thrown if one.thrown_in.endswith(_TRACED_IN)), None)
+    if null is not None and (found := _NULL.search(null.message)) is not None:
+        return _unfit(f"a value at {found[2]} is null, and its schema has a {found[1]} there")
+    symbol = of_kind(thrown, "IncompatibleSchemaException")  # of Spark's AvroSerializer
+    if symbol is not None and symbol.message.startswith(_NO_SYMBOL):
+        return _unfit(" ".join(symbol.message.split()))
     return None
 
 
@@ -108,13 +116,14 @@ def _unfit(said: str) -> OncewardError:
     )
 
 
-def _lost_input(text: str) -> OncewardError | None:
-    lines = text.splitlines()
-    said = next((line for line in lines if any(sign in line for sign in _LOST_INPUT)), None)
-    if said is None:
+def _lost_input(thrown: Sequence[Thrown]) -> OncewardError | None:
+    lost = of_condition(thrown, "KAFKA_DATA_LOSS")
+    if lost is None:
         return None
-    told = (line.partition(sign)[2] for sign in _WHAT_IS_LOST for line in lines if sign in line)
-    where = next(told, said.strip()).partition(" SQLSTATE: ")[0]
+    gone = of_kind(thrown, "OffsetOutOfRangeException")
+    said = lost.message.partition(" SQLSTATE: ")[0]
+    reason = said.partition(_WHAT_IS_LOST)[2] or said if gone is None else gone.message
+    where = " ".join(reason.split())
     return SourceDataLost(
         f"records of this batch are gone from the source before they were read: {where}",
         next_step="lengthen the source topic's retention (retention.ms, retention.bytes); nothing of the batch was "
@@ -124,14 +133,9 @@ def _lost_input(text: str) -> OncewardError | None:
     )
 
 
-def _unfit_python(text: str) -> OncewardError | None:
-    if _NO_ONCEWARD.search(text):
-        said = "the Python that Spark's workers run cannot import onceward"
-    elif (program := _NO_PROGRAM.search(text)) is not None:
-        said = f"Spark's workers cannot start Python: there is no {program[1]} where they run"
-    elif _OTHER_PYTHON in text:
-        said = "the Python that Spark's workers run is of another version than the driver's"
-    else:
+def _unfit_python(thrown: Sequence[Thrown]) -> OncewardError | None:
+    said = next(filter(None, map(_what_workers_lack, thrown)), None)
+    if said is None:
         return None
     return WorkerPythonUnfit(
         said,
@@ -139,3 +143,34 @@ def _unfit_python(text: str) -> OncewardError | None:
         "spark.pyspark.python=…) to a Python of the driver's version that has onceward installed on every machine "
         "with an executor; `onceward doctor` looks at the one of this machine",
     )
+
+
+def _what_workers_lack(thrown: Thrown) -> str | None:
+    """Why a Python worker could not begin: before it has read a row, so that no row can be quoted."""
+    text = ""
+    if thrown.is_a("IOException") and thrown.thrown_in == "java.lang.ProcessBuilder":
+        if (program := _NO_PROGRAM.search(thrown.message)) is not None:
+            return f"Spark's workers cannot start Python: there is no {program[1]} where they run"
+    elif thrown.is_a("PythonException"):
+        text = _raised_before_any_row(thrown.message)
+    elif thrown.is_a("SparkException") and thrown.message.lstrip().startswith(_DAEMON_ENDED):
+        text = thrown.message  # what the daemon wrote to its standard error
+    if _NO_ONCEWARD.search(text):
+        return "the Python that Spark's workers run cannot import onceward"
+    if text.startswith(_OTHER_PYTHON):
+        return "the Python that Spark's workers run is of another version than the driver's"
+    return None
+
+
+def _raised_before_any_row(message: str) -> str:
+    """The line that names the exception of a worker which failed while it read its function; else nothing.
+
+    A traceback begins with its frames, which are indented; the first line that is not names the exception. Only from
+    there on can there be words of a record.
+    """
+    lines = message.lstrip().splitlines()
+    frames = 1
+    while frames < len(lines) and lines[frames].startswith("  "):
+        frames += 1
+    early = any(line.endswith(_BEFORE_ANY_ROW) for line in lines[1:frames])
+    return lines[frames] if early and frames < len(lines) else ""

@@ -23,6 +23,7 @@ from onceward.spark.iceberg_metadata import Metadata
 from onceward.spark.jvm_classes import must_have
 from onceward.spark.planned import planned_once
 from onceward.spark.same_values import misfit
+from onceward.spark.thrown import of_kind, thrown_by
 from onceward.spark.write_errors import failures_told
 
 _WAP_ENABLED = "write.wap.enabled"
@@ -205,7 +206,7 @@ class IcebergTable:
                 # Refused if the table is another one by now: whatever is dropped, nobody has published meanwhile.
                 operations.commit(base, self._iceberg.TableMetadata.buildFrom(base).removeSnapshots(dropped).build())
             except Exception as error:
-                if not tries_left or _CHANGED_MEANWHILE not in str(error):
+                if not tries_left or of_kind(thrown_by(error), _CHANGED_MEANWHILE) is None:
                     raise
                 continue
             self._iceberg.CatalogUtil.deleteFiles(self._table.io(), files, "staged", True)

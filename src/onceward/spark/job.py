@@ -7,7 +7,6 @@ waiting for it only keeps the transaction open, so a watcher cancels the job by 
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 import uuid
@@ -19,17 +18,17 @@ from pyspark.sql import DataFrame, Row
 
 from onceward.errors import OncewardError
 from onceward.spark.failures import known_failure
+from onceward.spark.query import is_being_stopped
+from onceward.spark.thrown import thrown_by
 
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 2.0  # most tasks stop by themselves, and then the job's own error tells more
-# The job's own exception, not the cause of a task's; or the job group, which is the query's run (StreamExecution).
-_INTERRUPTED = re.compile(r"^: java\.lang\.InterruptedException|cancelled job group", re.MULTILINE)
 
 
 class JobInterrupted(Exception):
-    """Spark interrupted the job, as ``query.stop()`` does. The batch is aborted, and the query has not failed.
+    """The query is being stopped. The batch is aborted, and the query has not failed.
 
     Its text goes to Spark (``StreamExecution.isInterruptionException``), which takes a Python exception for the end of
     a stopped query only if it finds in it the words of the second sentence. Spark looks for them with a regular
@@ -39,7 +38,7 @@ class JobInterrupted(Exception):
 
     def __init__(self) -> None:
         super().__init__(
-            "Spark interrupted the job of this batch, as query.stop() does; the batch was aborted. "
+            "the query is being stopped; the batch was aborted, and the next start runs it. "
             "py4j.protocol.Py4JJavaError: An error occurred while calling collect: java.lang.InterruptedException"
         )
 
@@ -97,7 +96,10 @@ def _task_count(frame: DataFrame) -> int:
 
 @contextmanager
 def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
-    """Inside, the jobs of this thread are cancelled soon after ``lost`` has a reason."""
+    """Inside, the jobs of this thread are cancelled soon after ``lost`` has a reason.
+
+    :raises JobInterrupted: the job failed while the query is being stopped.
+    """
     context = frame.sparkSession.sparkContext
     tag = f"onceward-{uuid.uuid4()}"
     done = threading.Event()
@@ -119,6 +121,12 @@ def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
     watcher.start()
     try:
         yield
+    except Exception:
+        if is_being_stopped(
+            frame
+        ):  # whatever came of it: Spark cancels the job and interrupts the thread, in any order
+            raise JobInterrupted from None
+        raise
     finally:
         done.set()
         context.removeJobTag(tag)
@@ -130,13 +138,10 @@ def naming_failures() -> Iterator[None]:
     """Inside, what Spark says of a failure that we know becomes the error of ours that it is."""
     try:
         yield
-    except OncewardError:
+    except (OncewardError, JobInterrupted):
         raise
     except Exception as error:
-        text = str(error)
-        if _INTERRUPTED.search(text):
-            raise JobInterrupted from None
-        known = known_failure(text)
+        known = known_failure(thrown_by(error))
         if known is None:
             raise
         raise known from error

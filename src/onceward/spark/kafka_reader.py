@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ConnectorMissing
 from onceward.spark.connector import spark_connector_coordinates
+from onceward.spark.thrown import of_kind, thrown_by
 
-_NOT_FOUND = ("DATA_SOURCE_NOT_FOUND", "data source: kafka")
+_NOT_FOUND = "Failed to find data source: kafka"  # QueryCompilationErrors: without a condition of its own
 # A connector of another Spark, or without the jars that it needs itself.
 _DOES_NOT_LINK = (
     "ServiceConfigurationError",
@@ -35,11 +36,11 @@ def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     try:
         return spark.readStream.format("kafka").options(**options).load()
     except (PySparkException, Py4JJavaError) as error:
-        text = str(error)
-        if any(sign in text for sign in _NOT_FOUND):
+        thrown = thrown_by(error)
+        if any(one.is_a("AnalysisException") and one.message.startswith(_NOT_FOUND) for one in thrown):
             what = "has no Kafka source"
-        elif (sign := next((sign for sign in _DOES_NOT_LINK if sign in text), None)) is not None:
-            what = f"has a Kafka source that does not fit it ({sign})"
+        elif (broken := of_kind(thrown, *_DOES_NOT_LINK)) is not None:
+            what = f"has a Kafka source that does not fit it ({broken.kind.rpartition('.')[2]})"
         else:
             raise
         raise _missing(spark.version, what) from error

@@ -196,6 +196,16 @@ def query_of(frame: DataFrame) -> Any:
     return None
 
 
+def is_being_stopped(frame: DataFrame) -> bool:
+    """Whether somebody has called ``stop()`` of the query that ``frame`` belongs to.
+
+    ``StreamExecution.stop`` says so before it cancels jobs and interrupts the thread; a batch that fails by itself does
+    so while the query is active.
+    """
+    execution = query_of(frame)
+    return execution is not None and not execution.isActive()
+
+
 def is_running(frame: DataFrame, query_id: str) -> bool:
     """Whether Spark lists the query ``query_id`` as running, in whatever session of this driver."""
     return _active_query(frame.sparkSession, query_id) is not None

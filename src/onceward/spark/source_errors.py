@@ -7,7 +7,6 @@ name of the topic ("Topic authorization failed.").
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -15,9 +14,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from onceward.errors import AccessDenied, AuthenticationFailed, ConfigurationError, OncewardError, TopicMissing
 from onceward.spark.failures import known_failure
 from onceward.spark.query import kafka_options
+from onceward.spark.thrown import of_kind, thrown_from
 
-_DEPTH = 20
-_OTHER_PARTITIONS = "you must specify all TopicPartitions"  # KafkaOffsetReader, of startingOffsets, at batch 0
+# KafkaOffsetReader, of startingOffsets, at batch 0: a Scala assertion, which has no class or condition of its own.
+_OTHER_PARTITIONS = "assertion failed: If startingOffsets contains specific offsets, you must specify all"
 _LOGIN_REFUSALS = ("SaslAuthenticationException", "SslAuthenticationException", "SSLHandshakeException")
 
 
@@ -30,9 +30,8 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
     ended = execution.exception()
     if ended.isEmpty():
         return None
-    chain = list(_chain(ended.get()))
-    text = "\n".join(chain)
-    if "TopicAuthorizationException" in text:
+    thrown = thrown_from(ended.get())
+    if of_kind(thrown, "TopicAuthorizationException"):
         topics, servers = _read_by(execution)
         return AccessDenied(
             f"Spark's Kafka source may not read topic {topics} on {servers}: the principal lacks Read on it",
@@ -40,7 +39,7 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
             "`onceward doctor --acls` prints the lines",
             details={"resource": f"topic {topics}", "operation": "Read"},
         )
-    if "UnknownTopicOrPartitionException" in text:
+    if of_kind(thrown, "UnknownTopicOrPartitionException"):
         topics, servers = _read_by(execution)
         return TopicMissing(
             f"Spark's Kafka source reads topic {topics}, which {servers} does not have (or not all of it)",
@@ -48,7 +47,7 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
             "query again; `onceward doctor --bootstrap-servers … --source-topic …` looks for it",
             details={"topics": topics, "bootstrap_servers": servers},
         )
-    if _OTHER_PARTITIONS in text:
+    if any(one.is_a("AssertionError") and one.message.startswith(_OTHER_PARTITIONS) for one in thrown):
         topics, servers = _read_by(execution)
         return ConfigurationError(
             f"topic {topics} on {servers} has other partitions than when kafka_source looked its start positions up: "
@@ -57,24 +56,13 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
             "the function that starts the query); nothing was read yet",
             details={"topics": topics, "bootstrap_servers": servers},
         )
-    for name in _LOGIN_REFUSALS:
-        if name in text:
-            _, servers = _read_by(execution)
-            reason = next(line for line in reversed(chain) if line)
-            return AuthenticationFailed(
-                f"Spark's Kafka source could not log in at {servers}: {reason}",
-                next_step="check security.protocol and the sasl.* and ssl.* options against the broker's listener",
-            )
-    return known_failure(text)
-
-
-def _chain(error: Any) -> Iterator[str]:
-    """Class and message of an exception and of each of its causes."""
-    for _ in range(_DEPTH):
-        if error is None:
-            return
-        yield f"{error.getClass().getSimpleName()}: {error.getMessage()}"
-        error = error.getCause()
+    if of_kind(thrown, *_LOGIN_REFUSALS):
+        _, servers = _read_by(execution)
+        return AuthenticationFailed(
+            f"Spark's Kafka source could not log in at {servers}: {thrown[-1]}",
+            next_step="check security.protocol and the sasl.* and ssl.* options against the broker's listener",
+        )
+    return known_failure(thrown)
 
 
 def _read_by(execution: Any) -> tuple[str, str]:

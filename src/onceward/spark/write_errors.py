@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,11 +9,11 @@ from pyspark.errors import AnalysisException
 
 from onceward.errors import BadColumn, OncewardError, RowRefused, SendFailed
 from onceward.spark.carried import carried_in
+from onceward.spark.thrown import of_kind, thrown_by
 
-_CAUSES = re.compile(r"^(?:Caused by)?: (.*)$", re.MULTILINE)
 _OUTSIDE = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
 _WORKER_DIED = "java.io.EOFException"
-_BROKEN_RULE = re.compile(r"^(?:Caused by)?: \S*InvariantViolationException: (.*)$", re.MULTILINE)  # Delta's
+_BROKEN_RULE = "InvariantViolationException"  # Delta's, of several packages
 
 
 @contextmanager
@@ -37,18 +36,19 @@ def failures_told(how: str, place: str) -> Iterator[None]:
             next_step="select and cast columns in the query so that they fit",
         ) from error
     except Exception as error:
-        said = str(error)
-        if (refused := carried_in(said)) is not None:
+        thrown = thrown_by(error)
+        refused = next(filter(None, (carried_in(one.message) for one in thrown)), None)
+        if refused is not None:
             raise refused from None  # the rest is a stack trace
-        if broken := _BROKEN_RULE.search(said):
+        if (broken := of_kind(thrown, _BROKEN_RULE)) is not None:
             raise RowRefused(
-                f"{place} refuses a row: {broken[1].strip()}",
+                f"{place} refuses a row: {' '.join(broken.message.split())}",
                 next_step="let the query leave such rows out or mend them, or change the table's rule",
             ) from None
-        cause = next(reversed(_CAUSES.findall(said)), "")
-        if cause.startswith(_OUTSIDE) and not cause.startswith(_WORKER_DIED):
+        cause = thrown[-1] if thrown else None
+        if cause is not None and cause.kind.startswith(_OUTSIDE) and cause.kind != _WORKER_DIED:
             raise SendFailed(
-                f"the job that writes to {place} has failed: {cause.strip()}",
+                f"the job that writes to {place} has failed: {cause.kind}: {cause.message}",
                 next_step="nothing, the batch runs again; if it repeats, see that the file system is there, has room, "
                 "and lets executors write",
             ) from error

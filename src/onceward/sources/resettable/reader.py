@@ -30,7 +30,7 @@ from onceward.errors import SourceBroken, UnsupportedQuery
 from onceward.sources.resettable.fitting import Fitting
 from onceward.sources.resettable.offsets import Offset, copied, position_of, same, text_of
 from onceward.sources.resettable.ranges import Ranges, calling
-from onceward.spark.carried import carrying
+from onceward.spark.carried import Carrier
 
 _PART_BYTES = 512 << 10
 """Rows travel inside their tasks, as Arrow. Spark warns of tasks above 1000 KiB
@@ -59,9 +59,13 @@ class SourceReader(DataSourceStreamReader):
     :param starts_at: where a new query begins instead of at the source's own beginning: an offset as JSON.
     :param poll_seconds: a source that had nothing new is not asked again earlier.
     :param limit: rows of a range, at most.
+    :param carrying: the driver's: inside, errors of ours get through Spark.
     """
 
-    def __init__(self, source: Any, schema: StructType, starts_at: Any, poll_seconds: float, limit: int) -> None:
+    def __init__(
+        self, source: Any, schema: StructType, starts_at: Any, poll_seconds: float, limit: int, carrying: Carrier
+    ) -> None:
+        self.carrying = carrying
         self._source = source
         self._fitting = Fitting(schema)
         self._ranges = Ranges(source, self._fitting, limit)
@@ -79,17 +83,17 @@ class SourceReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 — PySpark's name
         """The same at every call of a run; asked by Spark for its first batch, and by the ledger's admission."""
-        with carrying():
+        with self.carrying():
             return self._beginning().to_json()
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 — PySpark's name
         """The end of the next range, whose rows are read or counted now; or the end of the newest, when none is new."""
-        with carrying():
+        with self.carrying():
             return self.advance(self._end or self._beginning()).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The rows of a range, in pieces."""
-        with carrying():
+        with self.carrying():
             begins, ends = Offset.from_json(start), Offset.from_json(end)
             first, self._planned = not self._planned, True
             if start == end:
@@ -154,8 +158,10 @@ class RowsReader(SourceReader):
     """Of a ``ResettableSource``: rows are read here and travel inside the tasks, so that a task that runs again has the
     same rows, and only this process talks to the source."""
 
-    def __init__(self, source: Any, schema: StructType, starts_at: Any, poll_seconds: float, limit: int) -> None:
-        super().__init__(source, schema, starts_at, poll_seconds, limit)
+    def __init__(
+        self, source: Any, schema: StructType, starts_at: Any, poll_seconds: float, limit: int, carrying: Carrier
+    ) -> None:
+        super().__init__(source, schema, starts_at, poll_seconds, limit, carrying)
         self._rows: dict[str, pa.Table] = {}
         """Of the ranges that Spark may ask for: the newest one, and the one before it until that is committed."""
 
@@ -190,7 +196,7 @@ class PartsReader(SourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """In a task."""
         assert isinstance(partition, PartToRead)  # noqa: S101 — Spark gives back what _parts_of made
-        with carrying():
+        with self.carrying():
             with calling(f"read_partition({text_of(partition.part)})"):
                 table = self._fitting.table(self._source.read_partition(copied(partition.part)), _MOST_ROWS)
             yield from table.to_batches()
@@ -238,7 +244,7 @@ def reader_class(base: type[Any]) -> type[Any]:
 
 def _latest_offset_after(reader: SourceReader, start: dict[str, Any], limit: object) -> dict[str, Any]:
     """The limit is ours in any case: Spark asks for all there is when the trigger says *now*, and then asks again."""
-    with carrying():
+    with reader.carrying():
         return reader.advance(Offset.from_json(start)).to_json()
 
 

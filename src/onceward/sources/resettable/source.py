@@ -24,6 +24,7 @@ from onceward.sources.positions import newest_in
 from onceward.sources.resettable.fitting import Fitting
 from onceward.sources.resettable.offsets import copied, is_ours
 from onceward.sources.resettable.reader import PartsReader, RowsReader, SourceReader, reader_class
+from onceward.spark.carried import Carrier
 from onceward.spark.session import use_the_drivers_python
 
 DEFAULT_ROWS = 10_000
@@ -77,7 +78,7 @@ class _Source(ABC):
         Fitting(schema)  # here, and not in the first batch
         _refuse_unpicklable(source)
         starts_at = None if ledger is None or pipeline_id is None else _end_in(ledger, pipeline_id)
-        reads_with = self._reads_with
+        reads_with, carrying = self._reads_with, Carrier()
         name = f"{type(self).__name__}-{uuid.uuid4().hex[:8]}"  # Spark's registry of names is one for the session
 
         class Registered(DataSource):
@@ -95,6 +96,7 @@ class _Source(ABC):
                     starts_at,
                     poll_seconds,
                     max_rows_per_batch,
+                    carrying,
                 )
                 return reader
 
