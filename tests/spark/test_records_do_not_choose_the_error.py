@@ -1,4 +1,4 @@
-"""A record that a user's function quotes in its exception: whoever wrote it does not choose what becomes of the query."""
+"""Whoever wrote a record that a user's exception quotes does not choose what becomes of the query."""
 
 from __future__ import annotations
 
