@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections import Counter
@@ -21,6 +22,9 @@ from onceward.engine.target import Write
 from onceward.errors import (
     ConfigurationError,
     Fenced,
+    LedgerUnreachable,
+    OncewardError,
+    Recovery,
     ReportMismatch,
     SendFailed,
     TargetLost,
@@ -367,9 +371,9 @@ def test_a_shape_that_is_damaged_is_named(kit: HereKit, damage: bytes):
     run_batch(kit, 0, FIRST)
     kept = kit.folder / "out" / "_onceward" / "shape.json"
     kept.write_bytes(damage)
-    with pytest.raises(ConfigurationError, match=r"shape\.json is damaged"):
+    with pytest.raises(ConfigurationError, match=r"shape\.json is damaged") as damaged:
         run_batch(kit, 1, SECOND)
-    kept.unlink()
+    kept.write_text(json.dumps(damaged.value.details["asked"]))
     run_batch(kit, 1, SECOND)
     assert_holds(kit, FIRST + SECOND, 1)
 
@@ -380,10 +384,57 @@ def test_a_path_that_was_emptied_takes_another_shape(kit: HereKit):
     for found in (kit.folder / "out").iterdir():
         if found.name != "_onceward":  # the lists, too
             shutil.rmtree(found) if found.is_dir() else found.unlink()
-    (kit.folder / "out" / "_onceward" / "shape.json").unlink()
     kit.layout = kit.settings["layout"] = another_than(kit.layout)
+    with pytest.raises(ConfigurationError, match=r"empty it, write {.*} into .*shape\.json") as another:
+        run_batch(kit, 1, SECOND)
+    (kit.folder / "out" / "_onceward" / "shape.json").write_text(json.dumps(another.value.details["asked"]))
     run_batch(kit, 1, SECOND)
     assert kit.visible() == Counter(SECOND)
+
+
+@pytest.mark.fault("files-down")
+@pytest.mark.parametrize("ledger", ["elsewhere", "below the path"])
+def test_a_disk_that_is_not_mounted_is_waited_for(kit: HereKit, tmp_path: Path, ledger: str):
+    """What is in its place then is an empty folder: what was written there would be hidden by the disk."""
+    disk, away = tmp_path / "out", tmp_path / "the disk"
+    if ledger == "elsewhere":
+        kit.settings["ledger"] = ow.FolderLedger(tmp_path / "ledger")
+    run_batch(kit, 0, FIRST)
+    disk.rename(away)
+    disk.mkdir()
+    with pytest.raises((TargetUnreachable, LedgerUnreachable), match="may not be mounted") as not_mounted:
+        run_batch(kit, 1, SECOND)
+    assert not_mounted.value.recovery is Recovery.RESTART
+    assert list(disk.iterdir()) == []
+    disk.rmdir()
+    away.rename(disk)
+    run_batch(kit, 1, SECOND)
+    assert_holds(kit, FIRST + SECOND, 1)
+
+
+def test_a_disk_that_goes_in_mid_run_takes_no_batch_with_it(kit: HereKit, tmp_path: Path):
+    """Before a batch is written, before its decision, and before its files are published."""
+    disk, away = tmp_path / "out", tmp_path / "the disk"
+    kit.settings |= {"ledger": ow.FolderLedger(tmp_path / "ledger"), "commit_timeout_s": 0.2}
+
+    def unmount() -> None:
+        if disk.exists():
+            disk.rename(away)
+
+    def mount() -> None:
+        shutil.rmtree(disk, ignore_errors=True)
+        away.rename(disk)
+
+    run_batch(kit, 0, FIRST)
+    for step in (events.SEND, events.COMMIT, events.PUBLISH):
+        with fault(step, "started", unmount), pytest.raises(OncewardError) as failed:
+            run_batch(kit, 1, SECOND)
+        assert failed.value.recovery is not Recovery.STOP, failed.value
+        with pytest.raises((TargetUnreachable, Unfinished)):
+            run_batch(kit, 1, SECOND)
+        mount()
+    run_batch(kit, 1, SECOND)
+    assert_holds(kit, FIRST + SECOND, 1)
 
 
 def test_settings_that_change_after_the_decision(kit: HereKit, monkeypatch: pytest.MonkeyPatch):

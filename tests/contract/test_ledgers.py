@@ -147,6 +147,19 @@ class TestFolder(ChainContract):
         with pytest.raises(LedgerBehind):
             chain.begin(first)
 
+    def test_a_folder_that_is_gone_as_a_whole_may_be_on_a_disk_that_is_not_mounted(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        chain = store.chain()
+        first = append(chain, chain.take())
+        disk = tmp_path.with_name(f"{tmp_path.name}-disk")
+        tmp_path.rename(disk)
+        for asked in (lambda: chain.begin(first), chain.newest, store.chain().must_be_there):
+            with pytest.raises(LedgerUnreachable, match="mounted"):
+                asked()
+        disk.rename(tmp_path)
+        assert chain.newest() == first
+
     def test_a_chain_that_begins_anew_is_another_one_and_a_copy_is_not(self, store: Store, tmp_path: Path) -> None:
         chain = store.chain()
         append(chain, chain.take())

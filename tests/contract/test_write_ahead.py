@@ -594,6 +594,22 @@ def test_to_begin_anew_one_removes_what_the_error_names(here: HttpKitHere):
     assert_holds(here, SECOND, 0)
 
 
+def test_a_store_whose_disk_is_not_mounted_is_waited_for(here: HttpKitHere):
+    """Its rows are not lost: what is in their place is an empty folder."""
+    run_batch(here, 0, FIRST)
+    Process(here).open().decide(SECOND)
+    away = here.store.with_name("the disk")
+    here.store.rename(away)
+    here.store.mkdir()
+    with pytest.raises(StoreUnreachable, match="may not be mounted"):
+        run_batch(here, 1, SECOND)
+    assert list(here.store.iterdir()) == []
+    here.store.rmdir()
+    away.rename(here.store)
+    run_batch(here, 1, SECOND)
+    assert_holds(here, FIRST + SECOND, 1)
+
+
 def test_pipelines_of_one_store_are_of_ledgers_of_their_own(here: HttpKitHere):
     Process(here).open().commit(FIRST)
     beside = HttpKitHere(None, here.http, here.store.parent, ow.FolderLedger(here.store.with_name("another")))

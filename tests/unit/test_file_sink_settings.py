@@ -49,6 +49,14 @@ def test_a_file_system_that_cannot_rename_is_refused_by_name(path: str):
     assert "hdfs:" in str(refused.value)
 
 
+def test_lists_that_readers_would_pass_over_are_refused_by_name():
+    for hidden_one in ("_orders", ".orders"):
+        with pytest.raises(ConfigurationError, match=f"pipeline_id='{hidden_one}'") as refused:
+            sink(pipeline_id=hidden_one, layout="manifest")
+        assert 'layout="batches"' in refused.value.next_step
+        assert sink(pipeline_id=hidden_one, layout="batches").settings.policy.pipeline == hidden_one
+
+
 def test_an_object_store_takes_lists():
     path = "s3a://bucket/orders"
     assert sink(path=path, ledger=KAFKA, layout="manifest").settings.path == path

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import AtomicTarget, Attempt, Prepared, Target, Write, of_another_sink
-from onceward.engine.two_phase import TwoPhaseTarget
+from onceward.engine.two_phase import TwoPhaseTarget, must_have_its_chain
 from onceward.errors import Fenced, OncewardError
 from onceward.ids import AttemptId
 from onceward.ledger.chain import Chain
@@ -74,6 +74,8 @@ class FanOutTarget(Target):
         return self.chain.peek()
 
     def open(self, running: RunningBatch) -> LedgerRecord | None:
+        if self._atomic is None:
+            must_have_its_chain(self.chain, running, self._policy)
         prepared = {output: branch.target.look() for output, branch in self._branches.items()}
         newest = self.chain.take() if self._atomic is None else self._atomic.open(running)
         undone = self._must_be_ours(newest) if newest is not None and newest.state is State.DECIDED else {}
@@ -223,8 +225,8 @@ class BranchChain(Chain):
     def close(self) -> None:
         """The fan-out does."""
 
-    def peek(self) -> NoReturn:
-        raise self._of_all()
+    def peek(self) -> LedgerRecord | None:
+        return self._as_own(self._chain.peek())
 
     def take(self) -> NoReturn:
         raise self._of_all()

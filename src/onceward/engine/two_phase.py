@@ -137,6 +137,7 @@ class TwoPhaseTarget(Target):
         return self.chain.peek()
 
     def open(self, running: RunningBatch) -> LedgerRecord | None:
+        must_have_its_chain(self.chain, running, self._policy)
         before = self.look()
         newest = self.chain.take()
         self.look_again(before, newest, running)
@@ -348,6 +349,15 @@ class TwoPhaseAttempt(Attempt):
         for committable in committables:
             drop(self._committer, committable, self._policy.pipeline)
         self._chain.abort()
+
+
+def must_have_its_chain(chain: Chain, running: RunningBatch, policy: SinkPolicy) -> None:
+    """Check before a chain is taken, which makes one, that it is there if an earlier batch was committed in it.
+
+    :raises LedgerUnreachable: it is not: a disk that is not mounted, say.
+    """
+    if running.batch.batch_id > 0 and policy.resume != "adopt":
+        chain.must_be_there()
 
 
 def as_json(committables: list[Any]) -> list[Any]:

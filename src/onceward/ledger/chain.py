@@ -32,6 +32,12 @@ class Chain(ABC):
         """The newest record, disturbing nobody; None if there is none, or it cannot be told at once. It may be
         outdated by the time it returns."""
 
+    def must_be_there(self) -> None:  # noqa: B027 — only a folder can be another one's in its place
+        """Check that the store has this chain at all, where an earlier batch must have left it.
+
+        :raises LedgerUnreachable: it has not.
+        """
+
     @abstractmethod
     def take(self) -> LedgerRecord | None:
         """Become the owner; then read the newest record, which is final."""

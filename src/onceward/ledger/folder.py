@@ -95,6 +95,18 @@ class FolderChain(Chain):
     def peek(self) -> LedgerRecord | None:
         return next(self.history(1), None)
 
+    def must_be_there(self) -> None:
+        """A disk that is not mounted leaves an empty folder in its place, or none: no chain of any pipeline."""
+        found = self._folder.parent
+        with self._reached(), suppress(FileNotFoundError):
+            if os.listdir(found):
+                return
+        raise LedgerUnreachable(
+            f"the ledger folder {found} is not there, or empty: its disk may not be mounted",
+            next_step="mount it, or restore the folder from a backup; if it was deleted for good, find out from the "
+            'output how far it goes, and begin a chain anew by starting once with resume="adopt"',
+        )
+
     def take(self) -> LedgerRecord | None:
         with self._reached():
             make(self._folder)
@@ -214,6 +226,8 @@ class FolderChain(Chain):
             try:
                 names = os.listdir(self._folder)
             except FileNotFoundError:
+                if self._owner != _NOBODY:  # it was there
+                    self.must_be_there()
                 return [], 0
         slots, floor = [], 0
         for name in names:

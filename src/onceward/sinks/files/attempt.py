@@ -76,7 +76,7 @@ class FileAttempt(SparkJobsAttempt):
             raise
 
     def _told(self) -> Mapping[str, Any]:
-        return {"format": self._how.name}
+        return {"format": self._how.name, "root": self._publisher.files.root}
 
     def _said(self, committables: Sequence[Mapping[str, Any]]) -> str:
         return f"in {sum(len(committable['files']) for committable in committables)} files of {self.id}"

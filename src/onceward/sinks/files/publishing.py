@@ -67,14 +67,17 @@ class Publisher:
 
     # before the first batch
 
-    def check(self) -> None:
+    def check(self, written_to: str) -> None:
         """Before anybody is fenced.
 
-        :raises TargetUnreachable: the path cannot be written to.
+        :param written_to: the path below which this pipeline has written its newest batch, as its ledger says; or "".
+        :raises TargetUnreachable: the path cannot be written to, or is not the one that was written to.
         :raises ConfigurationError: the ledger would not be where the files are; or the path has files of another shape.
         """
         try:
             self._must_be_beside_its_ledger()
+            if written_to == self.files.root:
+                shape.must_be_there(self.files, self._settings)
             self.files.make(PREPARED)
             shape.must_fit(self.files, self._settings)
         except OSError as error:
@@ -112,12 +115,13 @@ class Publisher:
 
         :raises SendFailed: the file system does not do its part.
         """
-        if self._settings.renames:
-            return self.files.uri(f"{PREPARED}/{attempt}")
-        place = self._place(attempt, sequence)
         with self._reached():
+            shape.must_be_there(self.files, self._settings)
+            if self._settings.renames:
+                return self.files.uri(f"{PREPARED}/{attempt}")
+            place = self._place(attempt, sequence)
             self.files.kept(place.note, place.manifest)
-        return self.files.uri(place.files)
+            return self.files.uri(place.files)
 
     def _place(self, attempt: str, sequence: int) -> manifest.Place:
         return manifest.place_of(attempt, self._settings.batch_column, self._batch(sequence))
@@ -164,6 +168,7 @@ class Publisher:
             found = self._found(ready, jobs)
             if at:  # Spark has made the attempt's folder, and nobody has synced its name
                 self.files.sync_names({manifest.DATA, HIDDEN})
+            shape.must_be_there(self.files, self._settings)  # or Spark has made folders where the disk should be
             return Committable(attempt, self.files.root, self._settings.layout, to, found, at)
 
     def _found(self, ready: str, jobs: Sequence[Written]) -> dict[str, int]:
@@ -202,8 +207,12 @@ class Publisher:
         batch = _read(committable)
         files = self._files_of(batch)
         if batch.layout == "manifest":
-            return _publish_list(files, batch)
-        return _publish_folder(files, batch) if batch.layout == "batches" else _publish_files(files, batch)
+            result = _publish_list(files, batch)
+        else:
+            result = _publish_folder(files, batch) if batch.layout == "batches" else _publish_files(files, batch)
+        if result is CommitResult.LOST:
+            shape.must_be_there(files, self._settings)  # or it is the disk that is away
+        return result
 
     def commit_what_is_left(self, committable: Mapping[str, Any]) -> None:
         """Of a batch of which a part is lost, and which somebody wants all the same."""

@@ -50,6 +50,12 @@ class FileSinkSettings:
         one_of("layout", self.layout, get_args(Layout))
         refuse_other_schemes(self.path, renames=self.renames)
         must_be_decided(self.ledger, self.commit_timeout_s)
+        if self.layout == "manifest" and (hidden(self.policy.pipeline) or self.policy.pipeline.startswith("_")):
+            raise ConfigurationError(
+                f"pipeline_id={self.policy.pipeline!r} names the lists of its batches, and readers (Spark, Hive) pass "
+                "over files whose names begin with _ or .",
+                next_step='choose another pipeline_id, or layout="batches", whose folders begin with the batch_column',
+            )
         if self.target_file_size_bytes is not None:
             whole_number("target_file_size_bytes", self.target_file_size_bytes, 1)
         folders = [*self.partition_by, *([self.batch_column] if self.batches_have_folders else [])]

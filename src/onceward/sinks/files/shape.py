@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onceward.errors import BadColumn, ConfigurationError
+from onceward.errors import BadColumn, ConfigurationError, TargetUnreachable
 from onceward.sinks.files.settings import HIDDEN, FileSinkSettings
 from onceward.spark.file_system import Files
 
@@ -42,6 +42,24 @@ def _as_said(value: str) -> str:
     return value.lower() if value.lower() in ("true", "false") else value
 
 
+def must_be_there(files: Files, settings: FileSinkSettings) -> None:
+    """Check that a path that has been written to has its shape: without it, another path is in its place.
+
+    A disk that is not mounted leaves an empty folder, and what is written there is hidden once it is mounted again.
+
+    :raises TargetUnreachable: there is none.
+    :raises OSError: the file system does not do its part.
+    """
+    if files.size(SHAPE) is None:
+        raise TargetUnreachable(
+            f"{files.uri(SHAPE)} is not there, though this pipeline has written below {files.root}: its disk may not "
+            "be mounted",
+            next_step="mount it; nothing was written in its place. Where the path was emptied on purpose, write "
+            f"{_text(shape_of(settings))} into {files.uri(SHAPE)}",
+            details={"path": files.root, "shape": shape_of(settings)},
+        )
+
+
 def must_fit(files: Files, settings: FileSinkSettings) -> None:
     """The shape is the one that the path has, or it has none yet, and has it from now on.
 
@@ -57,8 +75,8 @@ def must_fit(files: Files, settings: FileSinkSettings) -> None:
         f"the files below {files.root} are written with {_said(kept, names)}, and this sink has {_said(ours, names)}: "
         "readers of the path would pass over files of one of them, or read them wrongly",
         next_step="give the sink what the path has, or another path (the pipeline_id and the ledger may stay); "
-        f"or, where nothing below the path is wanted any more, empty it, and delete {files.uri(SHAPE)} and "
-        f"{COLUMNS}, if that is there",
+        f"or, where nothing below the path is wanted any more, empty it, write {_text(ours)} into {files.uri(SHAPE)}, "
+        f"and delete {COLUMNS}, if that is there",
         details={"kept": kept, "asked": ours},
     )
 
@@ -82,7 +100,7 @@ def columns_must_fit(files: Files, columns: Sequence[str]) -> None:
 
 def _read(files: Files, path: str, ours: Any) -> Any:
     """What is kept at ``path``: ``ours``, or what somebody else has put there before."""
-    text = files.kept(path, json.dumps(ours, indent=1) + "\n")
+    text = files.kept(path, _text(ours) + "\n")
     try:
         kept = json.loads(text)
     except ValueError:
@@ -90,9 +108,15 @@ def _read(files: Files, path: str, ours: Any) -> Any:
     if not isinstance(kept, type(ours)):
         raise ConfigurationError(
             f"{files.uri(path)} is damaged: {text[:100]!r}",
-            next_step="restore it, or delete it: the next batch writes it anew",
+            next_step=f"restore it, or write {_text(ours)} into it",
+            details={"asked": ours},
         )
     return kept
+
+
+def _text(kept: Any) -> str:
+    """One line, so that it can be written by hand."""
+    return json.dumps(kept)
 
 
 def _said(shape: Mapping[str, Any], names: Sequence[str]) -> str:

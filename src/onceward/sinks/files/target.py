@@ -38,8 +38,17 @@ class FileTarget(TwoPhaseTarget):
         self._row_bytes: float | None = None
 
     def look(self) -> list[Any]:
-        self._publisher.check()
+        newest = self.chain.peek()
+        self._publisher.check("" if newest is None else self._written_to(newest))
         return super().look()
+
+    def _written_to(self, record: LedgerRecord) -> str:
+        """Return the path below which a batch was written; "" where its record does not tell."""
+        output = record.outputs.get(self.kind)
+        if output is None or output.kind != KIND:
+            return ""
+        roots = [str(one["root"]) for one in output.data["committables"]]
+        return str(output.data.get("root") or next(iter(roots), ""))
 
     def must_be_of_this_chain(self) -> None:
         self._mark = mark_of(self.chain.identity())

@@ -13,12 +13,33 @@ from pathlib import Path
 
 from onceward import surroundings
 from onceward.durable import sync
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, StoreUnreachable
 from onceward.ids import PipelineId
 from onceward.sinks.write_ahead.row_files import reached
 
 _NOTE = "@ledger"
 """Behind the folder's name; no pipeline's name has an ``@``."""
+
+
+def must_be_there(folder: Path) -> None:
+    """Check that a store in which rows were put still is there: a disk that is not mounted leaves an empty folder.
+
+    :raises StoreUnreachable: it is not.
+    """
+    note = _note_of(folder)
+    with reached(folder.parent):
+        if note.exists():
+            return
+    raise StoreUnreachable(
+        f"{note} is not there, though this pipeline has stored rows in {folder}: its disk may not be mounted",
+        next_step="mount it; nothing was written in its place. Where the store was emptied on purpose, pass another "
+        "store=",
+        details={"store": str(folder)},
+    )
+
+
+def _note_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}{_NOTE}")
 
 
 def must_belong(folder: Path, pipeline: PipelineId, identity: str, place: str) -> None:
@@ -27,7 +48,7 @@ def must_belong(folder: Path, pipeline: PipelineId, identity: str, place: str) -
     :param place: of the ledger, for whoever reads the note or the error.
     :raises ConfigurationError: it is of another one.
     """
-    note = folder.with_name(f"{folder.name}{_NOTE}")
+    note = _note_of(folder)
     with reached(folder.parent):
         try:
             noted = note.read_text()

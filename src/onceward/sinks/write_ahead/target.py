@@ -43,7 +43,7 @@ from onceward.ledger.chain import Chain, overtaken
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.write_ahead.chunks import Chunk, Delivery, told
 from onceward.sinks.write_ahead.row_files import Looked, RowFile, not_shared, reached
-from onceward.sinks.write_ahead.store import must_belong
+from onceward.sinks.write_ahead.store import must_be_there, must_belong
 from onceward.spark.computation import Computation
 
 log = logging.getLogger(__name__)
@@ -94,6 +94,10 @@ class WriteAheadTarget(TwoPhaseTarget):
         self._owned_at = 0.0
 
     def look(self) -> list[Any]:
+        newest = self.chain.peek()
+        output = None if newest is None else newest.outputs.get(KIND)
+        if output is not None and output.data.get("store") == str(self._folder):
+            must_be_there(self._folder)
         with reached(self._folder):
             make(self._folder)
         return super().look()
@@ -236,7 +240,7 @@ class WriteAheadAttempt(TwoPhaseAttempt):
                 if newest is not None and newest.sequence >= self.sequence:  # where its id was forgotten meanwhile
                     raise overtaken(self._policy.pipeline, f"the ledger, which has {newest.batch}")
                 raise not_shared(self.folder, f"an executor has written {name}, and the driver does not see it")
-        data = {**output.data, **told(self.id, self.chunk_rows, self.settings)}
+        data = {**output.data, **told(self.id, self.chunk_rows, self.settings), "store": str(self.folder)}
         return prepared._replace(outputs={KIND: replace(output, data=data)})
 
 
