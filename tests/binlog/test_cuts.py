@@ -18,6 +18,7 @@ from onceward.errors import BinlogDamaged, ChangeUnreadable, ConfigurationError,
 from onceward.sources.mysql.cuts import Cutter, Range
 from onceward.sources.mysql.position import Place, Position, number_of
 from onceward.sources.mysql.settings import Settings, settings_of
+from onceward.sources.mysql.transactions import Walk
 
 FILE = "binlog.000001"
 SERVER = "11111111-1111-1111-1111-111111111111"
@@ -58,11 +59,11 @@ class Log:
         self.file, self.at, self.events = file, 4, list[Event]()
         self.put(kinds.FORMAT_DESCRIPTION, b"")
 
-    def put(self, kind: int, body: bytes, **said: Any) -> Log:
+    def put(self, kind: int, body: bytes, *, server: int = 1, **said: Any) -> Log:
         size = 19 + len(body) + 4
-        header = struct.pack("<IBIIIH", 1_700_000_000, kind, 1, size, 0, 0)
+        header = struct.pack("<IBIIIH", 1_700_000_000, kind, server, size, 0, 0)
         data = header + body
-        self.events.append(Event(data, 0, len(data), kind, 0, 1_700_000_000, 1, self.file, self.at, **said))
+        self.events.append(Event(data, 0, len(data), kind, 0, 1_700_000_000, server, self.file, self.at, **said))
         self.at += size
         return self
 
@@ -83,6 +84,26 @@ class Log:
         for _ in range(rows):
             self.row(table)
         return self.put(kinds.XID, bytes(8))
+
+
+class MariaLog(Log):
+    """One of MariaDB's."""
+
+    def before(self, *gtids: str) -> MariaLog:
+        """What the server says at the beginning of a file."""
+        numbers = [[int(number) for number in gtid.split("-")] for gtid in gtids]
+        self.put(
+            kinds.GTID_LIST, struct.pack("<I", len(gtids)) + b"".join(struct.pack("<IIQ", *one) for one in numbers)
+        )
+        return self
+
+    def transactions(self, *gtids: str) -> MariaLog:
+        for gtid in gtids:
+            domain, server, number = (int(each) for each in gtid.split("-"))
+            self.put(kinds.MARIADB_GTID, struct.pack("<QIB", number, domain, 2) + bytes(6), server=server)
+            self.row()
+            self.put(kinds.XID, bytes(8))
+        return self
 
 
 @pytest.mark.parametrize("file", GOLDEN_FILES, ids=lambda file: file.stem)
@@ -196,6 +217,94 @@ def test_a_range_of_another_server_by_its_transactions():
     assert found.end.gtids == f"{SERVER}:1-2:4"
 
 
+def test_numbers_out_of_order_are_new_transactions_on_the_server_that_was_read():
+    """gtid_strict_mode is off by default: a write of a replica's own, and a counter that was reset."""
+    log = MariaLog().before("0-1-99").transactions("0-1-100", "0-2-101", "0-1-101", "0-1-102", "0-1-5")
+    found = cut(log.events, start("mariadb", gtids="0-1-99"))
+    assert (found.changes, found.stop, found.end.gtids) == (5, None, "0-2-101,0-1-5")
+    assert found.end.unordered
+    in_order = cut(log.events[:-4], start("mariadb", gtids="0-1-99"))
+    assert (in_order.changes, in_order.end.gtids, in_order.end.unordered) == (4, "0-2-101,0-1-102", False)
+    again = cut(log.events[:-4], in_order.end)  # the position says it, and nothing else does
+    assert again.end.gtids == in_order.end.gtids
+
+
+def test_behind_a_failover_what_was_read_is_passed_over_once_and_what_was_not_is_read():
+    log = MariaLog().before("0-1-99").transactions("0-1-100", "0-2-101", "0-1-101")
+    read = start("mariadb", gtids="0-1-101,1-1-7", skips="0-1-101,1-1-7")
+    first = cut(log.events, read)
+    assert (first.changes, first.end.gtids, first.end.skips) == (1, "0-1-101,0-2-101,1-1-7", "1-1-7")
+    log.transactions("0-1-101", "1-1-6", "1-1-7", "1-1-7")
+    rest = [event for event in log.events if event.position >= first.end.pos]
+    second = cut(rest, Position.from_json(first.end.to_json()))
+    assert (second.changes, second.end.skips) == (2, None)
+
+
+def test_behind_a_failover_numbers_out_of_order_are_refused():
+    log = MariaLog().before("0-1-99").transactions("0-1-100", "0-1-104", "0-1-102")
+    found = cut(log.events, start("mariadb", gtids="0-1-110", skips="0-1-110"))
+    assert isinstance(found.stop, SourceReplaced)
+    assert "gtid_strict_mode" in found.stop.message
+    assert found.changes == 0
+
+
+def test_a_position_of_version_1_is_whole_from_the_next_file_on():
+    """It has the last transaction of a domain, whoever else wrote in there."""
+    old = {**start("mariadb", gtids="0-2-50").to_json(), "mysql": 1}
+    for name in ("skips", "unordered", "prepared"):
+        del old[name]
+    begin = Position.from_json(old)
+    assert begin.gtids == "..0-2-50"
+    log = MariaLog().transactions("0-2-51")
+    assert cut(log.events, begin).end.gtids == "..0-2-51"
+    following = MariaLog("binlog.000002").before("0-1-40", "0-2-51").transactions("0-2-52")
+    found = cut([*log.events, *following.events], begin)
+    assert (found.stop, found.changes, found.end.gtids) == (None, 2, "0-1-40,0-2-52")
+    assert Position.from_json({**old, "dialect": "mysql", "gtids": f"{SERVER}:1-5"}).gtids == f"{SERVER}:1-5"
+
+
+def prepared(log: Log, number: int, table: str, xid: bytes = b"x") -> Log:
+    """An XA transaction of two phases."""
+    name = f"X'{xid.hex()}',X'',1"
+    log.gtid(number).query(f"XA START {name}").row(table).query(f"XA END {name}")
+    return log.put(kinds.XA_PREPARE, b"\0" + struct.pack("<III", 1, len(xid), 0) + xid)
+
+
+@pytest.mark.parametrize("decision", ["COMMIT", "ROLLBACK"])
+def test_the_decision_on_an_xa_transaction_of_other_tables_passes(decision: str):
+    """Its name alone is in there, maybe in a later batch, and behind a restart."""
+    log = prepared(Log(), 1, "other").transaction(2)
+    mine = settings(tables="shop.t")
+    first = cut(log.events, start(), mine)
+    assert (first.changes, first.stop, first.end.prepared) == (1, None, {"1:78:": False})
+    log.gtid(3).query(f"XA {decision} X'78',X'',1").transaction(4)
+    rest = [event for event in log.events if event.position >= first.end.pos]
+    found = cut(rest, Position.from_json(first.end.to_json()), mine)
+    assert (found.changes, found.stop, found.end.prepared) == (1, None, None)
+    unknown = cut(rest, start(), mine)
+    assert isinstance(unknown.stop, ChangeUnreadable)
+    assert unknown.stop.details["reason"] == "xa"
+
+
+def test_an_xa_transaction_of_wanted_rows_stops_where_it_is_prepared_and_where_it_is_decided():
+    log = prepared(prepared(Log(), 1, "other", b"a"), 2, "t", b"b").gtid(3).query("XA COMMIT X'61',X'',1")
+    log.gtid(4).query("XA ROLLBACK X'62',X'',1").transaction(5)
+    places, passed = [], list[str]()
+    while (stop := cut(log.events, start(), settings(tables="shop.t", pass_over=passed)).stop) is not None:
+        assert stop.details["reason"] == "xa"
+        passed.append(stop.details["at"])
+        places.append(next(event.kind for event in log.events if passed[-1] == f"{FILE}:{event.position}"))
+    assert places == [kinds.XA_PREPARE, kinds.QUERY]
+
+
+def test_a_start_knows_the_xa_transactions_that_are_open_where_it_begins():
+    """It is found by reading its file from the beginning."""
+    log = prepared(prepared(Log(), 1, "other", b"a"), 2, "t", b"b")
+    walk = Walk(start(), wanted=settings(tables="shop.t").wanted)
+    walk.feed(log.events)
+    assert walk.position().prepared == {"1:61:": False, "1:62:": True}
+
+
 def test_a_part_inside_a_transaction_is_told_what_its_rows_are_of():
     log = Log().transaction(1, rows=6)
     found = cut(log.events, start(), settings(part_bytes=120))
@@ -264,7 +373,7 @@ def test_a_logged_end_that_is_none():
 def test_positions_are_the_same_as_json():
     position = start(gtids="x", born=7, snapshot={"left": []})
     assert Position.from_json(position.to_json()) == position
-    for other in ({"mysql": 2}, {"mysql": 1}, 7, {**position.to_json(), "more": 1}):
+    for other in ({"mysql": 3}, {"mysql": 2}, {"mysql": 1}, 7, {**position.to_json(), "more": 1}):
         with pytest.raises(SourceBroken, match="no position of mysql_changes"):
             Position.from_json(other)
     assert [number_of(name) for name in ("binlog.000009", "a.b.1000000")] == [9, 1_000_000]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from made_events import GOLDEN, GOLDEN_FILES, dialect_of, event_of
 
 from onceward.binlog.framing import events_of_file
-from onceward.binlog.gtids import Gtid, Gtids, GtidSet, MariaPosition, gtid_of, gtids_before
+from onceward.binlog.gtids import Gtid, Gtids, GtidSet, MariaState, gtid_of, gtids_before
 from onceward.binlog.kinds import ANONYMOUS_GTID, GTID, GTID_LIST, GTID_TAGGED, MARIADB_GTID, PREVIOUS_GTIDS, XID
 from onceward.errors import BinlogDamaged, ChangeUnreadable, ConfigurationError
 
@@ -70,22 +70,58 @@ def test_what_is_no_set_is_refused(said):
         Gtids.parse("mysql", said)
 
 
-def test_a_position_of_mariadb_is_the_last_of_each_domain():
-    found = Gtids.parse("mariadb", "1-7-20, 0-1-5")
-    assert str(found) == "0-1-5,1-7-20"
-    assert "0-2-5" in found
-    assert "0-1-6" not in found
-    assert "2-1-1" not in found
+def test_a_state_of_mariadb_has_the_last_number_of_each_server_in_each_domain():
+    found = Gtids.parse("mariadb", "1-7-20, 0-2-5,0-1-7")
+    assert str(found) == "0-2-5,0-1-7,1-7-20"
+    assert ["0-2-5" in found, "0-2-6" in found, "0-1-6" in found, "0-3-1" in found] == [True, False, True, False]
     found.add("0-2-6")
     found.add("2-1-1")
-    assert str(found) == "0-2-6,1-7-20,2-1-1"
+    assert str(found) == "0-1-7,0-2-6,1-7-20,2-1-1"
     assert found.covers(Gtids.parse("mariadb", "0-1-6,1-7-20"))
-    assert not found.covers(Gtids.parse("mariadb", "0-1-6,1-7-21"))
+    assert not found.covers(Gtids.parse("mariadb", "0-3-1"))
     other = found.copy()
-    other.update(Gtids.parse("mariadb", "0-9-3,1-7-21"))
-    assert str(other) == "0-2-6,1-7-21,2-1-1"
-    assert str(found) == "0-2-6,1-7-20,2-1-1"
-    assert not MariaPosition()
+    other.update(Gtids.parse("mariadb", "0-9-3,0-2-4"))
+    assert (str(other), str(found)) == ("0-1-7,0-2-6,0-9-3,1-7-20,2-1-1", "0-1-7,0-2-6,1-7-20,2-1-1")
+    assert Gtids.parse("mariadb", str(other)) == other
+    assert not found.unordered
+    assert not MariaState()
+
+
+def test_a_number_that_is_not_above_the_one_before_is_noticed():
+    for numbers, unordered in (("0-1-5 0-2-3 0-1-6", False), ("0-1-5 0-1-4", True), ("0-1-5 1-1-5", False)):
+        found = MariaState()
+        for gtid in numbers.split():
+            found.add(gtid)
+        assert found.unordered is unordered
+
+
+def test_what_a_person_names_is_the_last_of_a_domain():
+    """As gtid_binlog_pos has it: whoever else wrote before is meant, and not named."""
+    found = Gtids.parse("mariadb", "0-1-7,1-7-20,1-8-3").given()
+    assert str(found) == "..0-1-7,1-7-20,1-8-3"
+    assert Gtids.parse("mariadb", str(found)) == found
+    for before, begins in (("0-1-6,0-2-9", True), ("0-2-9,0-1-7", True), ("0-1-7,0-2-9", False), ("0-1-8", False)):
+        assert found.begins_in(Gtids.parse("mariadb", before)) is begins, before
+
+
+@pytest.mark.parametrize(
+    ("skips", "order", "read"),
+    [
+        ("0-1-7", "0-1-6 0-2-7 0-1-7 0-1-8", ["0-2-7", "0-1-8"]),  # a write of the replica's own
+        ("0-1-7", "0-1-7 0-1-6", ["0-1-6"]),  # the last one has come: whatever follows is new
+        ("0-1-7,1-1-2", "1-1-2 0-1-6 1-1-1 0-1-7", ["1-1-1"]),
+        ("..0-1-7", "0-2-6 0-1-7 0-2-7", ["0-2-7"]),
+        ("0-1-7", "0-1-8 0-1-7", ["0-1-8", "0-1-7"]),
+    ],
+)
+def test_what_was_read_elsewhere_is_passed_over_until_the_last_of_it_has_come(skips, order, read):
+    left, found = MariaState.parsed(skips), []
+    for gtid in order.split():
+        if not left.skips(gtid):
+            found.append(gtid)
+        left.reached(MariaState.parsed(gtid))
+    assert found == read
+    assert not left
 
 
 @pytest.mark.parametrize("said", ["0-1", "0-1-2-3", "a-b-c", f"{1 << 32}-1-1", "0-1-٣", f"{ONE}:1"])

@@ -1,8 +1,9 @@
 """Sets of transactions: what a position has read, whatever the binlogs of a server are called. Pure.
 
 MySQL names a transaction ``source:number`` or ``source:tag:number``, and a set has every number of its own. MariaDB
-names it ``domain-server-number``, and a position is the last one of each domain: all before it in that domain are
-meant, which holds where ``gtid_strict_mode`` does.
+names it ``domain-server-number``, and counts up what each *server* writes in a domain. Over all servers of a domain
+numbers grow in ``gtid_strict_mode`` alone, which is off by default: a replica with a write of its own may have 0-2-101
+before 0-1-101. So a state has the last number of every server in every domain, as ``gtid_binlog_state`` does.
 
 Source: MySQL, ``sql/rpl_gtid_set.cc``; MariaDB, *Global Transaction ID*.
 """
@@ -29,13 +30,21 @@ END = (1 << 63) - 1
 class Gtids(ABC):
     """A set of transactions."""
 
+    unordered = False
+    """Did a number come that is not above the one of its server before? Then a number may mean two transactions."""
+
     @staticmethod
     def parse(dialect: Dialect, text: str) -> Gtids:
-        """As the server says it: ``gtid_executed``, ``gtid_purged``, ``gtid_binlog_pos``; empty for none.
+        """As the server says it: ``gtid_executed``, ``gtid_purged``, ``gtid_binlog_state``; empty for none.
 
         :raises ConfigurationError: it is no such text.
         """
-        return GtidSet.parsed(text) if dialect == "mysql" else MariaPosition.parsed(text)
+        return GtidSet.parsed(text) if dialect == "mysql" else MariaState.parsed(text)
+
+    @property
+    def is_whole(self) -> bool:
+        """Is of every transaction known whether it is in?"""
+        return True
 
     @abstractmethod
     def add(self, gtid: str) -> None:
@@ -48,6 +57,15 @@ class Gtids(ABC):
     @abstractmethod
     def covers(self, other: Gtids) -> bool:
         """Whether it has all of another's."""
+
+    def given(self) -> Gtids:
+        """As a person means it who names the place behind them: MariaDB's ``gtid_binlog_pos`` has one of each domain,
+        whoever else wrote in there before it."""
+        return self
+
+    def begins_in(self, before: Gtids) -> bool:
+        """Is nothing unread among those ``before`` a binlog?"""
+        return self.covers(before)
 
     @abstractmethod
     def copy(self) -> Gtids:
@@ -159,52 +177,135 @@ class GtidSet(Gtids):
         return ",".join(sources.values())
 
 
-class MariaPosition(Gtids):
-    """MariaDB's: the last transaction of each domain."""
+class MariaState(Gtids):
+    """MariaDB's: by domain and server the last transaction.
+
+    Of some domains only the last one of all is known, as ``gtid_binlog_pos`` has it: written ``..0-1-27``, it means
+    whatever a server's binlog has in that domain up to there.
+    """
 
     def __init__(self) -> None:
-        self._last: dict[int, tuple[int, int]] = {}
-        """By domain: server and number."""
+        self._last: dict[int, dict[int, int]] = {}
+        """By domain and server, who wrote last at the end: the number."""
+        self._up_to: set[int] = set()
+        """Domains of which only the last of all is known."""
 
     @staticmethod
-    def parsed(text: str) -> MariaPosition:
-        made = MariaPosition()
+    def parsed(text: str) -> MariaState:
+        made = MariaState()
         for part in filter(None, (part.strip() for part in text.split(","))):
-            made.add(part)
+            name = part.removeprefix("..")
+            made.add(name)
+            if name != part:
+                made._up_to.add(_numbers(name)[0])
+        made.unordered = False
+        return made
+
+    def given(self) -> MariaState:
+        made = self.copy()
+        made._up_to |= {domain for domain, servers in made._last.items() if len(servers) == 1}
         return made
 
     def add(self, gtid: str) -> None:
-        found = _MARIADB.fullmatch(gtid)
-        numbers = [int(number) for number in found.groups()] if found else []
-        if not numbers or max(numbers[:2]) >> 32 or numbers[2] >> 64:
-            raise _no_set(gtid)
-        self._last[numbers[0]] = (numbers[1], numbers[2])
+        self._put(*_numbers(gtid))
 
     def update(self, other: Gtids) -> None:
-        for domain, (server, number) in _same(self, other)._last.items():
-            if number > self._last.get(domain, (0, -1))[1]:
-                self._last[domain] = (server, number)
+        for domain, server, number in _same(self, other)._each():
+            if number > self._last.get(domain, {}).get(server, -1):
+                self._put(domain, server, number)
+
+    def learn(self, state: MariaState) -> None:
+        """What the server itself says that all before a place are: of its domains nothing else is."""
+        for domain, servers in state._last.items():
+            self._last[domain] = dict(servers)
+            self._up_to.discard(domain)
 
     def covers(self, other: Gtids) -> bool:
-        last = _same(self, other)._last
-        return all(number <= self._last.get(domain, (0, -1))[1] for domain, (_, number) in last.items())
+        return all(
+            number <= self._last.get(domain, {}).get(server, -1)
+            or (domain in self._up_to and server not in self._last[domain])
+            for domain, server, number in _same(self, other)._each()
+        )
 
-    def copy(self) -> MariaPosition:
-        made = MariaPosition()
-        made._last = dict(self._last)
+    def begins_in(self, before: Gtids) -> bool:
+        if not self._up_to:
+            return self.covers(before)
+        state = _same(self, before)._last
+        for domain, servers in state.items():
+            if domain in self._up_to:
+                server, number = list(self._last[domain].items())[-1]
+                there = servers.get(server, -1)
+                fits = there < number or (there == number and list(servers)[-1] == server)
+            else:
+                fits = all(number <= self._last.get(domain, {}).get(server, -1) for server, number in servers.items())
+            if not fits:
+                return False
+        return True
+
+    def skips(self, gtid: str) -> bool:
+        """Is it to be passed over, on a server where the last of these has not come yet?"""
+        domain, server, number = _numbers(gtid)
+        return domain in self._up_to or number <= self._last.get(domain, {}).get(server, -1)
+
+    def reached(self, state: Gtids) -> None:
+        """All these have come: there is nothing more to pass over of what they were the last of."""
+        for domain, server, number in _same(self, state)._each():
+            servers = self._last.get(domain, {})
+            is_last = domain not in self._up_to or server == list(servers)[-1]
+            if not is_last or number < servers.get(server, END):
+                continue
+            del servers[server]
+            if not servers or domain in self._up_to:
+                del self._last[domain]
+                self._up_to.discard(domain)
+
+    @property
+    def is_whole(self) -> bool:
+        return not self._up_to
+
+    def copy(self) -> MariaState:
+        made = MariaState()
+        made._last = {domain: dict(servers) for domain, servers in self._last.items()}
+        made._up_to, made.unordered = set(self._up_to), self.unordered
         return made
 
+    def _put(self, domain: int, server: int, number: int) -> None:
+        servers = self._last.setdefault(domain, {})
+        self.unordered |= number <= servers.pop(server, -1)
+        servers[server] = number
+
+    def _each(self) -> list[tuple[int, int, int]]:
+        return [(domain, *one) for domain, servers in self._last.items() for one in servers.items()]
+
     def __contains__(self, gtid: str) -> bool:
-        return self.covers(MariaPosition.parsed(gtid))
+        domain, server, number = _numbers(gtid)
+        servers = self._last.get(domain, {})
+        if domain in self._up_to:
+            return number <= list(servers.values())[-1]
+        return number <= servers.get(server, -1)
 
     def __bool__(self) -> bool:
         return bool(self._last)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, MariaPosition) and self._last == other._last
+        return isinstance(other, MariaState) and str(self) == str(other)
 
     def __str__(self) -> str:
-        return ",".join(f"{domain}-{server}-{number}" for domain, (server, number) in sorted(self._last.items()))
+        found = []
+        for domain, servers in sorted(self._last.items()):
+            *others, last = servers.items()
+            found += [f"{domain}-{server}-{number}" for server, number in sorted(others)]
+            found.append(f"{'..' * (domain in self._up_to)}{domain}-{last[0]}-{last[1]}")
+        return ",".join(found)
+
+
+def _numbers(gtid: str) -> tuple[int, int, int]:
+    """Domain, server, number."""
+    found = _MARIADB.fullmatch(gtid)
+    domain, server, number = (int(each) for each in found.groups()) if found else (-1, -1, -1)
+    if not found or max(domain, server) >> 32 or number >> 64:
+        raise _no_set(gtid)
+    return domain, server, number
 
 
 def _has(bounds: list[int], first: int, end: int) -> bool:
@@ -222,5 +323,5 @@ def _no_set(text: str) -> ConfigurationError:
     return ConfigurationError(
         f"{text[:200]!r} is no set of transactions",
         next_step="write it as the server does: MySQL's gtid_executed (source:1-7,source:tag:1-3), MariaDB's "
-        "gtid_binlog_pos (0-1-27,1-2-3)",
+        "gtid_binlog_pos or gtid_binlog_state (0-1-27,1-2-3)",
     )

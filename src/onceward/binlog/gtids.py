@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from onceward.binlog.event import HEADER_BYTES, Event
-from onceward.binlog.gtid_sets import END, TAG, Gtids, GtidSet, MariaPosition
+from onceward.binlog.gtid_sets import END, TAG, Gtids, GtidSet, MariaState
 from onceward.binlog.kinds import (
     ANONYMOUS_GTID,
     GTID,
@@ -26,7 +26,7 @@ from onceward.binlog.kinds import (
 from onceward.binlog.lengths import Fields
 from onceward.binlog.stops import damaged, unreadable
 
-__all__ = ["Gtid", "GtidSet", "Gtids", "MariaPosition", "gtid_of", "gtids_before"]
+__all__ = ["Gtid", "GtidSet", "Gtids", "MariaState", "gtid_of", "gtids_before"]
 
 _MAY_HAVE_STATEMENTS = 1
 _LOGICAL_CLOCK = 2
@@ -75,11 +75,11 @@ def gtids_before(event: Event) -> Gtids | None:
         return _previous(event)
     if event.kind == GTID_LIST:
         fields = Fields(event)
-        position = MariaPosition()
+        state = MariaState()
         for _ in range(fields.number(4) & 0x0FFFFFFF):  # the bits above are flags
             domain, server, number = fields.number(4), fields.number(4), fields.number(8)
-            position.add(f"{domain}-{server}-{number}")  # of several servers in a domain, the last one is listed last
-        return position
+            state.add(f"{domain}-{server}-{number}")  # of several servers in a domain, the last one is listed last
+        return state
     return None
 
 

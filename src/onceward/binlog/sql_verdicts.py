@@ -47,6 +47,13 @@ def unknown(what: str = "a statement that is not known") -> Stop:
     return Stop("unknown_statement", what, _COMPARE)
 
 
+DECISION = Stop(
+    "xa",
+    "the decision on an XA transaction that was prepared with rows of tables that are read, or before the query began",
+    _COMPARE,
+)
+"""Whoever knows that its transaction has no row that is wanted may pass it."""
+
 Verdict = Passed | Truncated | Stop
 PASSED = Passed()
 
@@ -135,7 +142,7 @@ class Sentence:
     def _xa(self) -> Verdict:
         if self._said.skip("START", "BEGIN", "END"):
             return PASSED  # what follows, or came before, are its rows; the end is an event of its own
-        return Stop("xa", "the decision on an XA transaction, whose rows stand where it was prepared", _COMPARE)
+        return DECISION
 
     # ── accounts and settings ──
 

@@ -23,11 +23,12 @@ from dataclasses import dataclass
 
 from onceward.binlog.event import HEADER_BYTES, Event
 from onceward.binlog.lengths import Fields
-from onceward.binlog.sql_verdicts import PASSED, Passed, Stop, Truncated, Verdict, unknown, verdict_of
+from onceward.binlog.sql_verdicts import DECISION, PASSED, Passed, Stop, Truncated, Verdict, unknown, verdict_of
 from onceward.binlog.sql_words import words
 
 __all__ = [
-    "PASSED", "Passed", "Statement", "Stop", "Truncated", "Verdict", "classify", "judged", "short_text", "statement_of",
+    "DECISION", "PASSED", "Passed", "Statement", "Stop", "Truncated", "Verdict", "classify", "judged", "short_text",
+    "statement_of",
 ]  # fmt: skip
 
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 0x4, 0x100000  # of sql_mode

@@ -21,10 +21,11 @@ from onceward.binlog.gtids import Gtids
 from onceward.binlog.kinds import WHY, must_not_pass
 from onceward.binlog.packed import unpacked
 from onceward.binlog.refusals import located
-from onceward.binlog.statements import Stop, Truncated, classify
+from onceward.binlog.statements import DECISION, Stop, Truncated, classify
 from onceward.binlog.stops import place as place_of
 from onceward.binlog.stops import unreadable
 from onceward.binlog.table_map import TableMap
+from onceward.binlog.xa import decided
 from onceward.errors import BinlogDamaged, ChangeUnreadable, OncewardError
 from onceward.sources.mysql.position import FIRST_BYTE, Place, Position
 from onceward.sources.mysql.settings import Settings
@@ -118,11 +119,10 @@ class Cutter(Walk):
         upto: Place | None = None,
         only: Gtids | None = None,
     ) -> None:
-        super().__init__(start, upto=upto)
+        super().__init__(start, upto=upto, wanted=settings.wanted)
         self._again = upto is not None or only is not None
         self._only = only
         self._settings = settings
-        self._wanted = settings.wanted
         self._most_bytes, self._most_changes = settings.max_bytes, most_changes
         self._passed = settings.passed_places
         self._parts = _Parts(settings.part_bytes, start.file, start.pos)
@@ -135,7 +135,6 @@ class Cutter(Walk):
         self._here = 0
         """Of the transaction under way."""
         self._handlers |= {
-            kinds.TABLE_MAP: self._table_map,
             **dict.fromkeys((*kinds.ROWS, *kinds.COMPRESSED_ROWS, kinds.PARTIAL_UPDATE_ROWS), self._rows),
         }
         if only is not None and self.gtids is not None and self.gtids.covers(only):
@@ -213,6 +212,7 @@ class Cutter(Walk):
             self._count()
 
     def _count(self) -> None:
+        self._touches = True
         self._here += 1
         self._parts.changes += 1
 
@@ -225,6 +225,8 @@ class Cutter(Walk):
         found = classify(
             event, settings.wanted, settings.wanted_database, lower_case_names=settings.any_case
         )  # fmt: skip
+        if found == DECISION and self.prepared.get(decided(event) or "", True) is False:
+            return  # on a transaction without rows that are wanted
         if isinstance(found, Stop) and not (self._here == 0 and begins_with(event, "ROLLBACK")):
             self._refuse(event, unreadable(event, found.reason, found.what, found.next_step, gtid=self.gtid))
         elif isinstance(found, Truncated):
@@ -239,6 +241,8 @@ class Cutter(Walk):
                     self._table_map(inner)
                 elif inner.kind == kinds.QUERY:
                     self._said(inner)
+                elif inner.kind == kinds.XA_PREPARE and must_not_pass(inner.kind, 0, self.dialect, inner.body):
+                    self._undecided(inner)
                 else:
                     self._must_pass(inner)
         except ChangeUnreadable as error:
@@ -250,8 +254,9 @@ class Cutter(Walk):
             self._refuse(event, unreadable(event, "statement", what, _COMPARE, gtid=self.gtid))
 
     def _undecided(self, event: Event) -> None:
-        if self._here:
+        if self._touches:
             self._refuse_kind(event, "xa")
+        super()._undecided(event)
 
     def _other(self, event: Event) -> None:
         if not event.made_up and not self._passing:

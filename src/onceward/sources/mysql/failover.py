@@ -5,6 +5,9 @@ caught up. What if it has thrown away binlogs with transactions that were not re
 the same transactions in another order (a replica with several appliers)? The place is before the first that was not
 read, and those behind it that were are passed over: per row the order is the same, for a replica only puts transactions
 in another order that have no row in common.
+
+What if numbers of MariaDB's do not grow (gtid_strict_mode is off, and somebody reset a counter, or set one)? Then a
+GTID names two transactions, and no place can be found by it: that is said, and the query stops.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 
 from onceward.binlog.event import Event
 from onceward.binlog.gtids import Gtid, Gtids, gtids_before
@@ -20,7 +25,7 @@ from onceward.errors import BinlogPurged, OncewardError, SourceReplaced
 from onceward.sources.mysql.connection import Server, follow, reading
 from onceward.sources.mysql.position import FIRST_BYTE, Place, Position
 from onceward.sources.mysql.settings import Settings
-from onceward.sources.mysql.transactions import Walk
+from onceward.sources.mysql.transactions import Walk, out_of_order
 
 _ANEW = "start from a new checkpoint, with a snapshot"
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
@@ -41,12 +46,19 @@ def located(settings: Settings, server: Server, known: Position, *, exactly: boo
             next_step=f"bring the old server back; or {_ANEW}; with gtid_mode=ON a query goes on by itself",
             details={"known": known.server, "found": server.identity},
         )
+    same = renamed(settings, server, known)
+    if same.server == server.identity:
+        return same
     must_have(server, known)
+    _must_be_ordered(server, known)
     logged = Gtids.parse(server.dialect, known.gtids)
     for gtids in settings.passed_gtids:
         logged.update(Gtids.parse(server.dialect, gtids))
     file = _file_of(settings, server, logged)
-    at = Position(server.dialect, server.identity, known.era + 1, file, FIRST_BYTE, None, str(logged), known.snapshot)
+    at = replace(
+        known, server=server.identity, era=known.era + 1, file=file, pos=FIRST_BYTE, born=None, gtids=str(logged),
+        skips=str(logged) if server.dialect == "mariadb" else None,
+    )  # fmt: skip
     return _first_unread(settings, at, logged if exactly else None)
 
 
@@ -54,7 +66,7 @@ def must_have(server: Server, known: Position) -> None:
     """
     :raises SourceReplaced: the server lacks a transaction that lies before ``known``.
     """
-    if not known.gtids:
+    if not known.gtids or _is_there(server, known):
         return
     missing = (
         _missing_mysql(server, known.gtids) if server.dialect == "mysql" else _missing_mariadb(server, known.gtids)
@@ -88,6 +100,48 @@ def first_of(settings: Settings, server: str, file: str) -> tuple[int | None, Gt
     return born, None
 
 
+def _is_there(server: Server, known: Position) -> bool:
+    """Is the place in this server's binlogs? A MariaDB without gtid_strict_mode may have counted back since, and the
+    numbers say nothing then; that it is another file of the name is seen when it is read."""
+    if server.dialect == "mysql" or server.identity != known.server or _is_strict(server):
+        return False
+    return known.file in server.binlogs() and known.place.order <= server.end().order
+
+
+def _is_strict(server: Server) -> bool:
+    return server.variables("gtid_strict_mode").get("gtid_strict_mode") == "ON"
+
+
+def renamed(settings: Settings, server: Server, known: Position) -> Position:
+    """``known`` as this server's, if its binlogs are those of before: MariaDB has no name of its own, and what stands
+    for it may change."""
+    if server.dialect == "mysql" or known.born is None or known.file not in server.binlogs():
+        return known
+    if known.place.order > server.end().order or first_of(settings, server.identity, known.file)[0] != known.born:
+        return known
+    begins = replace(known, server=server.identity, pos=FIRST_BYTE, gtids=None, skips=None)
+    walk = Walk(begins, upto=known.place)
+    follow(settings, begins, walk.feed)
+    if walk.stop is not None or walk.place != known.place or walk.gtids is None:
+        return known
+    logged = Gtids.parse(known.dialect, known.gtids or "")
+    return replace(known, server=server.identity) if logged.covers(walk.gtids) else known
+
+
+def _must_be_ordered(server: Server, known: Position) -> None:
+    """
+    :raises SourceReplaced: the numbers of MariaDB's transactions do not tell which were read.
+    """
+    if server.dialect == "mysql" or known.era < 0:  # a person has named the place
+        return
+    at = replace(known, server=server.identity)
+    if known.unordered:
+        raise out_of_order(at, f"on the server {known.server} one came that was not above the one before")
+    whole = Gtids.parse("mariadb", known.gtids or "").is_whole
+    if not whole and not _is_strict(server):
+        raise out_of_order(at, f"of each domain the last one is known, {known.gtids}, and gtid_strict_mode is OFF")
+
+
 def _missing_mysql(server: Server, gtids: str) -> str:
     return str(server.ask("SELECT GTID_SUBTRACT(%s, @@GLOBAL.gtid_executed)", (gtids,))[0][0] or "")
 
@@ -106,7 +160,10 @@ def _missing_mariadb(server: Server, gtids: str) -> str:
 def _file_of(settings: Settings, server: Server, logged: Gtids) -> str:
     """The newest binlog all of whose predecessors were read: what is not, begins in there."""
     files = server.binlogs()
-    unread = bisect_left(files, True, key=lambda file: not _is_read_before(settings, server, file, logged)) - 1
+    if server.dialect == "mysql" or _is_strict(server):
+        unread = bisect_left(files, True, key=lambda file: not _fits(logged, _before(settings, server, file))) - 1
+    else:
+        unread = _newest_that_fits(server, logged, [_before(settings, server, file) for file in files])
     purged = Gtids.parse("mysql", server.purged()) if server.dialect == "mysql" else None
     if unread < 0 or (purged is not None and not logged.covers(purged)):
         raise BinlogPurged(
@@ -119,14 +176,29 @@ def _file_of(settings: Settings, server: Server, logged: Gtids) -> str:
     return files[unread]
 
 
-def _is_read_before(settings: Settings, server: Server, file: str, logged: Gtids) -> bool:
-    before = first_of(settings, server.identity, file)[1]
-    return before is None or logged.covers(before)
+def _before(settings: Settings, server: Server, file: str) -> Gtids | None:
+    return first_of(settings, server.identity, file)[1]
+
+
+def _fits(logged: Gtids, before: Gtids | None) -> bool:
+    return before is None or logged.begins_in(before)
+
+
+def _newest_that_fits(server: Server, logged: Gtids, begins: list[Gtids | None]) -> int:
+    """Of MariaDB's binlogs, each of which may begin with smaller numbers than the one before.
+
+    :raises SourceReplaced: one does.
+    """
+    for older, newer in pairwise(each for each in begins if each is not None):
+        if logged.is_whole and not newer.covers(older):
+            at = Position(server.dialect, server.identity, 0, "", FIRST_BYTE, None, None)
+            raise out_of_order(at, f"before one binlog lie {older}, and before a later one {newer}")
+    return max((place for place, before in enumerate(begins) if _fits(logged, before)), default=-1)
 
 
 def walked(settings: Settings, at: Position, ends: Callable[[Event, Gtid], bool]) -> Walk:
     """From ``at`` to before the first transaction of which ``ends`` says so, or to the end of all."""
-    walk = Walk(at, before=ends)
+    walk = Walk(at, before=ends, wanted=settings.wanted)
     follow(settings, at, walk.feed)
     if walk.stop is not None:
         raise walk.stop

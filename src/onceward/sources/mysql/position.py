@@ -1,6 +1,10 @@
 """Where a query stands in a server's binlog: what Spark logs before each batch. Pure.
 
 Runs wherever the source is read. A position lies between two transactions, never inside one.
+
+Version 1 had of MariaDB the last transaction of each domain alone, and nothing of prepared transactions. It is read
+as what it means (``..0-1-27``, see :class:`~onceward.binlog.gtid_sets.MariaState`), and is whole from the next binlog
+on.
 """
 
 from __future__ import annotations
@@ -9,9 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from onceward.binlog.framing import file_number
+from onceward.binlog.gtids import Gtids
 from onceward.errors import SourceBroken
 
-VERSION = 1
+VERSION = 2
 FIRST_BYTE = 4
 """Of the first event of a binlog: behind its magic number."""
 
@@ -50,14 +55,22 @@ class Position:
     None: some have no GTID."""
     snapshot: Any = None
     """See :mod:`snapshot`. None once all rows that were there before have been read."""
+    skips: str | None = None
+    """MariaDB, behind a failover: transactions that were read on another server, and whose last ones have not come
+    here. None: whatever comes is new, by whatever number."""
+    unordered: bool = False
+    """MariaDB: numbers of a server came out of order, so that GTIDs do not tell a place on another server."""
+    prepared: dict[str, bool] | None = None
+    """XA transactions that are prepared and not decided, by their names: do they have rows of wanted tables?"""
 
     @property
     def place(self) -> Place:
         return Place(self.file, self.pos)
 
-    def at(self, place: Place, born: int | None, gtids: str | None) -> Position:
-        """Further on, on the same server."""
-        return replace(self, file=place.file, pos=place.pos, born=born, gtids=gtids)
+    def _of_version_1(self) -> Position:
+        if self.dialect == "mysql" or not self.gtids:
+            return self
+        return replace(self, gtids=str(Gtids.parse("mariadb", self.gtids).given()))
 
     def to_json(self) -> dict[str, Any]:
         """The same position is the same text."""
@@ -66,11 +79,13 @@ class Position:
     @classmethod
     def from_json(cls, value: Any) -> Position:
         """:raises SourceBroken: the checkpoint has something else, or a newer version's."""
-        if isinstance(value, dict) and value.get("mysql") == VERSION:
+        if isinstance(value, dict) and value.get("mysql") in (1, VERSION):
             try:
-                return cls(**{name: what for name, what in value.items() if name != "mysql"})
+                found = cls(**{name: what for name, what in value.items() if name != "mysql"})
             except TypeError:
                 pass
+            else:
+                return found if value["mysql"] == VERSION else found._of_version_1()
         raise SourceBroken(
             f"the checkpoint has {str(value)[:200]}, which is no position of mysql_changes of this version of Onceward",
             next_step="start this query with a checkpoint of its own, and do not change the order of its sources",

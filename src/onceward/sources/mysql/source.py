@@ -27,7 +27,7 @@ from onceward.sources.mysql import parts as task_parts
 from onceward.sources.mysql import requirements, snapshot, starts
 from onceward.sources.mysql.connection import Server, follow
 from onceward.sources.mysql.cuts import IDLE_BYTES, Cutter, Range
-from onceward.sources.mysql.failover import located, must_have
+from onceward.sources.mysql.failover import located, must_have, renamed
 from onceward.sources.mysql.position import Position
 from onceward.sources.mysql.settings import BATCH_BYTES, HEARTBEAT_SECONDS, Settings, Starting, Values, settings_of
 from onceward.sources.mysql.snapshot.state import is_over
@@ -254,6 +254,7 @@ class MySQLChanges(PartitionedSource):
         server = self._server()
         begin = _without_what_is_over(self._found(server, start))
         must_have(server, end)
+        end = renamed(self._settings, server, end)
         if end.server == server.identity:
             cutter = Cutter(self._settings, begin, upto=end.place)
         else:

@@ -57,7 +57,7 @@ def _since(settings: Settings, server: Server, milliseconds: int) -> Position:
 
 
 def _behind(settings: Settings, server: Server, gtids: str) -> Position:
-    said = str(Gtids.parse(server.dialect, gtids))
+    said = str(Gtids.parse(server.dialect, gtids).given())
     return located(settings, server, _beginning(server, server.binlogs()[0], said, era=-1))
 
 

@@ -8,22 +8,29 @@ What is not obvious:
 * A server that died may have left half a transaction at the end of a file, which it then gave up. The next file begins
   without its end: then it never was.
 * A file begins with the set of all transactions before it. Whatever is in there, and was not seen, is in no binlog.
-* Which transactions were read before is decided by GTIDs, so that on another server, where they may stand in another
-  order, each is read once.
+* Which transactions were read before is decided on the same server by the place, and on another, where they may stand
+  in another order, by GTIDs, so that each is read once. MySQL's sets are exact and asked always; numbers of MariaDB's
+  may come out of order, so they are asked until the last that was read elsewhere has come, and never again.
+* An XA transaction has its rows where it is prepared. The decision, which may come much later, says its name alone: of
+  each that is prepared it is remembered whether it has rows that are wanted.
 
-Source: MySQL, ``sql/binlog.cc``; MariaDB, *Gtid_log_event* in its *Replication protocol*.
+Source: MySQL, ``sql/binlog.cc``; MariaDB, *Gtid_log_event* in its *Replication protocol*, ``sql/rpl_gtid.cc``
+(``rpl_binlog_state``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from onceward.binlog import kinds
 from onceward.binlog.event import Event
-from onceward.binlog.gtids import Gtid, Gtids, gtid_of, gtids_before
+from onceward.binlog.gtids import Gtid, Gtids, MariaState, gtid_of, gtids_before
 from onceward.binlog.packed import unpacked
 from onceward.binlog.statements import short_text, statement_of
 from onceward.binlog.stops import damaged, unreadable
+from onceward.binlog.table_map import TableMap
+from onceward.binlog.xa import decided, prepared
 from onceward.errors import BinlogDamaged, ChangeUnreadable, OncewardError, SourceReplaced
 from onceward.sources.mysql.position import Place, Position, number_of
 
@@ -33,6 +40,8 @@ OUTSIDE, BEGUN, OPEN = range(3)
 _STANDALONE = 1  # a flag of MariaDB's GTID event
 
 _MISSING = "the tables that are read may have other rows now: compare them, or start from a new checkpoint"
+_MOST_PREPARED = 1000
+"""XA transactions that are remembered: the decision on a forgotten one is a stop, as on one that was never seen."""
 _NAMELESS = Gtid(None, rows_only=False, length=None, committed_at_us=None)
 
 Handler = Callable[[Event], None]
@@ -41,7 +50,8 @@ Handler = Callable[[Event], None]
 class Walk:
     """From ``at`` on. Its place is always behind a whole transaction; subclasses look into these.
 
-    :param at: on the server that sends the events. Transactions that are in its ``gtids`` are passed over.
+    :param at: on the server that sends the events.
+    :param wanted: is a table read? For what is remembered of XA transactions.
     :param before: asked of each transaction that is not passed over, at its first event: is it the end of the way?
     :param upto: the end of the way.
     """
@@ -52,11 +62,15 @@ class Walk:
         *,
         before: Callable[[Event, Gtid], bool] | None = None,
         upto: Place | None = None,
+        wanted: Callable[[str, str], bool] = lambda *_: True,
     ) -> None:
         self.at = at
         self.dialect = at.dialect
         self.place, self.born = at.place, at.born
         self.gtids: Gtids | None = None if at.gtids is None else Gtids.parse(at.dialect, at.gtids)
+        self._skips = None if at.skips is None else MariaState.parsed(at.skips)
+        self.prepared = dict(at.prepared or {})
+        """See :class:`~onceward.sources.mysql.position.Position`."""
         self.full = False
         """Is this the end of the way? Events behind it are not looked at."""
         self.bytes = 0
@@ -71,7 +85,9 @@ class Walk:
         self._passing = False
         """Is the transaction one that was read before?"""
         self._begins = at.place
-        self._before, self._upto = before, upto
+        self._touches = False
+        """Has it rows of a wanted table?"""
+        self._before, self._upto, self._wanted = before, upto, wanted
         self._file = at.file
         self.full = upto == self.place
         self._handlers: dict[int, Handler] = {
@@ -84,6 +100,7 @@ class Walk:
             kinds.PREVIOUS_GTIDS: self._previous,
             kinds.GTID_LIST: self._previous,
             kinds.XA_PREPARE: self._xa_prepare,
+            kinds.TABLE_MAP: self._table_map,
         }
 
     def feed(self, events: Sequence[Event]) -> bool:
@@ -102,7 +119,16 @@ class Walk:
 
     def position(self) -> Position:
         """Behind the last whole transaction."""
-        return self.at.at(self.place, self.born, None if self.gtids is None else str(self.gtids))
+        return replace(
+            self.at,
+            file=self.place.file,
+            pos=self.place.pos,
+            born=self.born,
+            gtids=None if self.gtids is None else str(self.gtids),
+            skips=str(self._skips) if self._skips else None,
+            unordered=self.at.unordered or (self.gtids is not None and self.gtids.unordered),
+            prepared=self.prepared or None,
+        )
 
     # What subclasses look at
 
@@ -114,7 +140,7 @@ class Walk:
 
     def _left_out(self, event: Event) -> None:
         """It is whole, and was read before."""
-        if self.gtid is not None:
+        if self.gtid is not None and self._skips is None:
             self.seen.add(self.gtid)
 
     def _torn(self) -> None:
@@ -130,7 +156,14 @@ class Walk:
         """The transaction ends in ROLLBACK, or a part of it does."""
 
     def _undecided(self, event: Event) -> None:
-        """XA_PREPARE of two phases."""
+        """XA_PREPARE of two phases: its rows are there, and the decision comes later."""
+        while len(self.prepared) >= _MOST_PREPARED:
+            del self.prepared[next(iter(self.prepared))]
+        self.prepared[prepared(event)] = self._touches
+
+    def _table_map(self, event: Event) -> None:
+        if not self._touches and not self._passing:
+            self._touches = self._wanted(*TableMap.named(bytes(event.body)))
 
     def _other(self, event: Event) -> None:
         """Any event that has no meaning here."""
@@ -143,7 +176,7 @@ class Walk:
         if self._state != OUTSIDE:
             raise damaged(event, f"a transaction, and the one at {self._begins} has not ended")
         gtid = self._name_of(event)
-        self._passing = gtid.text is not None and self.gtids is not None and gtid.text in self.gtids
+        self._passing, self._touches = self._was_read(gtid.text), False
         if not self._passing and self._before is not None and self._before(event, gtid):
             self.full = True
             return
@@ -153,6 +186,13 @@ class Walk:
             self._state = OPEN
         if not self._passing:
             self._begun(event)
+
+    def _was_read(self, gtid: str | None) -> bool:
+        if gtid is None:
+            return False
+        if self.dialect == "mariadb":
+            return self._skips is not None and self._skips.skips(gtid)
+        return self.gtids is not None and gtid in self.gtids
 
     def _name_of(self, event: Event) -> Gtid:
         try:
@@ -179,6 +219,7 @@ class Walk:
         plain = next(unpacked(event))
         if not self._passing:
             self._said(plain)
+            self.prepared.pop(decided(plain) or "", None)
         if self._state == BEGUN and begins_with(plain, "XA START", "XA BEGIN"):
             self._state = OPEN  # MySQL's word for the BEGIN of an XA transaction
         elif self._state == BEGUN:
@@ -198,6 +239,8 @@ class Walk:
         self._end(event)
 
     def _end(self, event: Event) -> None:
+        if self._skips is not None and self.gtid is not None:
+            self._compare(self._skips, self.gtid)
         passing, self._passing, self._state = self._passing, False, OUTSIDE
         if self.gtid is None:
             self.gtids = None
@@ -210,6 +253,18 @@ class Walk:
         else:
             self._ended(event)
         self.gtid = None
+
+    def _compare(self, skips: MariaState, gtid: str) -> None:
+        """Whoever passes over by numbers relies on their order."""
+        self.seen.add(gtid)
+        if self.seen.unordered and skips.is_whole:
+            raise out_of_order(self.at, f"{gtid} at {self._begins}")
+        self._reached(Gtids.parse(self.dialect, gtid))
+
+    def _reached(self, state: Gtids) -> None:
+        if self._skips is not None:
+            self._skips.reached(state)
+            self._skips = self._skips or None
 
     def _stands_behind(self, event: Event) -> None:
         self.place = Place(event.file, _end_of(event))
@@ -253,8 +308,12 @@ class Walk:
             self._refuse(event, unreadable(event, "incident", what, _MISSING))
         if said is not None and self.gtids is None:
             self.gtids = said
+        elif isinstance(said, MariaState) and isinstance(self.gtids, MariaState) and self._skips is None:
+            self.gtids.learn(said)
         elif said is not None and self.gtids is not None:
             self.gtids.update(said)
+        if said is not None:
+            self._reached(said)
         self._other(event)
 
     # Stops
@@ -262,6 +321,16 @@ class Walk:
     def _refuse(self, event: Event, error: ChangeUnreadable) -> None:
         """:raises ChangeUnreadable: unless a person has said that it may pass."""
         raise error
+
+
+def out_of_order(at: Position, what: str) -> SourceReplaced:
+    """Numbers do not tell what was read on another server."""
+    return SourceReplaced(
+        f"the query went on to the server {at.server}, and which of its transactions it has read before cannot be "
+        f"told: numbers of one server do not grow in its binlogs ({what}), as they do with gtid_strict_mode=ON",
+        next_step="bring the old server back; or start from a new checkpoint, with a snapshot",
+        details={"found": at.server},
+    )
 
 
 def _end_of(event: Event) -> int:
