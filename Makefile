@@ -14,7 +14,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup jars lock demo bench test test-fast test-ci test-all matrix chaos soak simulate model-check simulate-mutants mutants recovery lint format types contracts check servers dist clean distclean
+.PHONY: help setup jars lock demo bench test test-fast test-ci test-all readme matrix chaos soak simulate model-check simulate-mutants mutants recovery lint format types contracts check servers dist clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,15 +46,20 @@ test-ci: jars ## what continuous integration runs: every tier but chaos, with du
 test-all: jars ## every test
 	$(PYTEST) $(ARGS)
 
-# Newer Sparks, each in an environment of its own: everything from the lock but PySpark (and its py4j). Spark's own
-# settings stay at their defaults, adaptive execution included.
-MATRIX ?= 4.1.3 4.2.0
+# Without the lock: whatever pip resolves today has to run the first job of the README.
+readme: ## README's commands in an empty environment: install, first job, kill -9, verify (2 min; ARGS="--pyspark 4.1.1 --kafka 4.4.0")
+	$(PYTHON) tools/readme_in_an_empty_environment.py $(ARGS)
 
-matrix: $(MATRIX:%=matrix-%) ## the Spark and contract tests on newer PySparks (MATRIX="4.1.3 4.2.0 4.3.0")
+# Newer Sparks, each in an environment of its own: everything from the lock but PySpark (and its py4j). Spark's own
+# settings stay at their defaults, adaptive execution included. docs/deploying.md has the table.
+MATRIX ?= 4.1.1 4.1.3 4.2.0 4.3.0
+
+matrix: $(MATRIX:%=matrix-%) ## README, the Spark and the contract tests on newer PySparks (MATRIX="4.1.1 4.3.0", KAFKA=4.4.0, JAVA_HOME=…)
 
 matrix-%: .venv-matrix/%/.installed
+	$(PYTHON) tools/readme_in_an_empty_environment.py --pyspark $* $(KAFKA:%=--kafka %)
 	.venv-matrix/$*/bin/onceward jars
-	.venv-matrix/$*/bin/python -m pytest -m "main or ci" tests/spark tests/contract $(ARGS)
+	$(KAFKA:%=ONCEWARD_TEST_KAFKA=%) .venv-matrix/$*/bin/python -m pytest -m "main or ci" tests/spark tests/contract $(ARGS)
 
 .PRECIOUS: .venv-matrix/%/.installed
 .venv-matrix/%/.installed: requirements.lock pyproject.toml

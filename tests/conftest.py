@@ -25,6 +25,7 @@ from kept_clients import client, keeping, reader
 from lake_packages import LAKE_PACKAGES
 from onceward import spark_conf
 from onceward.testing import LocalKafka, LocalMySQL, LocalOpenSearch, LocalPostgres, LocalRegistry, LocalS3, s3a_jars
+from onceward.testing.kafka_distribution import NEWEST_VERSION
 from onceward.testing.mysql_servers import NEWER_MYSQL_VERSION, newer_mysql_is_here
 
 pytest_plugins = ["fault_table", "no_java"]
@@ -66,7 +67,8 @@ def kafka() -> Iterator[LocalKafka]:
     It serves the tests that need a proxy, too (those heal it, and the others go around it), and looks for overdue
     transactions five times a second, so that a test of these waits for nothing and needs no broker of its own.
     """
-    with LocalKafka(proxied=True, properties=IMPATIENT) as cluster, keeping(cluster.bootstrap_servers):
+    version = os.environ.get("ONCEWARD_TEST_KAFKA", NEWEST_VERSION)  # make matrix KAFKA=…
+    with LocalKafka(version=version, proxied=True, properties=IMPATIENT) as cluster, keeping(cluster.bootstrap_servers):
         yield cluster
 
 
@@ -243,6 +245,8 @@ def lake(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """
     from pyspark.sql import SparkSession
 
+    if not LAKE_PACKAGES:
+        pytest.skip("neither Delta nor Iceberg has been published for this Spark")
     jvm, context = spark._jvm, spark.sparkContext._jsc.sc()
     sessions = jvm.org.apache.spark.sql.classic.SparkSession
     extensions = "spark.sql.extensions"

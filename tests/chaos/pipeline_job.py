@@ -30,7 +30,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import onceward as ow
 from job_news import News
 from onceward import events
-from onceward.spark.connector import spark_connector_coordinates
+from onceward.spark.connector import spark_connector
 from onceward.testing import faults
 
 ENDED, STOPPED_BY_US, FAILED_OTHERWISE = 0, 3, 4
@@ -99,7 +99,7 @@ def session(settings: JobSettings) -> SparkSession:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     small = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # many of these live for ten seconds each
     folder = Path(settings.folder)
-    ours = {"spark.jars.packages": ",".join(spark_connector_coordinates())} if settings.plain_packages else None
+    ours = {"spark.jars.packages": ",".join(spark_connector().coordinates)} if settings.plain_packages else None
     conf = {
         **(ours or ow.spark_conf()),
         "spark.driver.host": "127.0.0.1",

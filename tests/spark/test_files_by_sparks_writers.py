@@ -22,6 +22,7 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import BadColumn, ComputationsMixed, RowRefused, SendFailed
 from onceward.ledger.record import LedgerRecord
+from onceward.spark.environment import block_manager
 from onceward.testing.sink_contract import batch
 from onceward.verify.files import FilesQuestion, check_files
 
@@ -162,7 +163,7 @@ def test_a_disk_that_refuses_is_named(spark: SparkSession, tmp_path: Path):
 @pytest.mark.fault("stage-retried")
 def test_a_shuffle_lost_while_files_are_written(spark: SparkSession, tmp_path: Path):
     """Spark computes what was lost again, and of a plan that is not repeatable otherwise: the batch runs again."""
-    disks = spark.sparkContext._jsc.sc().env().blockManager().diskBlockManager()
+    disks = block_manager(spark.sparkContext).diskBlockManager()
     folders = [str(folder.getPath()) for folder in disks.localDirs()]
     flag = str(tmp_path / "lost")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from onceward.spark.connector import connector_to_name
 from onceward.testing import LocalKafka, read_topic
 
 JOB = """
@@ -126,7 +127,7 @@ def test_spark_submit_without_jars_says_how(run: Start, how: str):
     assert ran.returncode != 0
     said = ran.stdout + ran.stderr  # spark-submit prints on stdout what Python said on stderr
     assert "ConnectorMissing" in said
-    assert f"--packages org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}" in said
+    assert f"--packages {connector_to_name(pyspark.__version__)}" in said
     assert "spark-submit $(onceward jars --submit) job.py" in said
 
 

@@ -16,6 +16,7 @@ from streaming_pipeline import Pipeline
 import onceward as ow
 from fault_table import fired
 from onceward import events
+from onceward.spark.environment import block_manager
 
 RECORDS, KEYS = 900, 7
 POSITION = "CAST(CAST(value AS STRING) AS INT) AS position"
@@ -162,7 +163,7 @@ def test_what_is_too_large_is_in_order_elsewhere(wide: Pipeline):
 def test_a_shuffle_that_is_lost_disturbs_no_order(wide: Pipeline, steps: list[events.Event]):
     """As when an executor dies while its rows are read: the batch runs again, in order."""
     feed(wide)
-    folders = wide.spark.sparkContext._jsc.sc().env().blockManager().diskBlockManager().localDirs()
+    folders = block_manager(wide.spark.sparkContext).diskBlockManager().localDirs()
     lost: list[Path] = []
 
     def lose_the_shuffle(event: events.Event) -> None:

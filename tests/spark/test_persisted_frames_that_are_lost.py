@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ComputationsMixed
 from onceward.spark import persisted
+from onceward.spark.environment import block_manager
 from onceward.spark.persisted import Readers, count_rows
 from onceward.spark.shuffles import Shuffles
 
@@ -24,7 +25,7 @@ def register_again(spark: SparkSession) -> None:
     """
     if not spark.sparkContext._jsc.sc().getExecutorMemoryStatus().isEmpty():
         return
-    manager = spark.sparkContext._jsc.sc().env().blockManager()
+    manager = block_manager(spark.sparkContext)
     endpoint = manager.getClass().getDeclaredField("storageEndpoint")
     endpoint.setAccessible(True)
     folders = manager.diskBlockManager().localDirsString()
@@ -59,7 +60,7 @@ def test_no_block_survives_a_mix(counted: tuple[DataFrame, Any]):
     """Or the next attempt would read blocks of two computations, with nothing left to compute."""
     kept, computed = counted
     shuffles = Shuffles()
-    kept.sparkSession.sparkContext._jsc.sc().env().mapOutputTracker().removeOutputsOnExecutor("driver")
+    kept.sparkSession.sparkContext._jsc.sc().taskScheduler().mapOutputTracker().removeOutputsOnExecutor("driver")
     with pytest.raises(ComputationsMixed), shuffles.read_once(kept):
         kept.collect()
     with shuffles.read_once(kept):
@@ -89,7 +90,7 @@ def test_two_readers_after_an_executor_is_gone(
 def blocks(frame: DataFrame, rdds: Iterable[int]) -> int:
     """How many there are, by the block managers' master (``getRDDStorageInfo`` hears of it by events, or never)."""
     context = frame.sparkSession.sparkContext
-    master, block_id = context._jsc.sc().env().blockManager().master(), context._jvm.org.apache.spark.storage.RDDBlockId
+    master, block_id = block_manager(context).master(), context._jvm.org.apache.spark.storage.RDDBlockId
     return sum(not master.getLocations(block_id(rdd, part)).isEmpty() for rdd in rdds for part in range(2))
 
 

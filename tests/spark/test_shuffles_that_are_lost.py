@@ -16,6 +16,7 @@ from streaming_pipeline import Pipeline
 from fault_table import fired
 from onceward import events
 from onceward.errors import ComputationsMixed, SendFailed
+from onceward.spark.environment import block_manager
 from onceward.spark.shuffles import Shuffles
 
 RECORDS = 400
@@ -39,7 +40,7 @@ def each_once(pipeline: Pipeline) -> bool:
 
 
 def disk_folders(spark: SparkSession) -> list[Path]:
-    disks = spark.sparkContext._jsc.sc().env().blockManager().diskBlockManager()
+    disks = block_manager(spark.sparkContext).diskBlockManager()
     return [Path(folder.getPath()) for folder in disks.localDirs()]
 
 
@@ -163,7 +164,7 @@ def take_back(frame: DataFrame) -> None:
 
 
 def tracker_of(frame: DataFrame) -> Any:
-    return frame.sparkSession.sparkContext._jsc.sc().env().mapOutputTracker()
+    return frame.sparkSession.sparkContext._jsc.sc().taskScheduler().mapOutputTracker()
 
 
 def an_output_of(frame: DataFrame) -> tuple[int, int, Any]:

@@ -11,7 +11,7 @@ import pytest
 from fault_table import FAULTS
 from no_java import JavaStarted
 from onceward.errors import ConfigurationError
-from onceward.spark.java import java_executable
+from onceward.spark.java import java_found
 from onceward.testing import LocalKafka
 from tiers import TIERS, Collected, Facts, tier_of
 
@@ -103,7 +103,7 @@ def test_java_is_refused_here():
 
 
 def test_a_broker_is_refused_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    java_executable.cache_clear()
+    java_found.cache_clear()
     with pytest.raises(ConfigurationError, match="no-java-in-a-fast-test"):
         LocalKafka(folder=tmp_path).start()
 

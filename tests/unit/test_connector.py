@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onceward.errors import ResourceError
+from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark import jars
 from onceward.spark.connector import Connector, spark_connector
 
@@ -67,6 +67,20 @@ def test_an_older_connector_stands_in(repository: Repository):
     found = spark_connector(spark_version="4.3.0")
     assert found.coordinates == (f"{CONNECTOR}:4.2.0", f"{AVRO}:4.0.0", f"{PROVIDER}:4.0.0")
     assert any("connector 4.2.0 is taken for PySpark 4.3.0" in note for note in found.notes)
+
+
+def test_each_part_is_replaced_by_the_newest_older_one(repository: Repository):
+    repository.has |= {f"{PROVIDER}:4.1.1", f"{AVRO}:4.1.1", f"{AVRO}:4.2.0"}
+    found = spark_connector(spark_version="4.1.3")
+    assert found.coordinates == (f"{CONNECTOR}:4.1.3", f"{AVRO}:4.1.1", f"{PROVIDER}:4.1.1")
+    found = spark_connector(spark_version="4.3.1")
+    assert found.coordinates == (f"{CONNECTOR}:4.2.0", f"{AVRO}:4.2.0", f"{PROVIDER}:4.1.1")
+
+
+def test_a_spark_that_was_never_run_gets_no_jars(repository: Repository):
+    with pytest.raises(ConfigurationError, match=r"never run with PySpark 4\.4\.0.*4\.2\.0 and 4\.3\.0"):
+        spark_connector(spark_version="4.4.0")
+    assert repository.asked == []
 
 
 def test_without_any_avro_the_source_is_there_all_the_same(repository: Repository):

@@ -13,9 +13,9 @@ from onceward.spark import java
 
 @pytest.fixture(autouse=True)
 def _not_remembered() -> Iterator[None]:
-    java.java_executable.cache_clear()
+    java.java_found.cache_clear()
     yield
-    java.java_executable.cache_clear()
+    java.java_found.cache_clear()
 
 
 @pytest.fixture

@@ -14,21 +14,21 @@ from onceward.doctor.worker_python import check_worker_python
 from onceward.errors import AccessDenied, OncewardError, TopicMissing
 from onceward.ids import pipeline_id
 from onceward.spark.connector import spark_connector
-from onceward.spark.java import java_executable
+from onceward.spark.java import java_found
+from onceward.spark.versions import installed_spark, must_have_been_run, must_start_on
 from onceward.wire.client import KafkaClient
 from onceward.wire.options.properties_file import read_properties
 from onceward.wire.options.settings import LONGEST_TRANSACTION_MS, ProducerSettings, settings_from_options
 
 _QUICK = {"socket.connection.setup.timeout.max.ms": "4000"}
 """Somebody waits in front of a screen; a pipeline that starts beside its brokers is more patient."""
-_OLDEST_SPARK, _FIRST_UNKNOWN_SPARK = (4, 0), (5, 0)
 
 
 def check_machine() -> list[Finding]:
     """Java, PySpark, the jars of Spark's Kafka source and the workers' Python, as a driver here would find them."""
     return [
-        tried(lambda: Finding("ok", f"Java: {java_executable()}")),
-        _pyspark(),
+        tried(_java),
+        tried(_pyspark),
         *_jars(),
         check_worker_python(),
     ]
@@ -54,15 +54,19 @@ def tried(check: Callable[[], Finding]) -> Finding:
         return Finding("fail", error.message, error.next_step)
 
 
+def _java() -> Finding:
+    java, major = java_found()
+    must_start_on(java, major, installed_spark())
+    return Finding("ok", f"Java: {java}")
+
+
 def _pyspark() -> Finding:
     try:
         import pyspark
     except ImportError:
-        return Finding("fail", "PySpark is not installed", "pip install 'pyspark>=4.0,<5'")
-    found = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
-    if _OLDEST_SPARK <= found < _FIRST_UNKNOWN_SPARK:
-        return Finding("ok", f"PySpark {pyspark.__version__}")
-    return Finding("fail", f"PySpark {pyspark.__version__} is not supported", "install PySpark 4.0 or later, below 5")
+        return Finding("fail", "PySpark is not installed", 'pip install "pyspark>=4.0,<4.4"')
+    must_have_been_run(pyspark.__version__)
+    return Finding("ok", f"PySpark {pyspark.__version__}")
 
 
 def check_brokers(

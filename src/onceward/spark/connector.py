@@ -3,7 +3,7 @@
 Called by :func:`onceward.spark.session.spark_conf`, ``onceward jars`` and ``onceward doctor``. Driver only.
 
 Spark publishes its connector with every release, but not every Maven mirror has every part of every release. What is
-missing is replaced by what was tested with it (``make matrix``) and never silently: :attr:`Connector.notes` says it.
+missing is replaced by what was run with it (``make matrix``) and never silently: :attr:`Connector.notes` says it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from pathlib import Path
 
 from onceward.errors import ResourceError
 from onceward.spark.jars import IVY_SETTINGS_VARIABLE, kept_as, remember, remembered, resolve
+from onceward.spark.versions import installed_spark, must_have_been_run
 
 _GROUP = "org.apache.spark"
 _CONNECTOR = "spark-sql-kafka-0-10_2.13"
 _TOKEN_PROVIDER = "spark-token-provider-kafka-0-10_2.13"  # noqa: S105 — the name of a jar
 _AVRO = "spark-avro_2.13"
-_TESTED_CONNECTORS = ("4.2.0", "4.1.3", "4.0.0")
-_TESTED_AVRO = ("4.0.0",)
-_TESTED_TOKEN_PROVIDER = "4.0.0"  # noqa: S105 — a version
+# What stands in for a part that is missing: the newest older one, of those that were run.
+_RUN_CONNECTORS = ("4.2.0", "4.1.3", "4.1.1", "4.0.0")
+_RUN_WHOLE = ("4.2.0", "4.1.1", "4.0.0")  # and with Avro functions and a token provider of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +37,12 @@ class Connector:
     notes: tuple[str, ...]
 
 
-def installed_spark() -> str:
-    """The version of the PySpark installed."""
-    import pyspark
-
-    return str(pyspark.__version__)
-
-
-def spark_connector_coordinates(spark_version: str | None = None) -> tuple[str, str]:
-    """Coordinates of Spark's Kafka source and Avro functions for ``spark_version`` (default: the PySpark installed)."""
-    version = spark_version or installed_spark()
-    return _named(_CONNECTOR, version), _named(_AVRO, version)
+def connector_to_name(spark_version: str) -> str:
+    """The coordinate of a connector for ``spark_version`` that can be named without asking a repository: the newest one
+    that was run, whole, and is not later."""
+    if spark_version in _RUN_WHOLE:
+        return _named(_CONNECTOR, spark_version)
+    return _named(_CONNECTOR, _newest_before(_RUN_WHOLE, spark_version) or spark_version)
 
 
 def spark_connector(*packages: str, spark_version: str | None = None) -> Connector:
@@ -57,10 +53,12 @@ def spark_connector(*packages: str, spark_version: str | None = None) -> Connect
 
     :param packages: further Maven coordinates. Conflicting versions are settled over all of them.
     :param spark_version: default: the PySpark installed.
+    :raises ConfigurationError: Onceward was never run with that Spark.
     :raises ResourceError: no connector that fits can be had, or one of ``packages``.
     """
     version = spark_version or installed_spark()
-    kept = kept_as("connector", 2, version, packages, os.environ.get(IVY_SETTINGS_VARIABLE))
+    must_have_been_run(version)
+    kept = kept_as("connector", 3, version, packages, os.environ.get(IVY_SETTINGS_VARIABLE))
     if (jars := remembered(kept)) is not None:
         answer = json.loads(kept.read_text())
         return Connector(tuple(jars), tuple(answer["coordinates"]), tuple(answer["notes"]))
@@ -77,8 +75,7 @@ class _Choice:
         self._packages = packages
         self._connector = version
         self._avro: str | None = version
-        self._own_token_provider = True
-        self._notes: list[str] = []
+        self._token_provider: str | None = None  # None: the connector's own
 
     def found(self) -> Connector:
         try:
@@ -93,48 +90,54 @@ class _Choice:
         wanted = [_named(_CONNECTOR, self._connector)]
         if self._avro is not None:
             wanted.append(_named(_AVRO, self._avro))
-        if self._own_token_provider:
+        if self._token_provider is None:
             jars = resolve(*wanted, *self._packages)
         else:
             jars = resolve(*wanted, *self._packages, without=[f"{_GROUP}:{_TOKEN_PROVIDER}"])
             # By itself: what it depends on comes with the connector, in the connector's versions.
-            provider = _named(_TOKEN_PROVIDER, _TESTED_TOKEN_PROVIDER)
+            provider = _named(_TOKEN_PROVIDER, self._token_provider)
             jars += resolve(provider, transitive=False)
             wanted.append(provider)
-        return Connector(tuple(jars), (*wanted, *self._packages), tuple(self._notes))
+        return Connector(tuple(jars), (*wanted, *self._packages), self._notes())
 
     def _replaced(self, missing: set[tuple[str, ...]]) -> bool:
         """Replace what is missing, if it is one of the parts that can be; False: nothing more can be done."""
-        before = (self._connector, self._avro, self._own_token_provider)
+        before = (self._connector, self._avro, self._token_provider)
         if self._avro is not None and (_AVRO, self._avro) in missing:
-            older_avro = _newest_before(_TESTED_AVRO, self._avro)
-            instead = "from_avro and to_avro will be missing" if older_avro is None else f"{older_avro} is taken"
-            self._notes.append(f"{_AVRO}:{self._avro} is in none of the repositories: {instead}")
-            self._avro = older_avro
-        if (_CONNECTOR, self._connector) in missing and (
-            older := _newest_before(_TESTED_CONNECTORS, self._connector)
-        ) is not None:
-            self._notes.append(
-                f"{_CONNECTOR}:{self._connector} is in none of the repositories: the connector {older} is taken for "
-                f"PySpark {self._version}"
+            self._avro = _newest_before(_RUN_WHOLE, self._avro)
+        if (_CONNECTOR, self._connector) in missing:
+            self._connector = _newest_before(_RUN_CONNECTORS, self._connector) or self._connector
+        provider = self._token_provider or self._connector
+        if (_TOKEN_PROVIDER, provider) in missing:
+            self._token_provider = _newest_before(_RUN_WHOLE, provider) or self._token_provider
+        return (self._connector, self._avro, self._token_provider) != before
+
+    def _notes(self) -> tuple[str, ...]:
+        """Return a sentence for each part that is not the plain choice."""
+        notes, lacking = [], "is in none of the repositories"
+        if self._avro != self._version:
+            instead = "from_avro and to_avro will be missing" if self._avro is None else f"{self._avro} is taken"
+            notes.append(f"{_AVRO}:{self._version} {lacking}: {instead}")
+        if self._connector != self._version:
+            notes.append(
+                f"{_CONNECTOR}:{self._version} {lacking}: the connector {self._connector} is taken for PySpark "
+                f"{self._version}"
             )
-            self._connector = older
-        if self._own_token_provider and (_TOKEN_PROVIDER, self._connector) in missing:
-            self._own_token_provider = False
-            self._notes.append(
-                f"{_TOKEN_PROVIDER}:{self._connector} is in none of the repositories: its {_TESTED_TOKEN_PROVIDER} is "
-                f"taken with the connector {self._connector}"
+        if self._token_provider is not None:
+            notes.append(
+                f"{_TOKEN_PROVIDER}:{self._connector} {lacking}: its {self._token_provider} is taken with the "
+                f"connector {self._connector}"
             )
-        return (self._connector, self._avro, self._own_token_provider) != before
+        return tuple(notes)
 
 
 def _named(artifact: str, version: str) -> str:
     return f"{_GROUP}:{artifact}:{version}"
 
 
-def _newest_before(tested_ones: tuple[str, ...], version: str) -> str | None:
-    """Of those that were tested the newest one that is older; connectors work on later Sparks, not earlier."""
-    return next((tested for tested in tested_ones if _numbers(tested) < _numbers(version)), None)
+def _newest_before(run_ones: tuple[str, ...], version: str) -> str | None:
+    """Of those that were run the newest one that is older; connectors work on later Sparks, not earlier."""
+    return next((known for known in run_ones if _numbers(known) < _numbers(version)), None)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

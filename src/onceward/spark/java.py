@@ -21,12 +21,17 @@ OLDEST_JAVA = 17
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
-@functools.cache
 def java_executable() -> Path:
     """The ``java`` that ``JAVA_HOME`` names, else the one on ``PATH``: the order in which Spark's launcher looks.
 
     :raises ConfigurationError: there is none, it does not run, or it is older than :data:`OLDEST_JAVA`.
     """
+    return java_found()[0]
+
+
+@functools.cache
+def java_found() -> tuple[Path, int]:
+    """Return the same, and its major version."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if not found or not Path(found).exists():
@@ -42,7 +47,7 @@ def java_executable() -> Path:
             next_step="point JAVA_HOME at a newer one",
             details={"java": found, "major": major},
         )
-    return Path(found)
+    return Path(found), major
 
 
 def java_major_version(version_text: str) -> int:

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ConnectorMissing
-from onceward.spark.connector import spark_connector_coordinates
+from onceward.spark.connector import connector_to_name
 from onceward.spark.thrown import of_kind, thrown_by
 
 _NOT_FOUND = "Failed to find data source: kafka"  # QueryCompilationErrors: without a condition of its own
@@ -47,7 +47,7 @@ def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
 
 def _missing(version: str, what: str) -> ConnectorMissing:
-    coordinate, _ = spark_connector_coordinates(version)
+    coordinate = connector_to_name(version)
     return ConnectorMissing(
         f"this Spark session ({version}) {what}, and it is too late to give it one: jars are named before a JVM starts",
         next_step="start the job with `spark-submit $(onceward jars --submit) job.py` or `spark-submit --packages "

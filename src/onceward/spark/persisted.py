@@ -34,6 +34,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
 from onceward.errors import ComputationsMixed
+from onceward.spark.environment import block_manager
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ def drop_blocks(frame: DataFrame) -> None:
 
 
 def _drop(context: SparkContext, rdds: Any) -> None:
-    master = context._jsc.sc().env().blockManager().master()
+    master = block_manager(context).master()
     for rdd in sorted(rdds):
         log.warning("dropping the blocks of persisted RDD %d", rdd)
         master.removeRdd(rdd, True)  # wait: a block that is still there when a task asks for it is read

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from onceward.spark.connector import Connector, spark_connector
 from onceward.spark.jars import SUBMITTED_VARIABLE
+from onceward.spark.java import java_found
 from onceward.spark.java_options import java_options, spark_defaults
+from onceward.spark.versions import installed_spark, must_have_been_run, must_start_on
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -47,14 +49,19 @@ def spark_conf(*packages: str) -> dict[str, str]:
     Executors must have onceward installed. In local mode they run the driver's interpreter; on a cluster they run
     ``PYSPARK_PYTHON``, else whatever ``python3`` is on their PATH.
 
+    :raises ConfigurationError: Onceward was never run with this Spark (:mod:`onceward.spark.versions`), or there is no
+        fit Java.
     :raises ResourceError: a coordinate cannot be resolved.
     """
+    version = installed_spark()
+    must_have_been_run(version)
     settings = {
         "spark.python.daemon.module": WORKER_DAEMON,
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         "spark.speculation": "false",
     }
     if SUBMITTED_VARIABLE not in os.environ:
+        must_start_on(*java_found(), version)  # said by PySpark: JAVA_GATEWAY_EXITED, and no more
         connector = spark_connector(*packages)
         for note in connector.notes:
             log.warning("%s", note)

@@ -42,6 +42,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from onceward.errors import ComputationsMixed, OncewardError
+from onceward.spark.environment import map_output_tracker
 from onceward.spark.job import JobInterrupted
 from onceward.spark.persisted import drop_blocks
 
@@ -91,9 +92,8 @@ class Shuffles:
 
     def _forget_if_lost(self, frame: DataFrame) -> bool:
         context = frame.sparkSession.sparkContext
-        scheduler = context._jsc.sc()
-        tracker = scheduler.env().mapOutputTracker()
-        shuffles = sorted(_shuffle_ids(frame._jdf.queryExecution().toRdd(), scheduler.dagScheduler()))
+        tracker = map_output_tracker(context)
+        shuffles = sorted(_shuffle_ids(frame._jdf.queryExecution().toRdd(), context._jsc.sc().dagScheduler()))
         taken_back = {shuffle: _taken_back(context, tracker, shuffle) for shuffle in shuffles}
         lost = [shuffle for shuffle in shuffles if taken_back[shuffle] != self._forgotten.get(shuffle, _NOTHING_LOST)]
         self._forgotten = {shuffle: known for shuffle, known in self._forgotten.items() if shuffle in taken_back}

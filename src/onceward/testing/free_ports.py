@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -41,6 +42,11 @@ def free_ports(count: int, host: str = "127.0.0.1", within: range | None = None)
     raise OSError(f"found only {len(ports)} of {count} free ports on {host} in {_ATTEMPTS} attempts")
 
 
+def taken_ports(ports: Sequence[int], host: str = "127.0.0.1") -> list[int]:
+    """Return those of ``ports`` on which somebody listens. What a server that has ended left behind does not count."""
+    return [port for port in ports if _try_bind(host, port, reuse=True) is None]
+
+
 def _ephemeral_start() -> int:
     try:
         return int(_EPHEMERAL_RANGE.read_text().split()[0])
@@ -48,8 +54,10 @@ def _ephemeral_start() -> int:
         return _USUAL_EPHEMERAL_START
 
 
-def _try_bind(host: str, port: int) -> int | None:
+def _try_bind(host: str, port: int, *, reuse: bool = False) -> int | None:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        if reuse:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java's server sockets
         try:
             probe.bind((host, port))
         except OSError:

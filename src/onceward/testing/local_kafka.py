@@ -25,7 +25,7 @@ from types import TracebackType
 from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark.java import java_executable
 from onceward.testing.broker_settings import NodePorts, broker_properties, new_cluster_id
-from onceward.testing.free_ports import free_ports
+from onceward.testing.free_ports import free_ports, taken_ports
 from onceward.testing.kafka_distribution import NEWEST_VERSION, broker_jvm, class_path, run_tool
 from onceward.testing.kafka_node import KafkaNode
 from onceward.testing.kept_cluster import KeptCluster
@@ -230,6 +230,13 @@ class LocalKafka:
 
     def _choose_ports(self) -> list[NodePorts]:
         per_node = 2 + len(self._extra_listeners)
+        if taken := taken_ports(self._wanted_ports or ()):
+            # Whoever listens there may be another Kafka, which would be taken for this one.
+            raise ResourceError(
+                f"port {', '.join(map(str, taken))} of 127.0.0.1 is taken by another process",
+                next_step="end what listens there, or choose another port",
+                details={"ports": taken},
+            )
         free = iter(free_ports(per_node * self._node_count))
         wanted = self._wanted_ports or [next(free) for _ in range(self._node_count)]
         return [NodePorts(port, next(free), {name: next(free) for name in self._extra_listeners}) for port in wanted]

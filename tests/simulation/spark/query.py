@@ -91,7 +91,7 @@ class _Context:
     def sc(self) -> _Context:
         return self
 
-    env = dagScheduler = mapOutputTracker = sc  # noqa: N815 — Spark's names
+    taskScheduler = dagScheduler = mapOutputTracker = sc  # noqa: N815 — Spark's names
 
     def unregisterAllMapAndMergeOutput(self, shuffle: int) -> None:  # noqa: N802 — Spark's name
         computed = self.query.computed

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, SchemaUnfit, SchemaUnknown
-from onceward.formats.avro.known import Registry, Schemas, in_context_of, known_of
+from onceward.formats.avro.known import Registry, Schemas, in_context_of, known_of, registry_of
 from onceward.formats.avro.plan import Plan
 from onceward.formats.avro.step import MOST_IDS, AvroDecoding
 from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read, why_values_would_change
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 def decode(
     frame: DataFrame,
     *,
-    registry: Registry,
+    registry: Registry | str,
     column: str = "value",
     subject: str | None = None,
     reader_schema: str | int | None = None,
@@ -56,7 +56,8 @@ def decode(
     the query was defined stops the query with :class:`~onceward.errors.SchemaIdUnseen`, whatever ``on_error`` says, and
     the next definition knows it: :func:`onceward.supervise` sees to that.
 
-    :param registry: a :class:`onceward.SchemaRegistry`; asked when the query is defined, and when a new id is met.
+    :param registry: a :class:`onceward.SchemaRegistry`, or its address. It is asked when the query is defined, and when
+        a new id is met.
     :param column: binary.
     :param subject: the schemas of all its versions are known from the start, those of others are learnt when they are
         met. Default: ``<topic>-value`` (or ``-key``), if ``frame`` comes from one topic of Kafka.
@@ -76,6 +77,7 @@ def decode(
     :raises UnsupportedQuery: dead letters of a frame that is no stream.
     """
     _check(frame, column, on_error, refresh_s, unknown_id_wait_s)
+    registry = registry_of(registry)
     session = frame.sparkSession
     keep_within_limits(session)
     subject = _subject(frame, column, subject, required=not isinstance(reader_schema, str))

@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from onceward.engine.decoding import TAG, DecodingStep, register
 from onceward.errors import BadColumn, ConfigurationError, SchemaUnfit, SchemaUnknown
 from onceward.formats.avro.framing import prefix
-from onceward.formats.avro.known import Registry, in_context_of
+from onceward.formats.avro.known import Registry, in_context_of, registry_of
 from onceward.formats.avro.step import Witness
 from onceward.formats.avro.types import Type, linked
 from onceward.formats.avro.valid_text import texts_are_valid
@@ -28,7 +28,7 @@ _REFRESH_S = 30.0
 def encode(
     frame: DataFrame,
     *,
-    registry: Registry,
+    registry: Registry | str,
     subject: str,
     column: str = "value",
     schema: str | int | None = None,
@@ -47,6 +47,7 @@ def encode(
     A value that the schema cannot take (a null where it has none, a text that is no symbol of an enum or not UTF-8)
     fails the batch with :class:`~onceward.errors.ValueUnfit`; nothing is left out and nothing becomes null.
 
+    :param registry: a :class:`onceward.SchemaRegistry`, or its address.
     :param subject: where the schema is registered; by default serializers use ``<topic>-value``.
     :param schema: Avro as JSON, the number of a version of ``subject``, or None for its newest version now.
     :param auto_register_schemas: register ``schema`` if it is not; without a ``schema`` one that Spark makes of the
@@ -55,7 +56,7 @@ def encode(
     :raises SchemaUnknown: the registry has no such subject, version or schema.
     :raises SchemaUnfit: it is no Avro, or the registry refuses it. :raises RegistryUnreachable: it does not answer.
     """
-    registry = in_context_of(registry, subject)
+    registry = in_context_of(registry_of(registry), subject)
     kinds = {field.name: field for field in frame.schema.fields}
     if column not in kinds:
         raise BadColumn(

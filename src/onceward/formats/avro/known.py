@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from onceward.errors import RegistryReplaced, SchemaUnfit, SchemaUnknown
+from onceward.errors import ConfigurationError, RegistryReplaced, SchemaUnfit, SchemaUnknown
 from onceward.formats.registry.answers import LARGEST_ID, RegisteredSchema, Version
 from onceward.formats.registry.client import SchemaRegistry
 from onceward.formats.registry.subjects import context_of
@@ -58,6 +58,21 @@ class Registry(Protocol):
 
     def still_the_same(self, known: Iterable[int]) -> None:
         """:raises RegistryReplaced: an id has another schema now."""
+
+
+def registry_of(given: Registry | str) -> Registry:
+    """Return the registry that ``registry=`` names: itself, or the one at that address.
+
+    :raises ConfigurationError: it is neither, or the address is none.
+    """
+    if isinstance(given, str):
+        return SchemaRegistry(given)
+    if isinstance(given, type) or not callable(getattr(given, "resolved_text", None)):
+        raise ConfigurationError(
+            f"registry={given!r} is no schema registry",
+            next_step='pass onceward.SchemaRegistry("http://registry:8081", …), or its address as a text',
+        )
+    return given
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def decode(
     wrapped: bool = False,
     decimals: Literal["string"] | None = None,
     source: StructType | str = SOURCE,
-    registry: Registry | None = None,
+    registry: Registry | str | None = None,
     subject: str | None = None,
     reader_schema: str | int | None = None,
     tombstones: Literal["skip", "delete"] = "skip",

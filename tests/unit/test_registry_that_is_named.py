@@ -1,0 +1,26 @@
+"""``registry=`` of Avro and Debezium: a registry, or the address of one."""
+
+from __future__ import annotations
+
+import pytest
+
+import onceward as ow
+from memory_registry import MemoryRegistry
+from onceward.errors import ConfigurationError
+from onceward.formats.avro.known import registry_of
+
+
+def test_an_address_is_a_registry():
+    assert registry_of("http://registry:8081/apis").url == ow.SchemaRegistry("http://registry:8081/apis").url
+
+
+def test_a_registry_is_taken_as_it_is():
+    given = MemoryRegistry()
+    assert registry_of(given) is given
+
+
+@pytest.mark.parametrize("given", ["registry:8081", "", None, 8081, ["http://registry:8081"], ow.SchemaRegistry])
+def test_what_is_no_registry_is_refused_by_name(given: object):
+    with pytest.raises(ConfigurationError) as caught:
+        registry_of(given)  # type: ignore[arg-type]
+    assert "http://" in f"{caught.value.message} {caught.value.next_step}"
