@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from streaming_pipeline import Pipeline, source_records
 
+from fault_table import fired
 from onceward.errors import BadColumn, PartitionMissing, RecordTooLarge, TopicMissing
 from onceward.testing.topic_reader import end_offsets
 
@@ -34,6 +35,38 @@ def test_a_batch_that_runs_again_is_written_again(pipeline: Pipeline, delivery: 
     pipeline.forget_commit()
     pipeline.run(delivery=delivery)
     assert Counter(source_records(pipeline.visible())) == Counter(pipeline.fed + pipeline.fed)
+
+
+def test_tasks_of_one_worker_are_one_producer(pipeline: Pipeline):
+    """Brokers remember each producer of a partition for a day: as many as there are task slots, not one for each task."""
+    pipeline.feed(100)
+    query = pipeline.run(delivery="at_least_once", frame=pipeline.frame(max_offsets_per_trigger=10))
+    assert query.lastProgress is not None
+    assert query.lastProgress.batchId == 9, "INVALID: not so many batches"
+    producers = set()
+    for partition in range(3):
+        told = pipeline.kafka.kafka_tool(
+            "kafka-transactions", "describe-producers", "--topic", pipeline.output, "--partition", str(partition)
+        )
+        producers |= {line.split()[0] for line in told.strip().splitlines()[1:]}
+    slots = pipeline.spark.sparkContext.defaultParallelism
+    assert 0 < len(producers) <= 2 * slots, "a worker may end, and another one come"
+    assert Counter(source_records(pipeline.visible())) == Counter(pipeline.fed)
+
+
+@WEAKER
+def test_a_batch_that_could_not_be_sent_is_sent_again(pipeline: Pipeline, delivery: str):
+    """Its error says so, and the query goes on."""
+    pipeline.feed(20)
+    pipeline.job_servers = pipeline.kafka.proxied_servers
+    fault = pipeline.kafka.proxy.on("Produce", times=4).drop_request()
+    options = {"delivery.timeout.ms": 2_000, "request.timeout.ms": 900}
+    try:
+        pipeline.run(delivery=delivery, options=options)
+    finally:
+        pipeline.kafka.proxy.heal()
+    fired(fault.fired == 4, f"{fault.fired} of 4")
+    assert set(source_records(pipeline.visible())) == set(pipeline.fed)
 
 
 @WEAKER

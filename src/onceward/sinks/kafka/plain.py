@@ -1,24 +1,30 @@
 """Writing without a transaction: ``delivery="at_least_once"`` and ``"none"``. Driver and executor tasks.
 
-Called by :mod:`sink` instead of the nine steps. There is no ledger and no admission: what Spark runs again is written
-again, as with Spark's own sink. ``at_least_once`` uses an idempotent producer of its own in every task, so that
-resends within a task add nothing; ``none`` sends without a producer id. Jobs and tasks are those of every sink.
+Called by :mod:`sink` instead of the nine steps. There is no ledger and no admission: what runs again is written again,
+as with Spark's own sink. ``at_least_once`` sends as an idempotent producer, so that resends within a task add nothing;
+``none`` sends without a producer id. Jobs and tasks are those of every sink.
+
+Brokers remember every producer id of a partition for a day (``producer.id.expiration.ms``). So a worker process keeps
+the identity that a task has used for the tasks after it (:class:`_Identity`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from onceward import events
+from onceward import events, surroundings
 from onceward.engine import task_job
 from onceward.engine.target import Write
 from onceward.engine.task_writer import TaskWriter, results
-from onceward.errors import ROWS_REFUSED, BatchNotWritten
+from onceward.errors import ROWS_REFUSED, BatchNotWritten, OncewardError, Recovery
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
+from onceward.records.batch import Fragment
 from onceward.sinks.kafka import preflight
 from onceward.sinks.kafka.columns import prepare
 from onceward.sinks.kafka.old_timestamps import OldTimestamps, oldest_of
@@ -30,8 +36,12 @@ from onceward.spark.query import RunningBatch
 from onceward.wire.appends.producer import Append, PartitionProducer, idempotent_identity
 from onceward.wire.client import KafkaClient
 
+log = logging.getLogger(__name__)
+
 _NO_PRODUCER = ProducerIdentity(-1, -1)
 _NO_SEQUENCE = -1
+_FIRST_PAUSE_SECONDS = 0.2
+_LONGEST_PAUSE_SECONDS = 5.0
 
 
 class PlainBatches:
@@ -43,7 +53,34 @@ class PlainBatches:
         self._last: tuple[str, int] | None = None
         self._old_timestamps = OldTimestamps(settings.policy.pipeline, self._topic_config)
 
-    def begin(self, writes: Sequence[Write], running: RunningBatch) -> None:
+    def process(self, writes: Sequence[Write], running: RunningBatch) -> None:
+        """Write the frames of a batch, one after the other; one that fails for a reason that may pass is written again,
+        ``batch_attempts`` times in all for the batch.
+
+        :raises OncewardError: what a task ran into; part of the batch may be visible.
+        :raises BatchNotWritten: see :meth:`_begin`.
+        """
+        self._begin(writes, running)
+        policy, attempt = self._settings.policy, 1
+        for write in writes:
+            while True:
+                try:
+                    self._write(write, running)
+                    break
+                except OncewardError as error:
+                    if attempt >= policy.batch_attempts or error.recovery is not Recovery.RUN_AGAIN:
+                        raise
+                    log.warning(
+                        "%s: attempt %d of %s failed, writing it again: %s",
+                        policy.pipeline,
+                        attempt,
+                        running.batch,
+                        error,
+                    )
+                surroundings.sleep(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
+                attempt += 1
+
+    def _begin(self, writes: Sequence[Write], running: RunningBatch) -> None:
         """Before the frames of a batch.
 
         :raises BatchNotWritten: the function has skipped batches of this run, and with them their dead letters. There
@@ -62,11 +99,8 @@ class PlainBatches:
                 details={ROWS_REFUSED: True, "batch_id": running.batch.batch_id},
             )
 
-    def write(self, write: Write, running: RunningBatch) -> None:
-        """Write one frame; when it returns, every record is acknowledged (with ``acks=1`` by the leader alone).
-
-        :raises OncewardError: what a task ran into; part of the batch may be visible.
-        """
+    def _write(self, write: Write, running: RunningBatch) -> None:
+        """Write one frame; when it returns, every record is acknowledged (with ``acks=1`` by the leader alone)."""
         settings = self._settings_for(write.where)
         ids = {"pipeline": self._settings.policy.pipeline, "batch_id": running.batch.batch_id}
         with events.step(events.SEND, **ids):
@@ -100,36 +134,66 @@ class _OpenPlainWriter:
         return _PlainWriter(self.settings, task)
 
 
+@dataclass(slots=True)
+class _Identity:
+    """A producer id, and where each partition goes on. One task at a time has it."""
+
+    producer: ProducerIdentity
+    sequences: dict[TopicPartition, int] = field(default_factory=dict)
+
+
+_idle: WeakKeyDictionary[KafkaClient, list[_Identity]] = WeakKeyDictionary()
+"""Of this worker process: identities of which every record is acknowledged, by the client that asked for them."""
+
+
+def taken(client: KafkaClient) -> _Identity:
+    """An identity that nobody uses, of an earlier task where there is one."""
+    idle = _idle.setdefault(client, [])
+    return idle.pop() if idle else _Identity(idempotent_identity(client))
+
+
+def given_back(client: KafkaClient, identity: _Identity) -> None:
+    """Keep it for the next task. Not one whose task has failed: brokers may have more of it than its sequences say."""
+    _idle.setdefault(client, []).append(identity)
+
+
 class _PlainWriter(TaskWriter):
     """Sends as it goes. There is nothing to commit; what it prepares is the oldest timestamp of each topic, ms since
     1970."""
 
     def __init__(self, settings: KafkaSinkSettings, task: TaskAttempt) -> None:
-        client = KafkaClient.shared(settings.client)
-        self._held_bytes = settings.held_bytes
-        self._idempotent = settings.policy.delivery == "at_least_once"
-        identity = idempotent_identity(client) if self._idempotent else _NO_PRODUCER
-        self._producer = PartitionProducer(client, settings.producer, identity, transactional_id=None, version=1)
-        counts = partition_counts(client, {}, settings.ledger_topic)
+        self._client = KafkaClient.shared(settings.client)
+        self._settings = settings
+        counts = partition_counts(self._client, {}, settings.ledger_topic)
         self._rows = HeldRows(settings.topic, counts, settings.producer, first=task.partition_id)
-        self._sequences: dict[TopicPartition, int] = {}
+        self._identity: _Identity | None = None
 
     def write(self, rows: pa.RecordBatch) -> None:
         for piece in pieces(rows):
             self._rows.add(piece)
-            if self._rows.held_bytes >= self._held_bytes:
+            if self._rows.held_bytes >= self._settings.held_bytes:
                 self._send_all()
 
     def pre_commit(self) -> dict[str, int]:
         self._send_all()
+        if self._identity is not None:
+            given_back(self._client, self._identity)
         return self._rows.oldest_ms
 
     def _send_all(self) -> None:
         fragments = self._rows.encode()
-        if self._idempotent:
-            first = {partition: self._sequences.get(partition, 0) for partition in fragments}
+        if not fragments:
+            return
+        producer, appends = _NO_PRODUCER, _unnumbered(fragments)
+        if self._settings.policy.delivery == "at_least_once":
+            identity = self._identity = self._identity or taken(self._client)
+            first = {partition: identity.sequences.get(partition, 0) for partition in fragments}
             appends, following = number(fragments, first)
-            self._sequences.update(following)
-        else:
-            appends = [Append(p, fragment, _NO_SEQUENCE) for p, parts in fragments.items() for fragment in parts]
-        self._producer.send(appends, should_stop=None)
+            identity.sequences.update(following)
+            producer = identity.producer
+        sending = PartitionProducer(self._client, self._settings.producer, producer, transactional_id=None, version=1)
+        sending.send(appends, should_stop=None)
+
+
+def _unnumbered(fragments: Mapping[TopicPartition, Sequence[Fragment]]) -> list[Append]:
+    return [Append(partition, fragment, _NO_SEQUENCE) for partition, parts in fragments.items() for fragment in parts]

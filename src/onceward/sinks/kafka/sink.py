@@ -57,7 +57,8 @@ class KafkaSink(ForeachBatchSink):
     :param oauth_token_provider: for ``sasl.mechanism=OAUTHBEARER``: a picklable object with ``token() -> str``.
     :param ledger_topic: compacted topic of the ledger, created when missing (16 partitions).
     :param create_topic_partitions: create ``topic`` with that many partitions when it is missing; None: refuse.
-    :param batch_attempts: how often one batch is tried, each time under a new epoch, before the query fails.
+    :param batch_attempts: how often one batch is tried, each time under a new epoch, before the query fails. With the
+        weaker deliveries each try may leave records.
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
     :param driver_records: a batch of a query without state that spans at most so many source records is sent by the
         driver, without Python workers, which saves their start; the plan itself runs in its tasks as ever. 0: never.
@@ -183,9 +184,7 @@ class KafkaSink(ForeachBatchSink):
             super()._process(frame, writes, running)
             return
         self._plain = self._plain or PlainBatches(self.settings)
-        self._plain.begin(writes, running)
-        for write in writes:
-            self._plain.write(write, running)
+        self._plain.process(writes, running)
 
     def _new_target(self, policy: SinkPolicy) -> Target:
         return KafkaTarget(replace(self.settings, policy=policy))
