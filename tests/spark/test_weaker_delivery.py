@@ -38,7 +38,7 @@ def test_a_batch_that_runs_again_is_written_again(pipeline: Pipeline, delivery: 
 
 
 def test_tasks_of_one_worker_are_one_producer(pipeline: Pipeline):
-    """Brokers remember each producer of a partition for a day: as many as there are task slots, not one for each task."""
+    """Brokers remember each producer of a partition for a day: one a task slot, not one a task."""
     pipeline.feed(100)
     query = pipeline.run(delivery="at_least_once", frame=pipeline.frame(max_offsets_per_trigger=10))
     assert query.lastProgress is not None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import random
 from dataclasses import replace
 
 import pytest
 
 from onceward.errors import ReportMismatch
 from onceward.ids import TaskAttempt, TopicPartition
+from onceward.records.batch import next_sequence
 from onceward.records.checksum import ContentChecksum
 from onceward.sinks.kafka.sequencer.book import LeaseTurn
 from onceward.sinks.kafka.task_reports import Segment, TaskReport, check, joined, output_of
@@ -38,8 +41,8 @@ TURNS = [
     LeaseTurn(P0, attempt(1), 3, 5),
 ]
 REPORTS = [
-    TaskReport(0, 100, {P0: [FIRST, SECOND]}),
-    TaskReport(1, 101, {P0: [THIRD], P1: [ELSEWHERE]}),
+    TaskReport.of(0, 100, {P0: [FIRST, SECOND]}),
+    TaskReport.of(1, 101, {P0: [THIRD], P1: [ELSEWHERE]}),
 ]
 
 
@@ -52,22 +55,67 @@ def test_what_adds_up_becomes_the_manifest() -> None:
 
 
 def test_a_report_survives_the_way_to_the_driver() -> None:
-    for report in (*REPORTS, TaskReport(2, 102, {P1: [ELSEWHERE]}, {"out": 1_700_000_000_000})):
-        assert TaskReport.from_json(report.to_json()) == report
+    for report in (*REPORTS, TaskReport.of(2, 102, {P1: [ELSEWHERE]}, {"out": 1_700_000_000_000})):
+        text = json.dumps(report.to_json())
+        assert json.dumps(TaskReport.from_json(json.loads(text)).to_json()) == text
+    there = [TaskReport.from_json(json.loads(json.dumps(report.to_json()))) for report in REPORTS]
+    assert check(there, TURNS, 2) == check(REPORTS, TURNS, 2)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_batch_adds_up_and_one_wrong_number_is_noticed(seed: int) -> None:
+    """Tasks that take turns on partitions of two topics, over the end of the sequences."""
+    lot = random.Random(seed)
+    places = [TopicPartition(topic, n) for topic in ("b", "a.longer-name") for n in (0, 3, 70_000)]
+    at = {place: lot.choice([0, 7, 2**31 - 3]) for place in places}
+    first, offset = dict(at), dict.fromkeys(places, 0)
+    turns, wrote, content = [], {}, {place: [] for place in places}
+    for task in (lot.randrange(5) for _ in range(30)):
+        place = lot.choice(places)
+        base, parts = at[place], wrote.setdefault(task, {}).setdefault(place, [])
+        for _ in range(lot.choice([0, 1, 1, 2])):
+            values = [lot.randbytes(lot.randrange(9)) for _ in range(lot.randint(1, 3))]
+            offset[place] += lot.choice([0, 0, 4])  # somebody else's, or a marker
+            parts.append(segment(at[place], offset[place], values))
+            content[place] += values
+            offset[place] += len(values)
+            at[place] = next_sequence(at[place], len(values))
+        turns.append(LeaseTurn(place, attempt(task), base, at[place]))
+    reports = [TaskReport.of(task, 100 + task, wrote.get(task, {})) for task in range(5)]
+    written = check(reports, turns, 5, first)
+    assert {place: part.checksum for place, part in written.items()} == {
+        place: records(values) for place, values in content.items() if values
+    }
+    assert sum(part.count for part in written.values()) == sum(map(len, content.values()))
+    assert all(part.last_offset == offset[place] - 1 for place, part in written.items())
+    task = lot.choice([task for task, parts in wrote.items() if any(parts.values())])
+    place = lot.choice([place for place, parts in wrote[task].items() if parts])
+    number = lot.randrange(len(wrote[task][place]))
+    for wrong in (
+        replace(wrote[task][place][number], base_sequence=wrote[task][place][number].base_sequence ^ 1),
+        replace(wrote[task][place][number], count=wrote[task][place][number].count + 1),
+        replace(wrote[task][place][number], last_offset=wrote[task][place][number].last_offset + 1),
+        None,
+    ):
+        parts = [*wrote[task][place]]
+        parts[number : number + 1] = [] if wrong is None else [wrong]
+        bad = TaskReport.of(task, 100 + task, wrote[task] | {place: parts})
+        with pytest.raises(ReportMismatch):
+            check([bad if report.partition_id == task else report for report in reports], turns, 5, first)
 
 
 def test_an_empty_batch_has_an_empty_manifest() -> None:
-    assert check([TaskReport(0, 100, {})], [], task_count=1) == {}
+    assert check([TaskReport.of(0, 100, {})], [], task_count=1) == {}
     assert check([], [], task_count=0) == {}
 
 
 def test_a_lease_that_sent_nothing_leaves_no_trace() -> None:
-    assert check([TaskReport(0, 100, {})], [LeaseTurn(P0, attempt(0), 0, 0)], task_count=1) == {}
+    assert check([TaskReport.of(0, 100, {})], [LeaseTurn(P0, attempt(0), 0, 0)], task_count=1) == {}
 
 
 def test_a_second_job_goes_on_where_the_first_ended() -> None:
     first = check(REPORTS, TURNS, task_count=2)
-    more = TaskReport(0, 200, {P0: [segment(5, 20, [b"f"])]})
+    more = TaskReport.of(0, 200, {P0: [segment(5, 20, [b"f"])]})
     turn = LeaseTurn(P0, TaskAttempt(0, 0, 200), 5, 6)
     second = check([more], [turn], 1, {P0: 5, P1: 1})
     whole = output_of(joined(first, second)).data
@@ -81,7 +129,7 @@ def test_a_second_job_goes_on_where_the_first_ended() -> None:
 
 
 def with_segments(task: int, segments: dict[TopicPartition, list[Segment]]) -> list[TaskReport]:
-    return [replace(r, segments=segments) if r.partition_id == task else r for r in REPORTS]
+    return [TaskReport.of(task, r.task_attempt_id, segments) if r.partition_id == task else r for r in REPORTS]
 
 
 WRONG = {

@@ -369,6 +369,54 @@ def test_the_errors_pickle_with_their_reason(book):
     assert "because" in str(pickle.loads(pickle.dumps(book.error)))  # noqa: S301
 
 
+class Counted(TopicPartition):
+    """Counts how often somebody looks for a partition."""
+
+    looked = 0
+
+    def __hash__(self) -> int:
+        Counted.looked += 1
+        return super().__hash__()
+
+
+def looks_for_each_turn(tasks: int, partitions: int) -> float:
+    """Every task has rows for every partition, and leases a quarter of them at a time."""
+    book = EpochBook(ProducerIdentity(1, 0), lease_limit_seconds=1e9)
+    places = [Counted("t", number) for number in range(partitions)]
+    wanted = {
+        TaskAttempt(n, 0, n): dict.fromkeys(places[n % partitions :] + places[: n % partitions]) for n in range(tasks)
+    }
+    share, has = -(-partitions // 4), {}
+    Counted.looked = 0
+
+    def ask(task: TaskAttempt) -> None:
+        if leases := book.lease(task, list(wanted[task]), 0.0, share):
+            has[task] = leases
+
+    for task in wanted:
+        book.hello(task)
+        ask(task)
+    while has:
+        task, leases = next(iter(has.items()))
+        del has[task]
+        for lease in leases:
+            book.release(task, lease.partition, lease.base_sequence + 1)
+            del wanted[task][lease.partition]
+        has.update(book.grant_waiting(0.0))
+        if wanted[task]:
+            ask(task)
+        else:
+            book.finished(task)
+    book.close()
+    assert book.poisoned is None
+    assert len(book.turns) == tasks * partitions
+    return Counted.looked / len(book.turns)
+
+
+def test_what_a_turn_costs_does_not_grow_with_tasks_and_partitions():
+    assert looks_for_each_turn(80, 80) < 1.5 * looks_for_each_turn(20, 20)
+
+
 class BookInAnyOrder(RuleBasedStateMachine):
     """Any task says anything at any time; a model of a few lines knows what must hold."""
 

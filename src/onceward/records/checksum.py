@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import crc32c
+import numpy as np
+import numpy.typing as npt
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, bit-reversed
 _LENGTHS = struct.Struct(">ii")
@@ -136,6 +138,45 @@ def _varint(value: int) -> bytes:
 # two of n, made when first needed.
 
 _Map = tuple[tuple[int, ...], ...]
+
+
+def combine_runs(
+    crcs: npt.NDArray[np.uint32], lengths: npt.NDArray[np.int64], runs: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """What :meth:`ContentChecksum.combine` gives for each of many runs of checksums, all at once.
+
+    :param crcs: one row a checksum, one column a stretch; so ``lengths``.
+    :param runs: the number of the run that each row belongs to: 0, 1, 2 … without a gap, each at least once, ascending.
+    :returns: the CRCs and lengths of each run, one row a run.
+    """
+    while len(runs) and len(runs) > runs[-1] + 1:
+        # Neighbours are joined two by two, so that a run of n takes log2(n) rounds.
+        begins = np.concatenate(([True], runs[1:] != runs[:-1]))
+        in_run = np.arange(len(runs)) - np.maximum.accumulate(np.where(begins, np.arange(len(runs)), 0))
+        firsts = np.flatnonzero(in_run % 2 == 0)
+        paired = firsts[(firsts + 1 < len(runs)) & ~np.append(begins, True)[firsts + 1]]
+        joined, sizes = crcs.copy(), lengths.copy()
+        joined[paired] = _shift_all(crcs[paired], lengths[paired + 1]) ^ crcs[paired + 1]
+        sizes[paired] += lengths[paired + 1]
+        crcs, lengths, runs = joined[firsts], sizes[firsts], runs[firsts]
+    return crcs, lengths
+
+
+def _shift_all(crcs: npt.NDArray[np.uint32], zero_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+    """:func:`_shift` of each."""
+    shifted: npt.NDArray[np.uint32] = crcs.copy()
+    for power in range(int(zero_bytes.max(initial=0)).bit_length()):
+        chosen = (zero_bytes >> power & 1).astype(bool)
+        if chosen.any():
+            some = shifted[chosen]
+            a, b, c, d = _zero_bytes_arrays(power)
+            shifted[chosen] = a[some & 0xFF] ^ b[some >> 8 & 0xFF] ^ c[some >> 16 & 0xFF] ^ d[some >> 24]
+    return shifted
+
+
+@functools.cache
+def _zero_bytes_arrays(power: int) -> tuple[npt.NDArray[np.uint32], ...]:
+    return tuple(np.array(table, np.uint32) for table in _zero_bytes_map(power))
 
 
 def _shift(crc: int, zero_bytes: int) -> int:

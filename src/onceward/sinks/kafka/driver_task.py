@@ -50,7 +50,7 @@ def send(
     """
     fragments = rows.encode()
     if not fragments:
-        return TaskReport(_THE_DRIVER.partition_id, _THE_DRIVER.task_attempt_id, {}), []
+        return TaskReport.of(_THE_DRIVER.partition_id, _THE_DRIVER.task_attempt_id, {}), []
     first = {partition: first_sequences.get(partition, 0) for partition in fragments}
     appends, following = number(fragments, first)
     announce(list(fragments))
@@ -58,4 +58,4 @@ def send(
     for append, done in zip(appends, producer.send(appends, should_stop=should_stop), strict=True):
         segments.setdefault(append.partition, []).append(segment(append, done))
     turns = [LeaseTurn(partition, _THE_DRIVER, first[partition], following[partition]) for partition in fragments]
-    return TaskReport(_THE_DRIVER.partition_id, _THE_DRIVER.task_attempt_id, segments, rows.oldest_ms), turns
+    return TaskReport.of(_THE_DRIVER.partition_id, _THE_DRIVER.task_attempt_id, segments, rows.oldest_ms), turns

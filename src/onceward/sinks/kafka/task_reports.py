@@ -7,21 +7,27 @@ the broker refuses a gap in the sequence, and an overlap or a missing report sho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import base64
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from onceward.engine.task_writer import each_task_once
 from onceward.errors import ReportMismatch
 from onceward.ids import TopicPartition
 from onceward.ledger.record import Output
-from onceward.records.batch import next_sequence
-from onceward.records.checksum import ContentChecksum
+from onceward.records.checksum import ContentChecksum, Stretch, combine_runs
 from onceward.sinks.kafka.sequencer.book import LeaseTurn
 
 KIND = "kafka"
 """Of a ledger record's output."""
+
+_SEQUENCES = 1 << 31  # how many there are; behind the last comes 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,41 +41,67 @@ class Segment:
     checksum: ContentChecksum
 
 
-@dataclass(frozen=True, slots=True)
+_PACKED = np.dtype(
+    [
+        ("partition", "<i4"),
+        ("base_sequence", "<i8"),
+        ("count", "<i8"),
+        ("base_offset", "<i8"),
+        ("last_offset", "<i8"),
+        ("crcs", "<u4", 4),
+        ("lengths", "<i8", 4),
+    ]
+)
+"""A segment, in the order of the checksum's stretches."""
+
+Packed = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, eq=False)
 class TaskReport:
-    """What one task attempt wrote, per partition in the order of writing; and the oldest timestamp, ms since 1970, that
-    rows brought with them, by topic."""
+    """What one task attempt wrote: by topic its segments in :data:`_PACKED`, those of one partition in the order of
+    writing; and the oldest timestamp, ms since 1970, that rows brought with them, by topic.
+
+    A driver has a segment for each task and partition, hence no objects of Python's: 100 bytes are 100 MB of a million.
+    """
 
     partition_id: int
     task_attempt_id: int
-    segments: Mapping[TopicPartition, Sequence[Segment]]
+    segments: Mapping[str, Packed]
     oldest_ms: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        partition_id: int,
+        task_attempt_id: int,
+        segments: Mapping[TopicPartition, Sequence[Segment]],
+        oldest_ms: Mapping[str, int] = MappingProxyType({}),
+    ) -> TaskReport:
+        """Where the task is."""
+        rows: dict[str, list[tuple[Any, ...]]] = {}
+        for tp, parts in segments.items():
+            rows.setdefault(tp.topic, []).extend(_row(tp.partition, part) for part in parts)
+        packed = {topic: np.array(some, _PACKED) for topic, some in rows.items()}
+        return TaskReport(partition_id, task_attempt_id, packed, dict(oldest_ms))
 
     def to_json(self) -> list[Any]:
         """JSON values; offsets and sequences exact."""
-        segments = [
-            [tp.topic, tp.partition, [[s.base_sequence, s.count, s.base_offset, s.last_offset, s.checksum.to_list()]
-                                      for s in parts]]
-            for tp, parts in self.segments.items()
-        ]  # fmt: skip
-        return [self.partition_id, self.task_attempt_id, segments, dict(self.oldest_ms)]
+        packed = [
+            [topic, base64.b64encode(zlib.compress(one.tobytes(), 1)).decode()] for topic, one in self.segments.items()
+        ]
+        return [self.partition_id, self.task_attempt_id, packed, dict(self.oldest_ms)]
 
     @staticmethod
     def from_json(values: list[Any]) -> TaskReport:
         """The report that :meth:`to_json` made."""
-        partition_id, task_attempt_id, segments, oldest_ms = values
-        return TaskReport(
-            partition_id,
-            task_attempt_id,
-            {
-                TopicPartition(topic, partition): [
-                    Segment(sequence, count, base, last, ContentChecksum.from_list(checksum))
-                    for sequence, count, base, last, checksum in parts
-                ]
-                for topic, partition, parts in segments
-            },
-            oldest_ms,
-        )
+        partition_id, task_attempt_id, packed, oldest_ms = values
+        segments = {topic: np.frombuffer(zlib.decompress(base64.b64decode(text)), _PACKED) for topic, text in packed}
+        return TaskReport(partition_id, task_attempt_id, segments, oldest_ms)
+
+
+def _row(partition: int, part: Segment) -> tuple[Any, ...]:
+    crcs, lengths = zip(*part.checksum.stretches, strict=True)
+    return partition, part.base_sequence, part.count, part.base_offset, part.last_offset, crcs, lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +119,7 @@ Written = Mapping[TopicPartition, PartitionOutput]
 
 def check(
     reports: Sequence[TaskReport],
-    turns: Iterable[LeaseTurn],
+    turns: Sequence[LeaseTurn],
     task_count: int,
     first_sequences: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> Written:
@@ -100,33 +132,146 @@ def check(
     :raises ReportMismatch: naming the task or partition; the batch is aborted and runs again.
     """
     each_task_once([report.partition_id for report in reports], task_count)
-    written = {
-        (partition, report.task_attempt_id): list(segments)
-        for report in reports
-        for partition, segments in report.segments.items()
-    }
-    chains: dict[TopicPartition, list[Segment]] = {}
-    for turn in turns:
-        chain = chains.setdefault(turn.partition, [])
-        segments = written.get((turn.partition, turn.task.task_attempt_id), [])
-        _fill(turn, chain, segments, first_sequences.get(turn.partition, 0))
-    left_over = [key for key, segments in written.items() if segments]
-    if left_over:
-        raise _mismatch(f"records were written to {left_over[0][0]} outside any lease")
-    return {partition: _summary(partition, chain) for partition, chain in chains.items() if chain}
+    topics = sorted(
+        {topic for report in reports for topic in report.segments} | {turn.partition.topic for turn in turns}
+    )
+    places = _Places(topics)
+    segments, wrote = _all_segments(reports, places)
+    leased = _leased(turns, places)
+    _one_chain_each(leased, places, first_sequences)
+    order = _in_chains(segments, wrote, leased, places)
+    return _summed(segments[order], wrote.place[order], places)
 
 
-def _fill(turn: LeaseTurn, chain: list[Segment], segments: list[Segment], first_sequence: int) -> None:
-    """Move the segments of ``turn`` from its task's ``segments`` to the partition's ``chain``."""
-    sequence = next_sequence(chain[-1].base_sequence, chain[-1].count) if chain else first_sequence
-    if turn.base_sequence != sequence:
-        raise _mismatch(f"{turn.partition}: a lease began at sequence {turn.base_sequence}, not at {sequence}")
-    while sequence != turn.next_sequence:
-        if not segments or segments[0].base_sequence != sequence:
-            raise _mismatch(f"{turn.partition}: no task reports sequence {sequence} of a lease it gave back")
-        segment = segments.pop(0)
-        chain.append(segment)
-        sequence = next_sequence(sequence, segment.count)
+class _Places:
+    """Partitions of several topics as numbers that sort as the partitions do."""
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        self._topics = topics
+        self._numbers = {topic: number for number, topic in enumerate(topics)}
+
+    def of(self, topic: str, partitions: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        return np.asarray(partitions, np.int64) + (self._numbers[topic] << 32)
+
+    def number(self, place: TopicPartition) -> int:
+        return (self._numbers[place.topic] << 32) + place.partition
+
+    def named(self, number: int) -> TopicPartition:
+        return TopicPartition(self._topics[number >> 32], number & 0xFFFFFFFF)
+
+
+class _Wrote(NamedTuple):
+    """Who wrote a segment, and where."""
+
+    place: npt.NDArray[np.int64]
+    attempt: npt.NDArray[np.int64]
+
+
+class _Leased(NamedTuple):
+    """The turns, in the order in which they were given back."""
+
+    place: npt.NDArray[np.int64]
+    attempt: npt.NDArray[np.int64]
+    base: npt.NDArray[np.int64]
+    next: npt.NDArray[np.int64]
+
+
+def _all_segments(reports: Sequence[TaskReport], places: _Places) -> tuple[Packed, _Wrote]:
+    parts = [(report.task_attempt_id, topic, one) for report in reports for topic, one in report.segments.items()]
+    segments = np.concatenate([one for _, _, one in parts]) if parts else np.empty(0, _PACKED)
+    of_place = [places.of(topic, one["partition"]) for _, topic, one in parts]
+    of_attempt = [np.full(len(one), attempt, np.int64) for attempt, _, one in parts]
+    none = [np.empty(0, np.int64)]
+    return segments, _Wrote(np.concatenate(of_place or none), np.concatenate(of_attempt or none))
+
+
+def _leased(turns: Sequence[LeaseTurn], places: _Places) -> _Leased:
+    values = ((places.number(t.partition), t.task.task_attempt_id, t.base_sequence, t.next_sequence) for t in turns)
+    return _Leased(*np.fromiter(values, np.dtype((np.int64, 4)), len(turns)).T)
+
+
+def _one_chain_each(leased: _Leased, places: _Places, first_sequences: Mapping[TopicPartition, int]) -> None:
+    """The turns of a partition go on where the one before ended; the first begins where the epoch's job before did."""
+    order = np.argsort(leased.place, kind="stable")
+    place, base = leased.place[order], leased.base[order]
+    begins = np.flatnonzero(np.append([True], place[1:] != place[:-1])[: len(place)])
+    should = np.append([0], leased.next[order])[: len(place)]
+    should[begins] = [first_sequences.get(places.named(number), 0) for number in place[begins].tolist()]
+    for wrong in np.flatnonzero(base != should)[:1].tolist():
+        raise _mismatch(
+            f"{places.named(place[wrong])}: a lease began at sequence {base[wrong]}, not at {should[wrong]}"
+        )
+
+
+def _in_chains(segments: Packed, wrote: _Wrote, leased: _Leased, places: _Places) -> npt.NDArray[np.int64]:
+    """The order of the segments by partition and turn. Each turn is filled exactly by the segments of the task that
+    held it, in the order in which that wrote them."""
+    by_task = np.lexsort((np.arange(len(segments)), wrote.attempt, wrote.place))
+    turns = np.lexsort((np.arange(len(leased.place)), leased.attempt, leased.place))
+    size = (leased.next - leased.base) % _SEQUENCES
+    turns = turns[size[turns] > 0]  # a lease that sent nothing
+    count = segments["count"][by_task]
+    for wrong in np.flatnonzero(count < 1)[:1].tolist():
+        raise _mismatch(f"{places.named(wrote.place[by_task[wrong]])}: a report of {count[wrong]} records")
+    # Both lists are in the same order, by partition and task. Laid end to end, record by record, each segment is to lie
+    # within a turn of its own partition and task, and all turns are to be covered.
+    ends, turn_ends = np.cumsum(count), np.cumsum(size[turns])
+    within = np.searchsorted(turn_ends, ends)
+    known = np.minimum(within, len(turns) - 1)
+    if len(segments) and not len(turns):
+        raise _mismatch(f"records were written to {places.named(wrote.place[by_task[0]])} outside any lease")
+    at = turns[known] if len(turns) else known
+    begun = (ends - count) - (turn_ends[known] - size[at])
+    fits = (
+        (within < len(turns))
+        & (leased.place[at] == wrote.place[by_task])
+        & (leased.attempt[at] == wrote.attempt[by_task])
+        & (begun >= 0)
+        & ((leased.base[at] + begun) % _SEQUENCES == segments["base_sequence"][by_task])
+    )
+    for wrong in np.flatnonzero(~fits)[:1].tolist():
+        segment = segments[by_task[wrong]]
+        raise _mismatch(
+            f"{places.named(wrote.place[by_task[wrong]])}: {segment['count']} records from sequence "
+            f"{segment['base_sequence']} on, of task attempt {wrote.attempt[by_task[wrong]]}, are not what it leased"
+        )
+    covered, leased_records = int(ends[-1]) if len(ends) else 0, int(turn_ends[-1]) if len(turn_ends) else 0
+    if covered != leased_records:
+        missing = turns[min(int(np.searchsorted(turn_ends, covered, side="right")), len(turns) - 1)]
+        raise _mismatch(
+            f"{places.named(leased.place[missing])}: no task reports all of a lease that was given back, from sequence "
+            f"{leased.base[missing]} on"
+        )
+    rank = np.empty(len(segments), np.int64)
+    rank[by_task] = at
+    return np.lexsort((np.arange(len(segments)), rank, wrote.place))
+
+
+def _summed(segments: Packed, place: npt.NDArray[np.int64], places: _Places) -> Written:
+    """Each partition's chain as one output. Offsets go up, and hold the records."""
+    if not len(segments):
+        return {}
+    begins = np.append([True], place[1:] != place[:-1])
+    first, last = segments["base_offset"], segments["last_offset"]
+    before = np.where(begins, -1, np.append([-1], last[:-1]))
+    for wrong in np.flatnonzero((first <= before) | (last - first + 1 != segments["count"]))[:1].tolist():
+        raise _mismatch(
+            f"{places.named(place[wrong])}: offsets {first[wrong]} to {last[wrong]} cannot hold "
+            f"{segments['count'][wrong]} records after offset {before[wrong]}"
+        )
+    starts = np.flatnonzero(begins)
+    counts = np.add.reduceat(segments["count"], starts)
+    ends = np.append(starts[1:], len(segments)) - 1
+    crcs, lengths = combine_runs(segments["crcs"], segments["lengths"], np.cumsum(begins) - 1)
+    return {
+        places.named(number): PartitionOutput(
+            count, base, end, ContentChecksum(*map(Stretch, run_crcs, run_lengths))
+        )
+        for number, count, base, end, run_crcs, run_lengths in zip(
+            place[starts].tolist(), counts.tolist(), first[starts].tolist(), last[ends].tolist(),
+            crcs.tolist(), lengths.tolist(), strict=True,
+        )
+    }  # fmt: skip
 
 
 def joined(first: Written, then: Written) -> dict[TopicPartition, PartitionOutput]:
@@ -165,22 +310,6 @@ def output_of(written: Written) -> Output:
 def payload_bytes(written: Written) -> int:
     """Bytes of keys, values and headers, as they were before compression."""
     return sum(stretch.length for part in written.values() for stretch in part.checksum.stretches[1:])
-
-
-def _summary(partition: TopicPartition, chain: Sequence[Segment]) -> PartitionOutput:
-    checksum = ContentChecksum.EMPTY
-    highest = -1
-    for segment in chain:
-        fits = segment.base_offset > highest and segment.last_offset - segment.base_offset + 1 == segment.count
-        if segment.count < 1 or not fits:
-            raise _mismatch(
-                f"{partition}: offsets {segment.base_offset} to {segment.last_offset} cannot hold {segment.count} "
-                f"records after offset {highest}"
-            )
-        highest = segment.last_offset
-        checksum = ContentChecksum.combine(checksum, segment.checksum)
-    count = sum(segment.count for segment in chain)
-    return PartitionOutput(count, chain[0].base_offset, highest, checksum)
 
 
 def _mismatch(what: str) -> ReportMismatch:

@@ -99,7 +99,7 @@ class KafkaWriter(TaskWriter):
             self._send_all()
         self._sequencer.finish()
         task = self._task
-        return TaskReport(task.partition_id, task.task_attempt_id, self._segments, self._rows.oldest_ms).to_json()
+        return TaskReport.of(task.partition_id, task.task_attempt_id, self._segments, self._rows.oldest_ms).to_json()
 
     def close(self) -> None:
         self._sequencer.close()

@@ -13,6 +13,9 @@ then meet in one epoch (``spark.shuffles`` tells how, and is the one who decides
 with an attempt number that it had before, since Spark counts them anew in each attempt of a stage
 (``TaskSetManager``); that ends the epoch early, whether or not anything was sent.
 
+What a request costs does not grow with the number of tasks: who waits for a partition stands in that partition's own
+queue, and only queues of partitions that were given back are looked at.
+
 An attempt's way, and what ends the epoch instead::
 
     (new) ──hello──> READY ──lease──> HOLDING ──release──> READY ──finished──> (done)
@@ -29,7 +32,7 @@ An attempt's way, and what ends the epoch instead::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NoReturn
@@ -76,10 +79,11 @@ class HeldLease:
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """What a waiting task asked for."""
+    """What a waiting task asked for, each once, and its place among those who wait."""
 
-    partitions: tuple[TopicPartition, ...]
+    partitions: Mapping[TopicPartition, None]
     limit: int
+    arrival: int
 
 
 class EpochBook:
@@ -109,9 +113,13 @@ class EpochBook:
         """Where each partition goes on; a partition is in here from its first grant on (new epochs begin at 0)."""
         self.held: dict[TopicPartition, HeldLease] = {}
         self._current: dict[int, TaskAttempt] = {}  # the one attempt of each task that may lease
+        self._holding: dict[TaskAttempt, int] = {}  # how many leases
         self._senders: set[TaskAttempt] = set()  # ever held a lease, hence may have sent
         self._finished: set[TaskAttempt] = set()
-        self._waiting: dict[TaskAttempt, _Wish] = {}  # in order of arrival
+        self._waiting: dict[TaskAttempt, _Wish] = {}
+        self._queues: dict[TopicPartition, dict[TaskAttempt, None]] = {}  # who waits for each, in order of arrival
+        self._freed: dict[TopicPartition, None] = {}  # given back while somebody waits, and not offered yet
+        self._arrivals = 0
 
     def hello(self, task: TaskAttempt) -> TaskAttempt | None:
         """``task`` is here. Returns the attempt that it replaces, which held no lease and never will.
@@ -124,7 +132,7 @@ class EpochBook:
         predecessor = self._current.get(task.partition_id)
         if predecessor is not None:
             self._settle_with(predecessor, task)
-            self._waiting.pop(predecessor, None)
+            self._stop_waiting(predecessor)
         self._current[task.partition_id] = task
         return predecessor
 
@@ -163,11 +171,25 @@ class EpochBook:
             self._poison_and_raise(f"{task} asks for a lease after it said that it is finished")
         if task in self._waiting:
             self._poison_and_raise(f"{task} asks for a lease while it waits for one")
-        promised = set().union(*(wish.partitions for wish in self._waiting.values()))
-        granted = self._grant(task, [partition for partition in wanted if partition not in promised], now, limit)
-        if not granted and wanted and not self._holds_any(task):
-            self._waiting[task] = _Wish(tuple(wanted), limit)
+        # What somebody waits for is promised to him.
+        granted = self._grant(task, (partition for partition in wanted if partition not in self._queues), now, limit)
+        if not granted and wanted and task not in self._holding:
+            self._wait(task, wanted, limit)
         return granted
+
+    def _wait(self, task: TaskAttempt, wanted: Sequence[TopicPartition], limit: int) -> None:
+        self._arrivals += 1
+        self._waiting[task] = _Wish(dict.fromkeys(wanted), limit, self._arrivals)
+        for partition in wanted:
+            self._queues.setdefault(partition, {})[task] = None
+
+    def _stop_waiting(self, task: TaskAttempt) -> None:
+        wish = self._waiting.pop(task, None)
+        for partition in () if wish is None else wish.partitions:
+            queue = self._queues[partition]
+            del queue[task]
+            if not queue:
+                del self._queues[partition]
 
     def is_waiting(self, task: TaskAttempt) -> bool:
         """Whether ``task`` asked for a lease that it has not got yet."""
@@ -177,14 +199,20 @@ class EpochBook:
         """Leases for those who wait, in order of arrival. To be called whenever partitions became free."""
         if self.poisoned is not None or self.closed:
             return []
+        # Nobody waits for a partition that was free before: whoever came for it got it, or is in its queue.
+        freed, self._freed = self._freed, {}
         grants = []
-        for task, wish in list(self._waiting.items()):
-            if granted := self._grant(task, wish.partitions, now, wish.limit):
-                del self._waiting[task]
-                grants.append((task, granted))
+        while first := {next(iter(self._queues[partition])) for partition in freed if partition in self._queues}:
+            task = min(first, key=lambda waiter: self._waiting[waiter].arrival)
+            wish = self._waiting[task]
+            granted = self._grant(task, [each for each in freed if each in wish.partitions], now, wish.limit)
+            self._stop_waiting(task)
+            for lease in granted:
+                del freed[lease.partition]
+            grants.append((task, granted))
         return grants
 
-    def _grant(self, task: TaskAttempt, wanted: Sequence[TopicPartition], now: float, limit: int) -> list[Granted]:
+    def _grant(self, task: TaskAttempt, wanted: Iterable[TopicPartition], now: float, limit: int) -> list[Granted]:
         granted: list[Granted] = []
         for partition in wanted:
             if limit != NO_LIMIT and len(granted) == limit:
@@ -194,8 +222,10 @@ class EpochBook:
             first = partition not in self.next_sequences
             base_sequence = self.next_sequences.setdefault(partition, 0)
             self.held[partition] = HeldLease(task, base_sequence, now)
-            self._senders.add(task)
             granted.append(Granted(partition, base_sequence, first))
+        if granted:
+            self._senders.add(task)
+            self._holding[task] = self._holding.get(task, 0) + len(granted)
         return granted
 
     def release(self, task: TaskAttempt, partition: TopicPartition, next_sequence: int) -> None:
@@ -213,6 +243,11 @@ class EpochBook:
         if not 0 <= next_sequence <= MAX_SEQUENCE:
             self._poison_and_raise(f"{task} gave back {partition} with the impossible sequence {next_sequence}")
         del self.held[partition]
+        self._holding[task] -= 1
+        if not self._holding[task]:
+            del self._holding[task]
+        if partition in self._queues:
+            self._freed[partition] = None
         self.next_sequences[partition] = next_sequence
         self.turns.append(LeaseTurn(partition, task, lease.base_sequence, next_sequence))
 
@@ -224,20 +259,20 @@ class EpochBook:
         """
         self._refuse_when_over()
         self._refuse_strangers(task)
-        if self._holds_any(task):
+        if task in self._holding:
             self._poison_and_raise(f"{task} finished while it holds a lease")
         self._finished.add(task)
-        self._waiting.pop(task, None)
+        self._stop_waiting(task)
 
     def disconnected(self, task: TaskAttempt, how: str = "was lost") -> None:
         """The connection of ``task`` is gone. One that may have sent and has not finished poisons the epoch.
 
         That holds when all its leases are back, too: its report will never come, and its records have no owner.
         """
-        self._waiting.pop(task, None)
+        self._stop_waiting(task)
         if self.closed or task in self._finished:
             return
-        if self._holds_any(task):
+        if task in self._holding:
             self.poison(f"the connection of {task} {how} while it held a lease")
         elif task in self._senders:
             self.poison(f"the connection of {task} {how} before it finished")
@@ -246,9 +281,9 @@ class EpochBook:
         """Poison the epoch when a lease has been out for longer than the limit: its holder hangs or is stopped."""
         if self.closed:
             return
-        for partition, lease in self.held.items():
-            if now - lease.since > self.lease_limit_seconds:
-                self.poison(f"{lease.task} has held {partition} for more than {self.lease_limit_seconds:g} s")
+        partition, lease = next(iter(self.held.items()), (None, None))  # the oldest: they stand in the order of grants
+        if lease is not None and now - lease.since > self.lease_limit_seconds:
+            self.poison(f"{lease.task} has held {partition} for more than {self.lease_limit_seconds:g} s")
 
     def poison(self, reason: str, error: OncewardError | None = None) -> None:
         """End the epoch: nothing is granted any more, and it must be aborted. The first reason stays.
@@ -261,7 +296,7 @@ class EpochBook:
             self.error = error or EpochPoisoned(
                 f"{self.identity} was stopped: {reason}", next_step=_RUN_AGAIN, details={"reason": reason}
             )
-            self._waiting.clear()
+            self._nobody_waits()
         elif error is not None and isinstance(self.error, EpochPoisoned):
             self.error = error
 
@@ -272,7 +307,12 @@ class EpochBook:
         for task in sorted(self._senders - self._finished, key=lambda task: task.task_attempt_id):
             self.poison(f"the epoch was closed before {task} finished")
         self.closed = True
+        self._nobody_waits()
+
+    def _nobody_waits(self) -> None:
         self._waiting.clear()
+        self._queues.clear()
+        self._freed.clear()
 
     def refusal(self) -> EpochPoisoned:
         """What a task is told that asks for something when the epoch is over."""
@@ -283,9 +323,6 @@ class EpochBook:
         """Whether a newer attempt of the same task has taken the place of ``task``."""
         current = self._current.get(task.partition_id)
         return current is not None and current.task_attempt_id > task.task_attempt_id
-
-    def _holds_any(self, task: TaskAttempt) -> bool:
-        return any(lease.task == task for lease in self.held.values())
 
     def _refuse_when_over(self) -> None:
         if self.poisoned is not None or self.closed:

@@ -133,12 +133,14 @@ def decode_partitions(payload: bytes) -> list[tuple[TopicPartition, int]]:
     :raises BadFrame: the payload does not come out even, or a name is not text.
     """
     numbered = []
+    topics: dict[bytes, str] = {}
     at = 0
     try:
         while at < len(payload):
             (length,) = _TOPIC_LENGTH.unpack_from(payload, at)
             at += _TOPIC_LENGTH.size
-            topic = payload[at : at + length].decode()
+            name = payload[at : at + length]
+            topic = topics.get(name) or topics.setdefault(name, name.decode())  # one text a topic, not one a partition
             partition, number = _NUMBERS.unpack_from(payload, at + length)
             at += length + _NUMBERS.size
             if partition < 0:
