@@ -20,11 +20,12 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from onceward.errors import BadColumn, ConfigurationError, TableMissing
+from onceward.errors import BadColumn, ConfigurationError, TableMissing, TargetUnreachable
 from onceward.spark.delta_partitions import kept
 from onceward.spark.jvm_classes import must_have
 from onceward.spark.parquet_times import must_keep_microseconds
 from onceward.spark.planned import planned_once
+from onceward.spark.thrown import thrown_by
 from onceward.spark.write_errors import failures_told
 
 _CLASS = "org.apache.spark.sql.delta.DeltaLog"
@@ -50,10 +51,18 @@ def location_of(session: SparkSession, name: str) -> str:
     """The path of the table ``name`` of the session's catalog.
 
     :raises TableMissing: there is none, or it is no Delta table.
+    :raises TargetUnreachable: the catalog does not answer, which Spark tells as an ``AnalysisException``, too
+        (``HiveExternalCatalog.withClient``).
     """
     try:
         return str(session.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
     except AnalysisException as error:
+        thrown = thrown_by(error)
+        if any(not one.is_a("AnalysisException", "NoSuchTableException") for one in thrown[1:]):
+            raise TargetUnreachable(
+                f"the catalog does not say where {name} is: {'; '.join(map(str, thrown))}",
+                next_step="see that the metastore and the storage of its tables answer",
+            ) from error
         raise TableMissing(
             f"{name} is no Delta table of this session: {str(error).strip().splitlines()[0]}",
             next_step="if it was renamed, pass the name that it has now; if there was none, create it first "

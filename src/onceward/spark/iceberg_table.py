@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from onceward.errors import BadColumn, ConfigurationError, ReportMismatch, TableMissing
+from onceward.errors import BadColumn, ConfigurationError, ReportMismatch, TableMissing, TargetUnreachable
 from onceward.spark.iceberg_fields import fields_of
 from onceward.spark.iceberg_metadata import Metadata
 from onceward.spark.jvm_classes import must_have
@@ -40,6 +40,13 @@ _OPTIONS = {
     "fanout-enabled": "true",
 }
 
+_NO_SUCH_TABLE = (
+    "NoSuchTableException", "NoSuchNamespaceException", "NoSuchDatabaseException", "NoSuchIcebergTableException",
+    "CatalogNotFoundException", "ParseException", "IllegalArgumentException",
+)  # fmt: skip
+"""What Spark and Iceberg say of a name that is none of theirs (Iceberg's ``Spark3Util.loadIcebergTable``). All else is
+of a catalog that does not answer as it should: for a time."""
+
 _TRIES = 5
 _CHANGED_MEANWHILE = "CommitFailedException"
 
@@ -55,6 +62,7 @@ class IcebergTable:
 
     :raises ConfigurationError: the session has no Iceberg, or the name is that of a branch or a snapshot.
     :raises TableMissing: there is no such table.
+    :raises TargetUnreachable: the catalog, or what is behind it, does not answer.
     """
 
     def __init__(self, session: SparkSession, name: str) -> None:
@@ -76,6 +84,12 @@ class IcebergTable:
             self._table = spark3.loadIcebergTable(inner._jsparkSession, name)
             last = str(spark3.catalogAndIdentifier(inner._jsparkSession, name).identifier().name())
         except Exception as error:
+            thrown = thrown_by(error)
+            if thrown and of_kind(thrown, *_NO_SUCH_TABLE) is None:
+                raise TargetUnreachable(
+                    f"the catalog of {name} does not say what table that is: {'; '.join(map(str, thrown))}",
+                    next_step="see that the catalog (spark.sql.catalog.…) and the storage of its tables answer",
+                ) from error
             raise TableMissing(
                 f"{name} is no Iceberg table of this session's catalogs: {str(error).strip().splitlines()[0]}",
                 next_step="pass its new name if it was renamed, and a decided batch is published there; or create it "

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from onceward.errors import DeliveryRefused
+from onceward.errors import AccessDenied, AuthenticationFailed, ConfigurationError, DeliveryRefused, TableMissing
 from onceward.libraries import library
 from onceward.sinks.write_ahead.row_values import as_json
 from onceward.sinks.write_ahead.upsert_writer import UpsertWriter
@@ -43,6 +43,9 @@ _TIMEOUT_SECONDS = 30.0
 _REQUEST_BYTES = 5_000_000  # a server takes 100 MB (http.max_content_length); 5 to 15 are advised
 # The server waits for a shard that is missing for as long, and then says so (its default, 1m, is more than we wait).
 _ANSWER = "timeout=20s&filter_path=errors,items.*.status,items.*.error"
+# What every index has, and what one has whose alias a policy moves on (OpenSearch's ISM, Elasticsearch's ILM).
+_ASKED_OF_AN_INDEX = "index.uuid,index.plugins.index_state_management.rollover_alias,index.lifecycle.rollover_alias"
+_NEVER = frozenset({400, 409})  # of a row: what the server has against the row itself
 _CONFLICT = "version_conflict_engine_exception"
 _NOT_NOW = frozenset({408, 429})  # and all from 500 on
 # A full disk, or a cluster without a manager: for a time, though an old server says 403.
@@ -81,24 +84,30 @@ class OpenSearchWriter(UpsertWriter):
     by_column: bool
     tombstone_s: int | None
     _pool: urllib3.HTTPConnectionPool | None = field(default=None, init=False, repr=False, compare=False)
-    _checked: bool = field(default=False, init=False, repr=False, compare=False)
+    _there: str = field(default="", init=False, repr=False, compare=False)
+    """The index that :attr:`index` leads to, once it was looked at: all writes of a run go there."""
 
     def __call__(self, upserts: Iterable[Upsert]) -> None:
-        if not self._checked and self.tombstone_s is not None:
-            self._must_keep_versions_of_deletes(self.tombstone_s)
-        self._checked = True
+        self.check()
         wrong: list[DeliveryRefused] = []
         later: list[str] = []
         for part in self._requests(upserts):
-            answers = self._asked("POST", f"/{self._path}/_bulk?{_ANSWER}", part.body)
+            answers = self._asked("POST", f"/{quote(self._there, safe='')}/_bulk?{_ANSWER}", part.body)
             self._judge(part.upserts, answers, wrong, later)
         if wrong:
             raise _first_of(wrong)
         if later:
             raise NotTaken(f"{len(later)} rows were not taken now: {later[0]}")
 
+    def check(self) -> None:
+        if not self._there:
+            there = self._one_index()
+            if self.tombstone_s is not None:
+                self._must_keep_versions_of_deletes(self.tombstone_s)
+            self._there = there
+
     def close(self) -> None:
-        pool, self._pool, self._checked = self._pool, None, False
+        pool, self._pool, self._there = self._pool, None, ""
         if pool is not None:
             pool.close()
 
@@ -141,10 +150,10 @@ class OpenSearchWriter(UpsertWriter):
             if kind == _CONFLICT:
                 if not self._is_news(upsert, reason):
                     wrong.append(refused(upsert.key, _NEWER.format(reason), RESTORE))
-            elif _may_pass(status, kind):
-                later.append(f"{status} {kind}: {reason}")
-            else:
+            elif status in _NEVER and not _may_pass(status, kind):
                 wrong.append(refused(upsert.key, f"{self.index} refuses it ({status} {kind}: {reason})", _MAPPING))
+            else:
+                later.append(f"{status} {kind}: {reason}")
 
     def _is_news(self, upsert: Upsert, reason: str) -> bool:
         """What stands in the way is a newer row, and may be.
@@ -159,6 +168,28 @@ class OpenSearchWriter(UpsertWriter):
         )
 
     # requests
+
+    def _one_index(self) -> str:
+        """Return the one index that rows are compared in: a key has a version in each.
+
+        :raises ConfigurationError: :attr:`index` leads to several, or to another one from time to time.
+        """
+        behind = self._asked("GET", f"/_alias/{self._path}", missing={})
+        found = self._asked("GET", f"/{self._path}/_settings/{_ASKED_OF_AN_INDEX}?flat_settings=true", missing={})
+        names = sorted({*behind, *found})
+        aliases = [one.get("aliases", {}).get(self.index, {}) for one in behind.values()]
+        is_rolled = any("is_write_index" in alias for alias in aliases) or any(
+            self.index == said for one in found.values() for said in one.get("settings", {}).values()
+        )
+        if len(names) > 1 or is_rolled or (names and not behind and names != [self.index]):
+            raise ConfigurationError(
+                f"index={self.index!r} of OpenSearch leads to {', '.join(names)}, and may lead to another index later "
+                "(a rollover): a key that is written again would be there twice, and what is deleted would come back",
+                next_step=f"pass an index of its own, index={names[-1]!r} say, or an alias of one index that is never "
+                "rolled over",
+                details={"index": self.index, "leads_to": names},
+            )
+        return names[0] if names else self.index
 
     def _must_keep_versions_of_deletes(self, seconds: int) -> None:
         """For so long at least, by the setting of the index; an index that is missing is made, as templates say."""
@@ -199,14 +230,30 @@ class OpenSearchWriter(UpsertWriter):
         if answer.status == 404 and missing is not None:
             return missing
         kind, reason = _said(said.get("error") if isinstance(said, dict) else said)
-        what = f"{answer.status} {kind}: {reason}"
-        if _may_pass(answer.status, kind) or kind == "resource_already_exists_exception":
-            raise NotTaken(f"{where} is not answered now: {what}")
-        raise DeliveryRefused(
-            f"OpenSearch refuses {where}: {what}",
-            next_step=_ASK,
-            details={"status": answer.status},
-        )
+        raise self._refused(where, answer.status, kind, reason, its_own=isinstance(said, dict) and "error" in said)
+
+    def _refused(self, where: str, status: int, kind: str, reason: str, *, its_own: bool) -> Exception:
+        """Return what a refusal of a request as a whole means.
+
+        Its rows are judged one by one, so what is said of all of them is about the request, the login or the index; or
+        it is not the server's own word at all, but that of a proxy before it.
+        """
+        what, details = f"OpenSearch refuses {where}: {status} {kind}: {reason}", {"status": status}
+        if status == 401:
+            return AuthenticationFailed(
+                what, next_step="pass the login that the server wants in url= (http://user:password@…)", details=details
+            )
+        if its_own and status == 403 and kind != _BLOCKED:
+            return AccessDenied(
+                what, next_step=f"grant the login what docs/upsert.md lists, on {self.index}", details=details
+            )
+        if its_own and status == 404:
+            return TableMissing(
+                what, next_step=f"create {self.index}, or let the server create it by itself", details=details
+            )
+        if its_own and status == 400 and kind != "resource_already_exists_exception":
+            return DeliveryRefused(what, next_step=_ASK, details=details)
+        return NotTaken(f"{where} is not answered now: {status} {kind}: {reason}")
 
     def _headers(self) -> dict[str, str]:
         at = urlsplit(self.url)

@@ -127,7 +127,14 @@ class WriteAheadSink(TwoPhaseCommitSink):
             chunk_rows=self.chunk_rows,
             settings=self._what_rows_become(),
             ledger=f"{type(self._ledger).__name__} {self._ledger.where}",
+            check=self._check_place,
         )
+
+    def _check_place(self) -> None:
+        """Look, before a batch is decided, whether the target is one that can be written to.
+
+        :raises OncewardError: it is not. :raises Exception: it cannot be asked now.
+        """
 
     def _what_rows_become(self) -> dict[str, Any]:
         """The settings that say it, by name, as JSON has them. A batch that is decided is delivered by them alone.

@@ -67,6 +67,7 @@ class WriteAheadTarget(TwoPhaseTarget):
     :param chunk_rows: of batches that are decided from now on.
     :param settings: of the sink, by name, as JSON has them: those that say what stored rows are to become.
     :param ledger: where the chain is kept, in words.
+    :param check: called before the chain is taken; whatever it raises but an ``OncewardError`` may pass.
     """
 
     kind = KIND
@@ -84,6 +85,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         chunk_rows: int,
         settings: Mapping[str, Any],
         ledger: str,
+        check: Callable[[], None],
     ) -> None:
         super().__init__(committer, chain, policy, witness, commit_timeout_s=commit_timeout_s)
         self.deliver = deliver
@@ -91,6 +93,7 @@ class WriteAheadTarget(TwoPhaseTarget):
         self._chunk_rows = chunk_rows
         self._settings = settings
         self._ledger = ledger
+        self._check = check
         self._owned_at = 0.0
 
     def look(self) -> list[Any]:
@@ -100,6 +103,12 @@ class WriteAheadTarget(TwoPhaseTarget):
             must_be_there(self._folder)
         with reached(self._folder):
             make(self._folder)
+        try:
+            self._check()
+        except OncewardError:
+            raise
+        except Exception as error:  # noqa: BLE001 — rows can be stored all the same, and wait for it
+            log.warning("%s: the target cannot be looked at now: %r", self._policy.pipeline, error)
         return super().look()
 
     def must_be_of_this_chain(self) -> None:

@@ -111,7 +111,7 @@ class UpsertSink(WriteAheadSink):
             commit_timeout_s=commit_timeout_s,
         )
         self.columns = columns
-        self._prefix, self._index = prefix, index
+        self._prefix, self._index, self._write_to = prefix, index, write
         self.writes_to = (url, prefix or index) if url is not None else write
 
     def begin(self, task: Task) -> TaskWriter:
@@ -122,6 +122,10 @@ class UpsertSink(WriteAheadSink):
         columns = self.columns
         place = {"prefix": self._prefix} if self._index is None else {"index": self._index}
         return {"key": list(columns.key), "version": columns.version, "op_column": columns.op, **place}
+
+    def _check_place(self) -> None:
+        if isinstance(self._write_to, UpsertWriter):
+            self._write_to.check()
 
     def _checked(self, frame: DataFrame, where: str | None) -> Write:
         write = super()._checked(frame, where)

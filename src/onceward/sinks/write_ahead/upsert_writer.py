@@ -22,6 +22,12 @@ class UpsertWriter(ABC):
         """:raises DeliveryRefused: keys that cannot be written, ever; the others are written.
         :raises Exception: the server does not answer, or not now; some may be written."""
 
+    def check(self) -> None:  # noqa: B027 — most places are what they are called
+        """Look, before a batch is decided, whether the place is one to which a key can be written for ever.
+
+        :raises ConfigurationError: it is not. :raises Exception: it cannot be asked now.
+        """
+
     @abstractmethod
     def close(self) -> None:
         """Give back connections; the next call opens them again."""
