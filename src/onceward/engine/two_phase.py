@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -42,6 +43,9 @@ log = logging.getLogger(__name__)
 KIND = "two_phase"
 """Of a ledger record's output: ``{"version": of the committables, "committables": […]}``. A target that keeps more
 there has a kind of its own."""
+
+_TASK_NAME = re.compile(r"([A-Za-z0-9._-]+)@[^@/\\\\\"\s]{1,8}-\d+-\d+\.\d+-\d+-\d+\.\d+")
+"""As :attr:`Task.name` has it, with the pipeline's id in front."""
 
 _FORMAT = 1
 _SAID = 300  # characters of a committable in an error
@@ -168,8 +172,8 @@ class TwoPhaseTarget(Target):
         self._undecided = [one for one in undecided if self.is_of_this_chain(one)]
         if of_another := [one for one in undecided if not self.is_of_this_chain(one)]:
             log.warning(
-                "%s: %d are prepared under this pipeline's id by that of another ledger, which may have decided them; "
-                "they are left to it, or to you: %s",
+                "%s: %d are prepared by another pipeline, or under this pipeline's id by that of another ledger, which "
+                "may have decided them; they are left to it, or to you: %s",
                 self._policy.pipeline,
                 len(of_another),
                 str(of_another)[:_SAID],
@@ -182,9 +186,13 @@ class TwoPhaseTarget(Target):
         """
 
     def is_of_this_chain(self, recovered: Any) -> bool:
-        """Was it prepared in this chain, as far as its name tells? What another one's pipeline of the same id has
-        prepared may be decided there."""
-        return True
+        """Was it prepared in this chain, as far as its name tells? What another one has prepared may be decided there.
+
+        A committable of a sink of one's own that has the name of a task of another pipeline is of that pipeline, though
+        :meth:`Committer.recover` lists it: where several of them prepare in one place, say.
+        """
+        pipelines = {found[1] for found in _TASK_NAME.finditer(json.dumps(recovered))}
+        return not pipelines or self._policy.pipeline in pipelines
 
     def as_recovered(self, record: LedgerRecord) -> list[Any]:
         """What the committer lists as prepared of ``record``, as long as that is decided and not finished."""

@@ -47,9 +47,10 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Target, Write
 from onceward.engine.two_phase import CommitResult, TwoPhaseTarget, as_json
 from onceward.errors import AdmissionRefused, CommitInDoubt, Fenced, OncewardError, SendFailed, TargetLost, Unfinished
-from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
+from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, pipeline_id
 from onceward.ledger.chain import Chain
 from onceward.ledger.record import LedgerRecord, State
+from onceward.sinks import two_phase
 from onceward.sinks.two_phase import TwoPhaseCommitSink
 from onceward.spark.query import RunningBatch
 
@@ -570,6 +571,10 @@ def _itself(sink: TwoPhaseCommitSink) -> TwoPhaseCommitSink:
 Breaking = Callable[[Any, Callable[[Any], CommitResult | None]], CommitResult | None]
 
 
+def _dies(record: LedgerRecord) -> LedgerRecord:
+    raise Died
+
+
 class TwoPhaseContract(SinkContract):
     """What a ``TwoPhaseCommitSink`` owes besides: idempotent commits, and nothing but what was decided."""
 
@@ -597,6 +602,30 @@ class TwoPhaseContract(SinkContract):
 
     def _process(self, kit: TwoPhaseKit, target: TwoPhaseTarget, number: int, values: Sequence[str]) -> None:
         MicroBatches(target, SinkPolicy(kit.pipeline)).process([Write(kit.frame(values))], batch(number))
+
+    def test_what_a_neighbour_has_prepared_in_the_target_stays(
+        self, kit: TwoPhaseKit, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another pipeline writes to the same target, and has died between its decision and its commit. Prepare under
+        ``task.name``, or below ``self.pipeline_id``."""
+        neighbour = pipeline_id("a-neighbour")
+
+        def another() -> TwoPhaseTarget:
+            with monkeypatch.context() as patch:
+                patch.setattr(two_phase, "checked_pipeline_id", lambda _: neighbour)
+                sink = kit.sink()
+            if getattr(sink, "_policy", None) is None or sink._policy.pipeline != neighbour:
+                pytest.skip("the sink of this kit is no TwoPhaseCommitSink")
+            return kit.target_of(sink)
+
+        dying = another()
+        dying.finish = _dies  # type: ignore[method-assign]
+        with pytest.raises(Died):
+            MicroBatches(dying, SinkPolicy(neighbour)).process([Write(kit.frame(FIRST))], batch(0))
+        run_batch(kit, 0, SECOND)
+        run_batch(kit, 1, SECOND)
+        MicroBatches(another(), SinkPolicy(neighbour)).process([Write(kit.frame(FIRST))], batch(0))
+        assert kit.visible() == Counter(FIRST + SECOND + SECOND)
 
     @pytest.mark.parametrize("moment", ["before", "after"])
     def test_a_commit_that_fails_is_repeated(self, kit: TwoPhaseKit, moment: str) -> None:
