@@ -66,7 +66,8 @@
     │   ├── ReportMismatch
     │   ├── ComputationsMixed         rows of two computations of the batch may have met in it
     │   ├── TransactionTimedOut
-    │   └── BatchTimedOut
+    │   ├── BatchTimedOut
+    │   └── StateOfFailedAttempt      Spark would commit the state of an attempt that failed: the query starts anew
     ├── CommitInDoubt                 the commit has no answer yet; the ledger decides
     ├── Unfinished                    a batch is decided, and not all of it is published yet
     ├── DeliveryRefused               the target will never take rows of a decided batch as they are
@@ -458,6 +459,12 @@ class TransactionTimedOut(BatchFailed):
 
 class BatchTimedOut(BatchFailed):
     """The batch ran longer than ``batch_timeout_s``."""
+
+
+class StateOfFailedAttempt(BatchFailed):
+    """An attempt failed, and Spark would commit its state (checkpoint format 2) with another attempt's rows."""
+
+    recovery = Recovery.RESTART
 
 
 class CommitInDoubt(OncewardError):

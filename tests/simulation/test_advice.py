@@ -41,7 +41,14 @@ def test_what_a_function_kept_to_itself_is_written_when_its_batch_runs_again() -
     assert any("BatchNotWritten" in outcome.stops for outcome in outcomes)
 
 
-def test_a_disk_that_has_no_room_for_notes_has_none_for_sparks_logs() -> None:
+def test_a_function_that_left_batches_out_is_mended_and_goes_on() -> None:
+    outcomes = followed(told({}, operator="follows", user="leaves out", stateful=False))
+    assert outcomes
+    for outcome in outcomes:
+        assert set(outcome.stops) <= {"BatchNotWritten", "LedgerBehind"}
+
+
+def test_a_disk_that_has_no_room_for_our_files_has_none_for_sparks_logs() -> None:
     """What the one would tell of a batch that a function kept to itself, the lack of the other says, too."""
     outcomes = told(_REFUSED | {"fs:no space": 4.0}, user="swallows", batch_attempts=1)
     assert any("LogNotWritten" in outcome.stops for outcome in outcomes)

@@ -1,4 +1,4 @@
-"""Files of the simulated world, and the code that keeps things in them: notes beside a checkpoint, ledgers."""
+"""Files of the simulated world, and the code that keeps things in them: files beside a checkpoint, ledgers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onceward.errors import CheckpointUnreachable, CommitInDoubt, LedgerUnreacha
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
 from onceward.ledger.folder import FolderLedger
 from onceward.ledger.record import LedgerRecord
-from onceward.spark.handed_over import HandedOver, Note
+from onceward.spark.checkpoint_files import CheckpointFiles
 from simulation.alone import run_to_the_end, standing_in, world
 from simulation.kernel.scheduler import Process
 from simulation.world.files import FAULTS, Files, Tree, posix
@@ -54,109 +54,68 @@ def test_what_java_answers() -> None:
         run_to_the_end(sim, story)
 
 
-def notes_of(seed: int, odds: dict[str, float]) -> tuple[list[Note], bool, list[Any]]:
-    """A process notes batch after batch, and dies or not; what another one reads then, and whether the first ended."""
+def written(seed: int, odds: dict[str, float]) -> tuple[dict[str, str], bool, list[Any]]:
+    """A process writes and removes files, and dies or not; what another one reads then, and whether the first ended."""
     with world(seed, odds) as sim, standing_in(STAND_INS):
         sim.world.files = files = Files(sim)
         ended: list[bool] = []
-        found: list[Note] = []
+        found: dict[str, str] = {}
 
-        def batches() -> None:
-            notes = HandedOver(files.session_for(CHECKPOINT), CHECKPOINT, PIPELINE)
+        def calls() -> None:
+            beside = CheckpointFiles(files.session_for(CHECKPOINT), CHECKPOINT, PIPELINE)
             with suppress(CheckpointUnreachable):
-                for batch in range(4):
-                    notes.notes(batch - 1, batch)
-                    notes.give(batch, "run")
-                    if batch == 2:
-                        notes.failed(Note(2, "run", "of rows", lacking=True))
+                assert set(beside.read()) <= set()
+                beside.write("1.failed", "lost")
+                beside.write("2.refused", "of rows")
+                beside.remove("1.failed")
+                beside.remove("7.failed")
+                beside.write("2.refused", "of rows again")
                 ended.append(True)
 
         def reader() -> None:
             driver = sim.process("driver")
-            sim.spawn(driver, batches)
+            sim.spawn(driver, calls)
             sim.sleep(1_000.0)
             sim.lots.calm = True
-            found.extend(HandedOver(files.session_for(CHECKPOINT), CHECKPOINT, PIPELINE).notes(-1, 9))
+            found.update(CheckpointFiles(files.session_for(CHECKPOINT), CHECKPOINT, PIPELINE).read())
 
         run_to_the_end(sim, reader)
         return found, bool(ended), sim.lots.fired
 
 
-def test_notes_are_read_by_the_next_process() -> None:
-    found, ended, _ = notes_of(1, {})
+def test_what_lies_beside_the_checkpoint_is_read_by_the_next_process() -> None:
+    found, ended, _ = written(1, {})
     assert ended
-    assert found == [Note(2, "run", "of rows", lacking=True), Note(3, "run")]
+    assert found == {"2.refused": "of rows again"}
 
 
-def test_whatever_befalls_a_note_it_is_never_taken_for_less() -> None:
-    """A batch that was handed over has its note while it may be asked for, and what was refused is never forgotten."""
+def test_whatever_befalls_a_file_that_was_written_its_name_is_there() -> None:
     ends, died = 0, 0
     for seed in range(SEEDS):
-        found, ended, fired = notes_of(seed, dict.fromkeys(FAULTS, 15.0))
+        found, ended, fired = written(seed, dict.fromkeys(FAULTS, 15.0))
         ends += ended
         died += not ended and bool(fired)
         if ended:
-            assert [(note.batch_id, note.lacking) for note in found] == [(2, True), (3, False)], seed
-        assert all(note.lacking or note.batch_id != 2 or not note.error for note in found), seed
+            assert found == {"2.refused": "of rows again"}, seed
+        assert set(found) <= {"1.failed", "2.refused"}, seed
     assert ends > SEEDS / 10
     assert died > SEEDS / 10
 
 
-def test_a_note_that_cannot_be_read_for_a_moment_is_not_lacking_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_read_are_not_taken_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with world(1) as sim, standing_in(STAND_INS):
         sim.world.files = files = Files(sim)
         read = Tree.read
 
         def story() -> None:
-            notes = HandedOver(files.session_for(), CHECKPOINT, PIPELINE)
-            notes.give(0, "run")
-            notes.failed(Note(0, "run", "the first try"))
+            beside = CheckpointFiles(files.session_for(), CHECKPOINT, PIPELINE)
+            assert beside.read() == {}
+            beside.write("0.failed", "the first try")
             monkeypatch.setattr(Tree, "read", _fails)
             with pytest.raises(CheckpointUnreachable, match="beside the query's checkpoint"):
-                notes.failed(Note(0, "run", "the second try"))
-            with pytest.raises(CheckpointUnreachable, match="start the query again"):
-                notes.notes(-1, 1)  # not: rows of batch 0 are missing
+                beside.read()
             monkeypatch.setattr(Tree, "read", read)
-            assert notes.notes(-1, 0) == [Note(0, "run", "the first try")]
-            notes.failed(Note(0, "run", "the second try"))
-            assert notes.notes(-1, 0) == [Note(0, "run", "the second try")]
-
-        run_to_the_end(sim, story)
-
-
-@pytest.mark.parametrize("lacking", [False, True])
-def test_a_note_that_was_cut_short_still_tells_whether_rows_are_lacking(lacking: bool) -> None:
-    """Else a copy that is fenced, and cannot write down why, would stop its heirs for good."""
-    with world(1) as sim, standing_in(STAND_INS):
-        sim.world.files = files = Files(sim)
-
-        def story() -> None:
-            notes = HandedOver(files.session_for(), CHECKPOINT, PIPELINE)
-            notes.failed(Note(0, "run", "why", lacking=lacking))
-            path = f"/checkpoint/onceward/{PIPELINE}/0-run"
-            whole = files.hdfs.read(path)
-            for length in range(1, len(whole)):
-                files.hdfs.at(path).data = whole[:length]
-                assert notes.notes(-1, 9) == [Note(0, "run", "its note cannot be read", lacking=lacking)], length
-
-        run_to_the_end(sim, story)
-
-
-def test_what_is_lacking_is_not_written_over() -> None:
-    """A file is emptied before it is written: should that fail, it would say that nothing is lacking."""
-    with world(1) as sim, standing_in(STAND_INS):
-        sim.world.files = files = Files(sim)
-
-        def story() -> None:
-            notes = HandedOver(files.session_for(), CHECKPOINT, PIPELINE)
-            notes.failed(Note(0, "run", "of rows", lacking=True))
-            whole = files.hdfs.at(f"/checkpoint/onceward/{PIPELINE}/0-run")
-            notes.failed(Note(0, "run", "later"))
-            assert files.hdfs.at(f"/checkpoint/onceward/{PIPELINE}/0-run") is whole
-            assert notes.notes(-1, 0) == [Note(0, "run", "of rows", lacking=True)]
-            whole.data = whole.data[:5]
-            notes.failed(Note(0, "run", "later"))
-            assert notes.notes(-1, 0) == [Note(0, "run", "later", lacking=True)]
+            assert beside.read() == {"0.failed": "the first try"}
 
         run_to_the_end(sim, story)
 
@@ -167,7 +126,7 @@ def _fails(tree: Tree, path: str) -> bytes:
 
 def test_the_same_seed_is_the_same_story() -> None:
     odds = dict.fromkeys(FAULTS, 10.0)
-    assert [notes_of(seed, odds) for seed in range(20)] == [notes_of(seed, odds) for seed in range(20)]
+    assert [written(seed, odds) for seed in range(20)] == [written(seed, odds) for seed in range(20)]
 
 
 LEDGER_FAULTS = sorted(FAULTS)

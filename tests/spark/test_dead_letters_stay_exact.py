@@ -108,14 +108,14 @@ def test_a_dead_letter_is_not_counted_as_well_when_its_batch_runs_again(pipeline
 def test_keep_does_not_excuse_what_the_same_run_goes_on_skipping(pipeline: Pipeline):
     step, dead = Goods(), pipeline.topic(1)
     rows = one_by_one(pipeline, step, b"good-1", b"bad-1", b"good-2", b"good-3")
-    sink = pipeline.sink(dead_letter_topic=dead, resume="keep")
+    sink = pipeline.sink(dead_letter_topic=dead, resume="keep", skipped_batches="allow")
 
     def unless_empty(frame: DataFrame, batch_id: int) -> None:
         if not frame.isEmpty():
             sink(frame, batch_id)
 
     assert isinstance(pipeline.refused(frame=rows, transform=same, sink=unless_empty), BatchNotWritten)
-    sink = pipeline.sink(dead_letter_topic=dead, resume="keep")
+    sink = pipeline.sink(dead_letter_topic=dead, resume="keep", skipped_batches="allow")
     pipeline.run(frame=rows, transform=same, sink=unless_empty)
     assert values(pipeline) == [b"good-1", b"good-2", b"good-3"]
 
@@ -211,7 +211,7 @@ def test_dead_letters_with_a_weaker_delivery(pipeline: Pipeline, delivery: str):
 
 def test_a_batch_that_is_skipped_without_a_ledger(pipeline: Pipeline):
     dead = pipeline.topic(1)
-    sink = pipeline.sink(dead_letter_topic=dead, delivery="at_least_once")
+    sink = pipeline.sink(dead_letter_topic=dead, delivery="at_least_once", skipped_batches="allow")
 
     def unless_empty(frame: DataFrame, batch_id: int) -> None:
         if not frame.isEmpty():

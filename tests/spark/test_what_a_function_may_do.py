@@ -6,7 +6,6 @@ It works, or is refused by name, and following the advice works, too. Nothing is
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import threading
@@ -14,6 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,7 +217,7 @@ def test_two_sinks_with_ids_of_their_own(pipeline: Pipeline):
 
 @pytest.mark.fault("function-skips-batches")
 @pytest.mark.parametrize("stateful", [False, True])
-def test_empty_batches_may_be_skipped(pipeline: Pipeline, stateful: bool):
+def test_empty_batches_may_be_skipped_where_that_is_allowed(pipeline: Pipeline, stateful: bool):
     """Some in the middle of a run, some at the end of one, so that the next begins after a gap; and the first."""
 
     def rows(frame: DataFrame) -> DataFrame:
@@ -224,7 +225,7 @@ def test_empty_batches_may_be_skipped(pipeline: Pipeline, stateful: bool):
         return kept.dropDuplicates(["value"]) if stateful else kept
 
     def go() -> None:
-        sink = pipeline.sink()
+        sink = pipeline.sink(skipped_batches="allow")
 
         def function(frame: DataFrame, batch_id: int) -> None:
             if not frame.isEmpty():
@@ -258,6 +259,121 @@ def test_empty_batches_may_be_skipped(pipeline: Pipeline, stateful: bool):
     assert (answer["verdict"], answer["anomalies"]) == ("inconclusive", []), "batches 0 and 1 may be another sink's"
     answer = judged(pipeline, "--since", str(batch_ids[0]))
     assert (answer["verdict"], answer["facts"]["ledger"]["skipped"] != []) == ("exactly_once", True), answer
+
+
+def left_behind(pipeline: Pipeline) -> list[Path]:
+    """What lies beside the checkpoint, but for Hadoop's checksums."""
+    folder = pipeline.checkpoint / "onceward" / pipeline.name
+    return sorted(file for file in folder.glob("*") if not file.name.startswith("."))
+
+
+@pytest.mark.fault("function-skips-batches")
+@pytest.mark.parametrize("first", [False, True], ids=["in the middle", "the first"])
+def test_a_batch_that_is_left_out_is_refused_and_the_advice_works(pipeline: Pipeline, first: bool):
+    pipeline.feed([] if first else [(b"key", b"good-1")])
+    for value in (b"drop-1", b"good-2"):
+        pipeline.feed([(b"key", value)])
+
+    def go(function: Function) -> OncewardError | None:
+        rows = pipeline.frame(max_offsets_per_trigger=1).where("CAST(value AS STRING) NOT LIKE 'drop%'")
+        query = (
+            rows.writeStream.option("checkpointLocation", str(pipeline.checkpoint))
+            .trigger(availableNow=True)
+            .foreachBatch(function)
+            .start()
+        )
+        pipeline.ended(query)
+        return onceward.error_of(query)
+
+    sink = pipeline.sink()
+    error = go(lambda frame, batch_id: None if frame.isEmpty() else sink(copy(frame), batch_id))
+    assert type(error) is BatchNotWritten
+    assert "call the sink for every batch, also for an empty one" in error.next_step
+    (resume,) = re.findall(r'start once with resume="(\w+)"', error.next_step)
+    assert go(plain(pipeline.sink(resume=resume))) is None
+    pipeline.feed([(b"key", b"good-3")])
+    assert go(plain(pipeline.sink())) is None
+    assert values(pipeline) == Counter(record for record in pipeline.fed if not record[1].startswith(b"drop"))
+
+
+def test_more_batches_may_be_left_out_than_spark_remembers(pipeline: Pipeline, request: pytest.FixtureRequest):
+    """``recentProgress`` and the offset log have so many entries; here two. A hit may be rarer."""
+    for name, value in (
+        ("spark.sql.streaming.numRecentProgressUpdates", "2"),
+        ("spark.sql.streaming.minBatchesToRetain", "2"),
+    ):
+        pipeline.spark.conf.set(name, value)
+        request.addfinalizer(partial(pipeline.spark.conf.unset, name))
+    for value in (*(b"drop",) * 6, b"hit-1", *(b"drop",) * 6, b"hit-2"):
+        pipeline.feed([(b"key", value)])
+    sink = pipeline.sink(skipped_batches="allow")
+
+    def function(frame: DataFrame, batch_id: int) -> None:
+        if not frame.isEmpty():
+            sink(copy(frame), batch_id)
+
+    hits = pipeline.frame(max_offsets_per_trigger=1).where("CAST(value AS STRING) LIKE 'hit%'")
+    query = (
+        hits.writeStream.option("checkpointLocation", str(pipeline.checkpoint))
+        .trigger(availableNow=True)
+        .foreachBatch(function)
+        .start()
+    )
+    assert pipeline.ended(query) == ""
+    assert values(pipeline) == Counter([(b"key", b"hit-1"), (b"key", b"hit-2")])
+
+
+def test_nothing_is_left_beside_the_checkpoint_of_what_goes_well(pipeline: Pipeline, at_step: Any):
+    pipeline.feed(40)
+    assert run(pipeline, plain(pipeline.sink())) is None
+    assert not (pipeline.checkpoint / "onceward").exists()
+    pipeline.feed(40)
+    at_step(events.SEND, "started", SendFailed("lost", next_step="nothing"))
+    assert type(run(pipeline, plain(pipeline.sink(batch_attempts=1)))) is SendFailed
+    assert [file.name for file in left_behind(pipeline)] == ["1.failed"]
+    assert run(pipeline, plain(pipeline.sink())) is None
+    assert left_behind(pipeline) == []
+    pipeline.assert_exactly_once()
+
+
+def test_a_query_without_a_checkpoint_location_is_refused(
+    pipeline: Pipeline, tmp_path: Path, request: pytest.FixtureRequest
+):
+    """Then the advice; and a folder for all queries of the session is one, too."""
+    conf, name = pipeline.spark.conf, "spark.sql.streaming.checkpointLocation"
+    request.addfinalizer(partial(conf.set, name, str(conf.get(name))))
+    conf.unset(name)
+    pipeline.feed(20)
+
+    def go(**options: str) -> OncewardError | None:
+        writer = pipeline.frame().writeStream.options(**options).queryName(pipeline.name).trigger(availableNow=True)
+        query = writer.foreachBatch(plain(pipeline.sink())).start()
+        pipeline.ended(query)
+        return onceward.error_of(query)
+
+    error = go()
+    assert type(error) is UnsupportedQuery
+    assert "no checkpoint location" in error.message
+    assert 'option("checkpointLocation", "…")' in error.next_step
+    assert pipeline.appended() == []
+    conf.set(name, str(tmp_path))
+    for _ in range(2):
+        assert go() is None
+        pipeline.feed(20)
+    conf.unset(name)
+    assert go(checkpointLocation=str(tmp_path / pipeline.name)) is None
+    pipeline.assert_exactly_once()
+
+
+def test_what_is_handed_to_spark_in_the_place_of_a_sink_is_named(pipeline: Pipeline):
+    pipeline.feed(20)
+    with pytest.raises(UnsupportedQuery, match=r"writeStream\.foreach,"):
+        pipeline.frame().writeStream.foreach(pipeline.sink())
+    error = run(pipeline, onceward.KafkaSink)
+    assert isinstance(error, UnsupportedQuery)
+    assert "foreachBatch(KafkaSink(…))" in error.next_step
+    assert run(pipeline, plain(pipeline.sink())) is None
+    pipeline.assert_exactly_once()
 
 
 @pytest.mark.fault("function-keeps-an-error")
@@ -318,8 +434,7 @@ def test_a_call_in_a_thread_is_refused(pipeline: Pipeline, inherits: bool, bad: 
     assert bad or "thread" in str(said[0])
     assert type(error) is BatchNotWritten
     assert pipeline.visible() == []
-    (note,) = (pipeline.checkpoint / "onceward" / pipeline.name).glob("0-*")
-    assert json.loads(note.read_text())["lacking"]
+    assert [file.name for file in left_behind(pipeline)] == ["0.refused"]
 
 
 @pytest.mark.fault("function-keeps-an-error")
@@ -367,7 +482,7 @@ def test_a_refusal_that_is_kept_back_is_found(pipeline: Pipeline, refused: str):
     pipeline.feed(20)
     error = run(pipeline, function)
     assert type(error) is BatchNotWritten
-    assert "rows of batch 0 " in error.message
+    assert "a call for batch 0 before it failed" in error.message
     pipeline.feed(20)
     error = run(pipeline, plain(pipeline.sink()))
     assert type(error) is BatchNotWritten, "and after a restart"

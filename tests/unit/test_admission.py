@@ -9,8 +9,9 @@ import pytest
 
 from onceward.errors import AdmissionRefused, BatchNotWritten, CheckpointReplaced, CheckpointRewound, LedgerBehind
 from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange
-from onceward.ledger.admission import RESUME_CHOICES, Admission, Skipped, admit, hopeless, is_kafka_offset, refusal
+from onceward.ledger.admission import RESUME_CHOICES, Admission, Before, admit, hopeless, is_kafka_offset
 from onceward.ledger.record import LedgerRecord
+from onceward.ledger.refusals import refusal
 
 QUERY, OTHER = "query-a", "query-b"
 
@@ -46,8 +47,9 @@ TABLE = [
     (ledger(4, TEN), 5, QUERY, span({**TEN, "new": {"0": 0}}, TWENTY), "ledger", Admission.OFFSETS_DIFFER),
     (ledger(4, TEN), 4, QUERY, span(None, TEN), "checkpoint", Admission.REPLAY),
     (ledger(4, TEN), 4, QUERY, span(None, TWENTY), "checkpoint", Admission.OFFSETS_DIFFER),
-    (ledger(4, TEN), 6, QUERY, span(TEN, TWENTY), "checkpoint", Admission.LEDGER_BEHIND),
-    (ledger(4, TEN), 6, QUERY, span(TEN, TWENTY), "adopt", Admission.LEDGER_BEHIND),
+    (ledger(4, TEN), 6, QUERY, span(TEN, TWENTY), "checkpoint", Admission.SKIPPED),
+    (ledger(4, TEN), 6, QUERY, span(TEN, TWENTY), "adopt", Admission.SKIPPED),
+    (ledger(4, TEN), 6, QUERY, span(TEN, TWENTY), "keep", Admission.AFTER_SKIPPED),
     (ledger(4, TEN), 3, QUERY, span(None, TEN), "checkpoint", Admission.REWOUND),
     (ledger(4, TEN), 0, OTHER, span(TEN, TWENTY), "checkpoint", Admission.REPLACED),
     (ledger(4, TEN), 0, OTHER, span(TEN, TWENTY), "adopt", Admission.REPLACED),
@@ -82,38 +84,71 @@ def test_state_matters_only_where_it_was_lost() -> None:
             assert admit(BatchId(query, batch_id), sources, newest, resume, stateful=True) is outcome
 
 
-def logged(end: object, *, same_run: bool = False, lost: bool = False) -> Skipped:
-    """What Spark's log says of batch 4, and whether batch 5 was lost."""
-    lacking = ((5, "SendFailed: late"),) if lost else ()
-    return Skipped(None if end is None else (end,), same_run, lacking, checkpoint="/cp")
+def known(end: object = None, *, allow: bool = True, first: bool = False, failed: int | None = None) -> Before:
+    """What Spark's log says of batch 4, what the user allows, and whether a call for a batch failed."""
+    return Before(
+        "allow" if allow else "refuse",
+        failed=None if failed is None else (failed, "SendFailed: late"),
+        first_of_run=first,
+        ends=None if end is None else (end,),
+        checkpoint="/cp",
+        rewindable=True,
+    )
 
 
+KEPT = replace(known(allow=False, first=True), left_out=True)
 GAPS = [
-    # ledger, batch id, source span, what Spark knows, outcome
-    (ledger(4, TEN), 7, span(TWENTY, THIRTY), logged(TEN), Admission.AFTER_SKIPPED),
-    (ledger(4, TEN), 7, span(TEN, TEN), logged(TEN), Admission.AFTER_SKIPPED),
-    (ledger(4, TEN), 7, span(TWENTY, THIRTY), logged(TWENTY), Admission.OFFSETS_DIFFER),
-    (ledger(4, TWENTY), 7, span(TEN, THIRTY), logged(TWENTY), Admission.OFFSETS_DIFFER),
-    (ledger(4, TEN), 7, (), logged(TEN), Admission.OFFSETS_DIFFER),
-    (ledger(4, TEN), 7, span(TWENTY, THIRTY), logged(None), Admission.LEDGER_BEHIND),
-    (ledger(4, TEN), 7, span(TWENTY, THIRTY), logged(None, same_run=True), Admission.AFTER_SKIPPED),
-    (ledger(4, TEN), 7, span(TWENTY, THIRTY), logged(TEN, same_run=True, lost=True), Admission.NOT_WRITTEN),
-    (ledger(4, TEN), 5, span(TEN, TWENTY), logged(None), Admission.NEXT),
-    (ledger(4, TEN), 5, span(TEN, TWENTY), logged(None, lost=True), Admission.NOT_WRITTEN),
-    (ledger(4, TEN), 7, span(TWENTY, THIRTY), Skipped(None, False, vouched=True), Admission.AFTER_SKIPPED),
-    (ledger(4, TWENTY), 7, span(TEN, THIRTY), Skipped(None, False, vouched=True), Admission.OFFSETS_DIFFER),
-    (ledger(4, TEN), 4, span(None, TEN), logged(None, lost=True), Admission.REPLAY),
-    (ledger(4, "a"), 7, span("b", "c"), logged("a"), Admission.AFTER_SKIPPED),
-    (ledger(4, "a"), 7, span("b", "c"), Skipped((None,), False), Admission.AFTER_SKIPPED),
-    (None, 7, span(TEN, TWENTY), logged(None), Admission.LEDGER_BEHIND),
-    (None, 7, span(TEN, TWENTY), logged(None, same_run=True), Admission.AFTER_SKIPPED),
-    (None, 7, span(TEN, TWENTY), logged(None, same_run=True, lost=True), Admission.NOT_WRITTEN),
+    # ledger, batch id, source span, what is known of the batches before, resume, outcome
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TEN), "checkpoint", Admission.AFTER_SKIPPED),
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TEN, first=True), "checkpoint", Admission.AFTER_SKIPPED),
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TEN, allow=False), "checkpoint", Admission.SKIPPED),
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TEN, allow=False), "keep", Admission.SKIPPED),
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TEN, allow=False, first=True), "keep", Admission.AFTER_SKIPPED),
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TEN, allow=False, first=True), "adopt", Admission.SKIPPED),
+    (ledger(4, TEN), 7, span(TEN, TEN), known(TEN), "checkpoint", Admission.AFTER_SKIPPED),
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TWENTY), "checkpoint", Admission.OFFSETS_DIFFER),
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TWENTY, first=True), "keep", Admission.OFFSETS_DIFFER),
+    (ledger(4, TWENTY), 7, span(TEN, THIRTY), known(TWENTY), "checkpoint", Admission.OFFSETS_DIFFER),
+    (ledger(4, TWENTY), 7, span(TEN, THIRTY), known(), "checkpoint", Admission.OFFSETS_DIFFER),
+    (ledger(4, TEN), 7, (), known(TEN), "checkpoint", Admission.OFFSETS_DIFFER),
+    # Spark's log has dropped where the ledger ends: a hit may be rarer than every hundredth batch
+    (ledger(4, TEN), 700, span(TWENTY, THIRTY), known(), "checkpoint", Admission.AFTER_SKIPPED),
+    (ledger(4, TEN), 700, span(TWENTY, THIRTY), known(allow=False), "checkpoint", Admission.SKIPPED),
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), known(TEN, failed=5), "checkpoint", Admission.NOT_WRITTEN),
+    (ledger(4, TEN), 5, span(TEN, TWENTY), known(failed=4), "checkpoint", Admission.NOT_WRITTEN),
+    (ledger(4, TEN), 5, span(TEN, TWENTY), known(), "checkpoint", Admission.NEXT),
+    (ledger(4, "a"), 7, span("b", "c"), known("a"), "checkpoint", Admission.AFTER_SKIPPED),
+    (ledger(4, "a"), 7, span("b", "c"), replace(known(), ends=(None,)), "checkpoint", Admission.AFTER_SKIPPED),
+    (ledger(4, TEN), 7, span(TWENTY, THIRTY), KEPT, "keep", Admission.AFTER_SKIPPED),
+    (None, 7, span(TEN, TWENTY), known(), "checkpoint", Admission.AFTER_SKIPPED),
+    (None, 7, span(TEN, TWENTY), known(allow=False), "checkpoint", Admission.SKIPPED),
+    # the first batch of a run may have been committed before
+    (None, 7, span(TEN, TWENTY), known(first=True), "checkpoint", Admission.LEDGER_BEHIND),
+    (None, 7, span(TEN, TWENTY), known(allow=False, first=True), "checkpoint", Admission.LEDGER_BEHIND),
+    (None, 7, span(TEN, TWENTY), known(allow=False, first=True), "adopt", Admission.ADOPT),
+    (None, 7, span(TEN, TWENTY), known(failed=5), "adopt", Admission.NOT_WRITTEN),
+    (None, 7, span(TEN, TWENTY), KEPT, "keep", Admission.ADOPT),
 ]
 
 
-@pytest.mark.parametrize(("newest", "batch_id", "sources", "skipped", "outcome"), GAPS)
-def test_batches_that_were_skipped(newest, batch_id, sources, skipped, outcome) -> None:
-    assert admit(BatchId(QUERY, batch_id), sources, newest, "checkpoint", skipped=skipped) is outcome
+@pytest.mark.parametrize(("newest", "batch_id", "sources", "before", "resume", "outcome"), GAPS)
+def test_batches_before_that_are_not_in_the_ledger(newest, batch_id, sources, before, resume, outcome) -> None:
+    assert admit(BatchId(QUERY, batch_id), sources, newest, resume, before=before) is outcome
+
+
+def test_a_gap_tells_to_call_the_sink_for_every_batch() -> None:
+    for newest, resume in ((ledger(4, TEN), "keep"), (None, "adopt")):
+        offer = (BatchId(QUERY, 7), span(TWENTY, THIRTY), newest)
+        error = refusal(Admission.SKIPPED, *offer, known(allow=False))
+        assert type(error) is BatchNotWritten
+        assert "batches 5 to 6" in error.message or "batches 0 to 6" in error.message
+        assert "call the sink for every batch, also for an empty one" in error.next_step
+        assert 'skipped_batches="allow"' in error.next_step
+        assert admit(*offer, resume, before=known(allow=False, first=True)).writes, "what it says to do"
+        assert "lost" not in error.message, "this run has skipped them"
+    error = refusal(Admission.SKIPPED, BatchId(QUERY, 6), span(TWENTY, THIRTY), ledger(4, TEN), known(first=True))
+    assert "not batch 5 before it" in error.message
+    assert "has lost its end" in error.message
 
 
 def test_a_run_does_not_replay_itself() -> None:
@@ -131,7 +166,7 @@ def test_the_tables_have_every_outcome() -> None:
 
 
 def test_what_was_not_written_says_how_to_go_back() -> None:
-    gap = logged(TEN, lost=True)
+    gap = known(TEN, failed=5)
     error = refusal(Admission.NOT_WRITTEN, BatchId(QUERY, 7), span(TEN, TEN), ledger(4, TEN), gap)
     assert type(error) is BatchNotWritten
     assert "batch 5" in error.message
@@ -142,14 +177,17 @@ def test_what_was_not_written_says_how_to_go_back() -> None:
 
 
 def test_rows_that_the_newest_batch_lacks_say_how_to_write_them() -> None:
-    lacking = Skipped(None, False, ((4, "UnsupportedQuery: called twice"),), checkpoint="/cp")
+    lacking = known(failed=4)
     offer = (BatchId(QUERY, 5), span(TEN, TWENTY), ledger(4, TEN))
-    error = refusal(admit(*offer, "checkpoint", skipped=lacking), *offer, lacking)
+    error = refusal(admit(*offer, "checkpoint", before=lacking), *offer, lacking)
     assert type(error) is BatchNotWritten
-    assert "rows of batch 4" in error.message
+    assert "batch 4" in error.message
     assert "commits/4" in error.next_step
     assert "offsets/5" in error.next_step
     assert 'resume="complete"' in error.next_step
+    error = refusal(Admission.NOT_WRITTEN, *offer, replace(lacking, rewindable=False))
+    assert "commits/" not in error.next_step
+    assert "no longer reaches back" in error.next_step
 
 
 def test_a_batch_is_written_at_most_once_over_all_cases() -> None:
@@ -158,7 +196,7 @@ def test_a_batch_is_written_at_most_once_over_all_cases() -> None:
     for newest_id, batch_id, sources, resume in itertools.product(range(4), range(6), spans, RESUME_CHOICES):
         outcome = admit(BatchId(QUERY, batch_id), sources, ledger(newest_id, TEN), resume)
         assert not (outcome.writes and batch_id <= newest_id)
-        assert not (outcome.writes and sources[0].start != TEN)
+        assert not (outcome.writes and sources[0].start != TEN and outcome is not Admission.AFTER_SKIPPED)
         assert not (outcome is Admission.REPLAY and sources[0].end != TEN)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from onceward.engine import decoding, foreach_batch
-from onceward.engine.foreach_batch import Batch, ForeachBatchSink
+from onceward.engine.batch_block import Batch
+from onceward.engine.foreach_batch import ForeachBatchSink
 from onceward.errors import BrokerUnreachable, TopicMissing
 from onceward.wire.conversation import Refused, raise_as_error
 from onceward.wire.error_table import Api, rule_of
@@ -35,7 +36,9 @@ def test_a_refusal_is_told_once() -> None:
 
 def test_spark_is_given_the_error_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark prints three times over whatever comes with it."""
-    sink: Any = SimpleNamespace(_policy=SimpleNamespace(pipeline="p"), _gave_up=lambda *_: None, _process=_failing)
+    sink: Any = SimpleNamespace(
+        _policy=SimpleNamespace(pipeline="p"), _looked_at="r", _gave_up=lambda *_: None, _process=_failing
+    )
     sink._set_aside = lambda *_: []
     monkeypatch.setattr(foreach_batch, "running_batch", lambda *_: SimpleNamespace(run_id="r"))
     monkeypatch.setattr(decoding, "steps_of", lambda *_: ())

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from onceward import events
-from onceward.engine import micro_batch
+from onceward.engine import micro_batch, replays
+from onceward.engine.failed_batches import FailedBatch, FailedBatches, Kind
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, NoWitness, Prepared, Target, Write
@@ -33,17 +34,18 @@ from onceward.errors import (
     LedgerUnreadable,
     OncewardError,
     RecordTooLarge,
+    Recovery,
     SendFailed,
     SourceDataLost,
     SourceTopicReplaced,
+    StateOfFailedAttempt,
     TransactionTimedOut,
     Unfinished,
     UnsupportedQuery,
 )
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
-from onceward.ledger.admission import Resume
+from onceward.ledger.admission import Resume, SkippedBatches
 from onceward.ledger.record import FrameWritten, LedgerRecord, Output, State
-from onceward.spark.handed_over import HandedOver, Note
 from onceward.spark.query import History, RunningBatch
 
 QUERY = "3b6c0de1-0000-4000-8000-000000000001"
@@ -57,7 +59,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def frames_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(micro_batch, "count_rows", lambda frames: [frame.count() for frame in frames])
+    monkeypatch.setattr(replays, "count_rows", lambda frames: [frame.count() for frame in frames])
 
 
 class MemoryTarget(Target):
@@ -175,7 +177,13 @@ _runs = itertools.count()
 
 
 def running(
-    number: int, query: str = QUERY, *, run: str | None = None, history: History | None = None, stateful: bool = False
+    number: int,
+    query: str = QUERY,
+    *,
+    run: str | None = None,
+    history: History | None = None,
+    stateful: bool = False,
+    computes_once: bool = False,
 ) -> RunningBatch:
     """Batch ``number``; unless it is said which, each in a run of its own."""
     return RunningBatch(
@@ -186,6 +194,7 @@ def running(
         kafka_sources=(),
         stateful=stateful,
         input_records=None,
+        computes_once=computes_once,
         history=history,
     )
 
@@ -195,9 +204,15 @@ def write(*frames: Frame, where: str | None = "out") -> list[Write]:
 
 
 def batches(
-    target: Target, attempts: int = 3, resume: Resume = "checkpoint", failed: BatchId | None = None
+    target: Target,
+    attempts: int = 3,
+    resume: Resume = "checkpoint",
+    failed: BatchId | None = None,
+    failures: FailedBatches | None = None,
+    skipped: SkippedBatches = "refuse",
 ) -> MicroBatches:
-    return MicroBatches(target, SinkPolicy(PipelineId("p"), resume=resume, batch_attempts=attempts), failed)
+    policy = SinkPolicy(PipelineId("p"), resume=resume, batch_attempts=attempts, skipped_batches=skipped)
+    return MicroBatches(target, policy, failed, failures)
 
 
 def process(target: Target, number: int = 0, attempts: int = 3) -> None:
@@ -577,7 +592,7 @@ def test_a_replay_without_new_rows_sends_nothing(now: list[Frame]):
 
 @pytest.mark.parametrize("now", [[Frame(5), Frame(1)], [Frame(6)]], ids=["more frames", "more rows"])
 def test_rows_that_a_committed_batch_lacks_are_named(now: list[Frame], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(micro_batch, "is_deterministic", lambda frame: True)
+    monkeypatch.setattr(replays, "is_deterministic", lambda frame: True)
     target = committed(Frame(5))
     with pytest.raises(BatchChanged, match="committed with 5 records for out"):
         batches(target).process(write(*now), running(0))
@@ -588,7 +603,7 @@ def test_rows_that_a_committed_batch_lacks_are_named(now: list[Frame], monkeypat
 def test_rows_that_differ_by_chance_are_left():
     target = committed(Frame(5))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(micro_batch, "is_deterministic", lambda frame: False)
+        patch.setattr(replays, "is_deterministic", lambda frame: False)
         batches(target).process(write(Frame(6)), running(0))
     assert_once(target, 0)
 
@@ -621,71 +636,137 @@ def test_a_replay_whose_source_has_expired(stateful: bool):
     assert_once(target, 0)
 
 
-class Notes(HandedOver):
-    """Those of a checkpoint, in memory; on a real file system: ``tests/spark/test_what_a_function_may_do.py``."""
-
-    def __init__(self, *notes: Note, others: tuple[str, ...] = ()) -> None:
-        self.files = {(note.batch_id, note.run_id): note for note in notes}
-        self._others = others
-
-    def _all(self) -> list[Note]:
-        return sorted(self.files.values())
-
-    def give(self, batch_id: int, run_id: str) -> None:
-        self.files.setdefault((batch_id, run_id), Note(batch_id, run_id))
-
-    def failed(self, note: Note) -> None:
-        self.files[note.batch_id, note.run_id] = note
-
-    def forget(self, note: Note) -> None:
-        del self.files[note.batch_id, note.run_id]
-
-    def _read(self, note: Note) -> Note | None:
-        return self.files.get((note.batch_id, note.run_id))
-
-    def others(self, since: int) -> tuple[str, ...]:
-        self.asked_since = since
-        return self._others
-
-
 class Log:
-    """What Spark's checkpoint says of the batches of :func:`running`, and our notes beside it."""
+    """What Spark says of the batches of :func:`running`: unless it is said otherwise, this is the first of its run."""
 
     checkpoint = "/checkpoint"
 
-    def __init__(
-        self,
-        *notes: Note,
-        dropped: bool = False,
-        from_batch_0: bool = False,
-        executed: tuple[int, ...] = (),
-        others: tuple[str, ...] = (),
-    ) -> None:
-        self.book = Notes(*notes, others=others)
+    def __init__(self, *, dropped: bool = False, first: bool = True) -> None:
         self.dropped = dropped
-        self._from_batch_0 = from_batch_0
-        self._executed = set(executed)
+        self._first = first
 
     def ends(self, batch_id: int) -> tuple[Any, ...] | None:
         return None if self.dropped else (batch_id * 10 + 10,)
 
-    def began_with_batch_0(self, batch_id: int) -> bool:
-        return self._from_batch_0
-
-    def executed(self) -> set[int]:
-        return self._executed
-
-    def handed_over(self) -> HandedOver:
-        return self.book
+    def first_of_run(self) -> bool:
+        return self._first
 
 
+class Files:
+    """Beside a checkpoint, in memory; on a real file system: ``tests/spark/test_what_a_function_may_do.py``."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.calls = 0
+
+    def read(self) -> dict[str, str]:
+        self.calls += 1
+        return dict(self.texts)
+
+    def write(self, name: str, text: str) -> None:
+        self.calls += 1
+        self.texts[name] = text
+
+    def remove(self, name: str) -> None:
+        self.calls += 1
+        self.texts.pop(name, None)
+
+    def of(self, run: str) -> FailedBatches:
+        """As a new process of the run has them."""
+        return FailedBatches(PipelineId("p"), run, self)
+
+    def left(self, number: int, run: str, error: str, kind: Kind = Kind.FAILED) -> Files:
+        self.of(run).add(FailedBatch(number, kind, error, run))
+        return self
+
+
+def go(
+    target: MemoryTarget, files: Files, number: int, run: str, *frames: Frame, log: Log | None = None, **options: Any
+) -> None:
+    """That batch as the first of a new process, in that run."""
+    work = batches(target, failures=files.of(run), **options)
+    work.process(write(*(frames or (Frame(),))), running(number, run=run, history=log or Log()))
+
+
+def test_nothing_is_written_of_batches_that_go_well_and_files_are_looked_for_once_a_run():
+    target, files = MemoryTarget(), Files()
+    work = batches(target, failures=files.of("run"))
+    for number in range(20):
+        work.process(write(Frame()), running(number, run="run", history=Log()))
+    assert (files.calls, files.texts) == (1, {})
+
+
+@pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("new_process", [False, True])
-def test_a_function_may_skip_batches(new_process: bool):
+def test_a_gap_is_refused_and_says_what_to_do(new_process: bool, first: bool):
     target = MemoryTarget()
     work = batches(target)
     work.process(write(Frame()), running(0))
-    (batches(target) if new_process else work).process(write(Frame()), running(5, history=Log()))
-    assert_once(target, 0, 5)
+    with pytest.raises(BatchNotWritten, match="not batches 1 to 4 before it") as refused:
+        (batches(target) if new_process else work).process(write(Frame()), running(5, history=Log(first=first)))
+    assert "call the sink for every batch, also for an empty one" in refused.value.next_step
+    assert 'resume="keep"' in refused.value.next_step
+    # the advice: the function is mended, and the batch runs again as the first of a start
+    batches(target, resume="keep").process(write(Frame()), running(5, history=Log()))
+    batches(target).process(write(Frame()), running(6, history=Log()))
+    assert_once(target, 0, 5, 6)
+
+
+def test_keep_is_for_what_an_earlier_run_left_out_and_not_for_what_this_one_goes_on_leaving_out():
+    target = MemoryTarget()
+    work = batches(target, resume="keep")
+    work.process(write(Frame()), running(0))
+    with pytest.raises(BatchNotWritten):
+        work.process(write(Frame()), running(2, history=Log(first=False)))
+
+
+def test_the_first_batches_of_all_may_not_be_left_out_either():
+    target = MemoryTarget()
+    with pytest.raises(BatchNotWritten, match="not batches 0 to 2 before it") as refused:
+        batches(target).process(write(Frame()), running(3, history=Log(first=False)))
+    assert 'resume="adopt"' in refused.value.next_step
+    batches(target, resume="adopt").process(write(Frame()), running(3, history=Log()))
+    assert_once(target, 3)
+
+
+def test_a_ledger_that_was_lost_is_no_function_that_skips():
+    for skipped in ("refuse", "allow"):
+        with pytest.raises(LedgerBehind):
+            batches(MemoryTarget(), skipped=skipped).process(write(Frame()), running(3, history=Log()))
+
+
+@pytest.mark.parametrize("new_process", [False, True])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_skipping_is_the_functions_decision_where_it_is_allowed(new_process: bool, dropped: bool):
+    """For longer than Spark's offset log reaches back; alerts may be rare."""
+    target = MemoryTarget()
+    work = batches(target, skipped="allow")
+    work.process(write(Frame()), running(200, history=Log(first=False)))
+    work = batches(target, skipped="allow") if new_process else work
+    work.process(write(Frame()), running(700, history=Log(dropped=dropped)))
+    assert_once(target, 200, 700)
+
+
+def test_offsets_that_contradict_a_gap_are_refused_where_skipping_is_allowed():
+    target = MemoryTarget()
+    work = batches(target, skipped="allow")
+    work.process(write(Frame()), running(0))
+    log = Log()
+    log.ends = lambda batch_id: (11,)  # type: ignore[method-assign]
+    with pytest.raises(CheckpointRewound):
+        work.process(write(Frame()), running(5, history=log))
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_ledger_that_lost_its_end_is_found_by_the_gap(lost: int):
+    """Output and ledger went back together, a cluster restored from a backup say; the checkpoint did not."""
+    target = MemoryTarget()
+    work = batches(target)
+    for number in range(4):
+        work.process(write(Frame()), running(number))
+    del target.ledger[-lost:]
+    with pytest.raises(BatchNotWritten, match="the ledger has lost its end"):
+        batches(target).process(write(Frame()), running(4, history=Log()))
 
 
 def test_nothing_is_refused_for_a_ledger_that_is_outdated():
@@ -704,102 +785,102 @@ def test_nothing_is_refused_for_a_ledger_that_is_outdated():
     assert asked == [1]
 
 
-def test_the_first_batches_may_be_skipped_too():
-    target = MemoryTarget()
-    with pytest.raises(LedgerBehind):
-        batches(target).process(write(Frame()), running(3, history=Log()))
-    batches(target).process(write(Frame()), running(3, history=Log(from_batch_0=True)))
-    assert_once(target, 3)
-
-
-def test_a_gap_that_nothing_vouches_for_is_refused():
-    target = MemoryTarget()
-    batches(target).process(write(Frame()), running(0))
-    with pytest.raises(LedgerBehind):
-        batches(target).process(write(Frame()), running(5, history=Log(dropped=True)))
-    assert_once(target, 0)
-
-
+@pytest.mark.parametrize("skipped", ["refuse", "allow"])
 @pytest.mark.parametrize("first", [False, True])
-def test_a_batch_whose_error_was_kept_is_named(first: bool):
-    target = MemoryTarget()
+def test_a_batch_whose_error_was_kept_is_named(first: bool, skipped: SkippedBatches):
+    target, files = MemoryTarget(), Files()
     if not first:
-        batches(target).process(write(Frame()), running(0))
-    log = Log(Note(1, "earlier", "RecordTooLarge: big"), from_batch_0=True)
-    with pytest.raises(BatchNotWritten, match=r"batch 1 .*RecordTooLarge"):
-        batches(target).process(write(Frame()), running(2, history=log))
-    assert_once(target, *([] if first else [0]))
+        go(target, files, 0, "earlier", skipped=skipped)
+    files.left(1, "earlier", "RecordTooLarge: big")
+    for run in ("earlier", "later"):
+        with pytest.raises(BatchNotWritten, match=r"batch 1 .*RecordTooLarge") as refused:
+            go(target, files, 2, run, skipped=skipped)
+        assert "commits/1" in refused.value.next_step
+    # the advice: batch 1 runs again
+    if not first:
+        go(target, files, 1, "rewound", skipped=skipped)
+        go(target, files, 2, "rewound", skipped=skipped)
+        assert files.texts == {}
+        assert_once(target, 0, 1, 2)
 
 
-@pytest.mark.parametrize("new_process", [False, True])
-def test_a_batch_that_lacks_refused_rows_is_named_at_the_next(new_process: bool):
-    target = MemoryTarget()
-    work = batches(target)
-    work.process(write(Frame()), running(0))
-    work = batches(target) if new_process else work
-    log = Log(Note(0, "earlier", "UnsupportedQuery: called twice", lacking=True))
-    with pytest.raises(BatchNotWritten, match=r"rows of batch 0 .*called twice"):
-        work.process(write(Frame()), running(1, history=log))
+def test_a_failed_call_poisons_its_run_also_where_the_ledger_has_the_batch():
+    """It was decided, and what comes after the decision failed: Spark has to see the error."""
+    target, files = MemoryTarget(), Files()
+    go(target, files, 0, "run")
+    files.left(0, "run", "Unfinished: later")
+    with pytest.raises(BatchNotWritten, match="Unfinished"):
+        go(target, files, 1, "run")
+    go(target, files, 1, "next")
+    assert files.texts == {}
+
+
+@pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLAY])
+def test_a_batch_that_may_lack_rows_is_named_at_the_next(kind: Kind):
+    target, files = MemoryTarget(), Files()
+    go(target, files, 0, "earlier")
+    files.left(0, "earlier", "UnsupportedQuery: called twice", kind)
+    for run in ("earlier", "later"):
+        with pytest.raises(BatchNotWritten, match=r"batch 0 .*called twice") as refused:
+            go(target, files, 1, run)
+        assert 'resume="complete"' in refused.value.next_step
     assert_once(target, 0)
 
 
 def test_a_try_that_failed_before_is_settled_by_the_batch():
-    """The first batch's, too, and that of one that is replayed: what is mended must not be held against the next."""
-    for failed in (Note(0, "earlier", "SendFailed: lost"), Note(0, "earlier", "called twice", lacking=True)):
-        target = MemoryTarget()
-        batches(target).process(write(Frame()), running(0))
-        for log in (Log(failed), Log(failed, from_batch_0=True)):
-            work = batches(target if log.began_with_batch_0(0) else MemoryTarget())
-            for number in range(3):
-                work.process(write(Frame()), running(number, run="this", history=log))
-            assert log.book.notes(-1, 9) == [Note(1, "this"), Note(2, "this")]
+    for kind in (Kind.FAILED, Kind.REPLAY, Kind.REFUSED):
+        target, files = MemoryTarget(), Files()
+        go(target, files, 0, "earlier")
+        files.left(0, "earlier", "SendFailed: lost", kind)
+        go(target, files, 0, "this")
+        assert files.texts == {}, kind
+        go(target, files, 1, "this")
 
 
 def test_what_this_run_refused_is_not_settled_by_its_other_calls():
-    target, log = MemoryTarget(), Log(Note(0, "this", "two sinks", lacking=True))
-    work = batches(target)
-    work.process(write(Frame()), running(0, run="this", history=log))
+    target, files = MemoryTarget(), Files()
+    files.left(0, "this", "two sinks", Kind.REFUSED)
+    go(target, files, 0, "this")
     with pytest.raises(BatchNotWritten, match="two sinks"):
-        work.process(write(Frame()), running(1, run="this", history=log))
+        go(target, files, 1, "this")
 
 
-def test_a_note_is_settled_when_the_batch_is_written_and_not_before():
-    """An older copy's note of a batch that its function kept back; a newer copy is offered it, and dies in it."""
-    target, log = MemoryTarget(), Log(Note(1, "older", "SendFailed: lost"))
-    batches(target).process(write(Frame()), running(0))
+def test_a_failure_is_settled_when_the_batch_is_written_and_not_before():
+    """An older copy's function kept it back; a newer copy is offered the batch, and dies in it."""
+    target, files = MemoryTarget(), Files()
+    go(target, files, 0, "older")
+    files.left(1, "older", "SendFailed: lost")
     target.plan["write"] = [RecordTooLarge("as if killed", next_step="nothing")]
     with pytest.raises(RecordTooLarge):
-        batches(target).process(write(Frame()), running(1, run="newer", history=log))
-    assert log.book.notes(-1, 9) == [Note(1, "newer"), Note(1, "older", "SendFailed: lost")]
+        go(target, files, 1, "newer")
     with pytest.raises(BatchNotWritten, match="SendFailed"):
-        batches(target).process(write(Frame()), running(2, run="third", history=log))
+        go(target, files, 2, "third")
 
 
-@pytest.mark.parametrize("lost", [1, 3])
-def test_a_ledger_that_lost_its_end_is_no_function_that_skips(lost: int):
-    """Output and ledger went back together, a cluster restored from a backup say; the checkpoint did not."""
-    target, log = MemoryTarget(), Log(from_batch_0=True)
-    work = batches(target)
-    for number in range(4):
-        work.process(write(Frame()), running(number, history=log))
-    del target.ledger[-lost:]
-    with pytest.raises(LedgerBehind, match="before it was handed over") as refused:
-        batches(target).process(write(Frame()), running(4, history=log))
-    assert f"commits/{4 - lost}" in refused.value.next_step
-    assert log.book.asked_since == 4 - lost, "who else would be rewound by that"
+def test_a_file_that_was_cut_short_says_as_much_by_its_name():
+    target, files = MemoryTarget(), Files()
+    go(target, files, 0, "earlier")
+    files.left(0, "earlier", "of rows", Kind.REFUSED)
+    (name, whole) = files.texts.popitem()
+    for length in range(len(whole)):
+        files.texts[name] = whole[:length]
+        with pytest.raises(BatchNotWritten, match=r"batch 0 .*cannot be read"):
+            go(target, files, 1, "later")
+    files.texts = {"0.failed": "", "readme.txt": "not ours", "7-of-another-release": ""}
+    go(target, files, 1, "later")
 
 
-def test_a_replay_keeps_the_note_that_tells_of_a_ledger_that_loses_its_end():
-    target, log = MemoryTarget(), Log()
-    work = batches(target)
-    for number in range(5):
-        work.process(write(Frame()), running(number, run="one", history=log))
-    lost = RuntimeError("the source is away")
-    with pytest.raises(RuntimeError):
-        batches(target).process(write(Frame(error=lost)), running(4, run="two", history=log))
-    del target.ledger[2:]  # the cluster comes back from a backup
-    with pytest.raises(LedgerBehind):
-        batches(target).process(write(Frame()), running(4, run="three", history=log))
+@pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLAY])
+def test_a_copy_that_was_overtaken_stops_no_heir(kind: Kind):
+    """It stood still, and its heir ran the batch again and went on before it failed."""
+    target, files = MemoryTarget(), Files()
+    go(target, files, 0, "older")
+    heir = batches(target, failures=files.of("heir"))
+    heir.process(write(Frame()), running(0, run="heir"))
+    files.left(0, "older", "JobFailed: its files are gone", kind)
+    heir.process(write(Frame()), running(1, run="heir"))
+    go(target, files, 2, "next")
+    assert_once(target, 0, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -810,132 +891,104 @@ def test_a_replay_keeps_the_note_that_tells_of_a_ledger_that_loses_its_end():
 def test_rows_that_are_known_to_be_missing_are_not_made_up_for_by_chance(
     monkeypatch: pytest.MonkeyPatch, again: tuple[int, ...], deterministic: bool
 ):
-    """A sum says nothing of which rows these are. Nor is the note forgotten."""
-    monkeypatch.setattr(micro_batch, "is_deterministic", lambda _: deterministic)
-    target, log = MemoryTarget(), Log()
-    batches(target).process(write(Frame(100)), running(0, run="one", history=log))
-    log.book.failed(Note(0, "one", "UnsupportedQuery: called twice", lacking=True))
-    frames = write(*(Frame(records) for records in again))
+    """A sum says nothing of which rows these are. Nor is it forgotten."""
+    monkeypatch.setattr(replays, "is_deterministic", lambda _: deterministic)
+    target, files = MemoryTarget(), Files()
+    go(target, files, 0, "one", Frame(100))
+    files.left(0, "one", "UnsupportedQuery: called twice", Kind.REFUSED)
+    frames = [Frame(records) for records in again]
     for _ in range(2):
         with pytest.raises(BatchChanged):
-            batches(target, resume="complete").process(frames, running(0, run="two", history=log))
+            go(target, files, 0, "two", *frames, resume="complete")
     with pytest.raises(BatchNotWritten):
-        batches(target).process(write(Frame()), running(1, run="three", history=log))
-    batches(target, resume="keep").process(frames, running(0, run="four", history=log))
-    batches(target).process(write(Frame()), running(1, run="five", history=log))
-
-
-def test_a_refusal_in_a_batch_without_rows_is_not_held_against_later_ones():
-    target, log = MemoryTarget(), Log(executed=(0, 1, 2, 3, 4))
-    batches(target).process(write(Frame()), running(0, run="one", history=log))
-    log.book.failed(Note(1, "one", "UnsupportedQuery: in a thread", lacking=True))
-    mended = batches(target)
-    for number in (2, 3, 4):  # batch 1 ran again, and there was nothing to hand over
-        mended.process(write(Frame()), running(number, run="two", history=log))
+        go(target, files, 1, "three")
+    go(target, files, 0, "four", *frames, resume="keep")
+    go(target, files, 1, "five")
 
 
 def test_a_thread_that_is_refused_while_the_batch_is_written_is_not_forgotten():
-    log = Log(Note(0, "this", "SendFailed: lost"))
-    refused = Note(0, "this", "UnsupportedQuery: in a thread", lacking=True)
+    files = Files()
+    failures = files.of("this")
+    refused = FailedBatch(0, Kind.REFUSED, "UnsupportedQuery: in a thread", "this")
 
     class Threads(MemoryTarget):
         def call(self, name: str) -> None:
-            if name == "write":
-                log.book.failed(refused)
+            if name == "write" and not failures.of(0, Kind.REFUSED):
+                failures.add(refused)
             super().call(name)
 
-    batches(Threads()).process(write(Frame()), running(0, run="this", history=log))
-    assert log.book.notes(-1, 9) == [refused]
+    target = Threads()
+    work = batches(target, failures=failures)
+    for number, raises in ((0, False), (1, True)):
+        if raises:
+            with pytest.raises(BatchNotWritten, match="in a thread"):
+                work.process(write(Frame()), running(number, run="this", history=Log()))
+        else:
+            work.process(write(Frame()), running(number, run="this", history=Log()))
+    with pytest.raises(BatchNotWritten, match="in a thread"):
+        go(target, files, 1, "next")
 
 
-@pytest.mark.parametrize("failed_before", [False, True])
-def test_a_long_gap_is_believed_where_nothing_was_handed_over(failed_before: bool):
-    """Spark's offset log reaches back a hundred batches; alerts may be rarer."""
-    target, log = MemoryTarget(), Log()
-    batches(target).process(write(Frame()), running(0, run="first", history=log))
-    log.dropped = True
-    run = "first" if failed_before else "second"
-    batches(target, failed=BatchId(QUERY, 500)).process(write(Frame()), running(500, run=run, history=log))
-    assert_once(target, 0, 500)
-
-
-def test_an_earlier_runs_failure_is_no_loss_where_this_run_had_nothing_to_hand_over():
-    target = MemoryTarget()
-    batches(target).process(write(Frame()), running(0))
-    log = Log(Note(1, "earlier", "SendFailed: lost"), executed=(0, 1, 2))
-    batches(target).process(write(Frame()), running(3, history=log))
-    assert_once(target, 0, 3)
-
-
-@pytest.mark.parametrize("first", [False, True])
-@pytest.mark.parametrize("error", ["RecordTooLarge: big", ""])
-def test_what_an_earlier_run_did_not_write_may_be_left_out_on_purpose(first: bool, error: str):
-    target = MemoryTarget()
-    if not first:
-        batches(target).process(write(Frame()), running(0))
-    log = Log(Note(1, "earlier", error), dropped=True)
-    work = batches(target, resume="keep")
-    work.process(write(Frame()), running(2, run="this", history=log))
-    log.book.failed(Note(3, "this", "RecordTooLarge: again"))
-    with pytest.raises(BatchNotWritten, match="again"):  # but not what this one does not write
-        work.process(write(Frame()), running(4, run="this", history=log))
-
-
-def test_rows_that_an_earlier_batch_lacks_are_not_forgotten():
-    """A thread that its function did not wait for is refused after the next batch was admitted."""
-    target, log = MemoryTarget(), Log()
-    work = batches(target)
+def test_a_thread_that_is_refused_after_the_next_batch_is_not_forgotten():
+    target, files = MemoryTarget(), Files()
+    failures = files.of("this")
+    work = batches(target, failures=failures)
     for number in (0, 1):
-        work.process(write(Frame()), running(number, run="this", history=log))
-    log.book.failed(Note(0, "this", "UnsupportedQuery: a thread", lacking=True))
-    with pytest.raises(BatchNotWritten, match="rows of batch 0 ") as refused:
-        work.process(write(Frame()), running(2, run="this", history=log))
-    assert "commits/" not in refused.value.next_step, "batch 1 cannot be written twice"
-    batches(target, resume="keep").process(write(Frame()), running(2, run="another", history=log))
-    batches(target).process(write(Frame()), running(3, run="a third", history=log))
+        work.process(write(Frame()), running(number, run="this"))
+    failures.add(FailedBatch(0, Kind.REFUSED, "UnsupportedQuery: a thread", "this"))
+    for run in ("this", "another"):
+        with pytest.raises(BatchNotWritten, match="batch 0 ") as refused:
+            go(target, files, 2, run)
+        assert "commits/" not in refused.value.next_step, "batch 1 cannot be written twice"
+    go(target, files, 2, "another", resume="keep")
+    go(target, files, 3, "a third")
     assert_once(target, 0, 1, 2, 3)
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_what_an_earlier_run_did_not_write_may_be_left_out_on_purpose(first: bool):
+    target, files = MemoryTarget(), Files()
+    if not first:
+        go(target, files, 0, "earlier")
+    files.left(1, "earlier", "RecordTooLarge: big")
+    go(target, files, 2, "this", resume="keep")
+    assert files.texts == {}
+    files.left(3, "this", "RecordTooLarge: again")
+    with pytest.raises(BatchNotWritten, match="again"):  # but not what this one does not write
+        go(target, files, 4, "this", resume="keep")
+
+
+def test_adopting_leaves_out_nothing_that_failed():
+    files = Files().left(99, "earlier", "AccessDenied: no")
+    with pytest.raises(BatchNotWritten, match=r"batch 99 .*AccessDenied"):
+        go(MemoryTarget(), files, 100, "this", resume="adopt")
+    go(MemoryTarget(), files, 100, "this", resume="keep")
+
+
 @pytest.mark.parametrize("where", ["the count", "the supplement"])
-def test_a_replay_that_fails_is_not_forgotten(where: str):
+def test_a_replay_that_fails_is_told_from_a_batch_that_is_not_committed(where: str):
     """The batch is in the ledger; what the replay was to complete is not, and the function may keep the error."""
-    target, log = MemoryTarget(), Log()
-    batches(target).process(write(Frame()), running(0))
-    work = batches(target, attempts=1, resume="complete")
+    target = MemoryTarget()
+    batches(target).process(write(Frame()), running(0, run="one"))
     missing = Frame(error=ZeroDivisionError() if where == "the count" else None)
     target.plan["write"] = [SendFailed("lost", next_step="nothing")] if where == "the supplement" else []
+    work, again = batches(target, attempts=1, resume="complete"), running(0, run="two")
     with pytest.raises((SendFailed, ZeroDivisionError)):
-        work.process(write(Frame(), missing), running(0, run="this", history=log))
-    with pytest.raises(BatchNotWritten, match="rows of batch 0"):
-        batches(target).process(write(Frame()), running(1, run="this", history=log))
+        work.process(write(Frame(), missing), again)
+    assert work.is_replay(again)
+    assert not batches(target).is_replay(again), "it has not looked"
     work = batches(target, resume="complete")
-    work.process(write(Frame(), Frame()), running(0, run="that", history=log))
-    batches(target).process(write(Frame()), running(1, run="that", history=log))
+    work.process(write(Frame(), Frame()), running(0, run="that"))
+    work.process(write(Frame()), running(1, run="that"))
+    assert not work.is_replay(running(1, run="that"))
     assert [record.batch.batch_id for record in target.ledger] == [0, 0, 1]
-
-
-@pytest.mark.parametrize("owner", ["a newer copy", "we", "not known"])
-def test_a_failed_replay_of_a_copy_that_was_overtaken_stops_nobody(owner: str):
-    """It stood still, and its heir ran the batch again and went on: nobody would settle what it notes then."""
-    target, log = MemoryTarget(), Log()
-    batches(target).process(write(Frame()), running(0, run="one", history=log))
-    fenced, silent = Fenced("a newer one", next_step="stop"), BrokerUnreachable("nobody answers", next_step="wait")
-    target.plan["settle"] = [{"a newer copy": fenced, "we": None, "not known": silent}[owner]]
-    with pytest.raises(Fenced if owner == "a newer copy" else ZeroDivisionError):
-        batches(target).process(write(Frame(error=ZeroDivisionError())), running(0, run="two", history=log))
-    if owner != "a newer copy":
-        with pytest.raises(BatchNotWritten, match="rows of batch 0"):
-            batches(target).process(write(Frame()), running(1, run="three", history=log))
-        return
-    batches(target).process(write(Frame()), running(1, run="three", history=log))
-    assert_once(target, 0, 1)
 
 
 @pytest.mark.parametrize("times", [1, 9])
 def test_a_replay_compares_numbers_of_one_computation(times: int):
     """An executor is lost between two counts: its rows were drawn again, for another frame."""
-    target, log = MemoryTarget(), Log()
-    batches(target).process(write(Frame(2), Frame(0)), running(0, run="one", history=log))
+    target = MemoryTarget()
+    batches(target).process(write(Frame(2), Frame(0)), running(0, run="one"))
     mixed = iter([ComputationsMixed("lost", next_step="nothing")] * times)
 
     class Mixed(Frame):
@@ -947,74 +1000,28 @@ def test_a_replay_compares_numbers_of_one_computation(times: int):
 
     second = Mixed(0)
     if times == 1:
-        batches(target).process(write(Frame(2), second), running(0, run="two", history=log))
+        batches(target).process(write(Frame(2), second), running(0, run="two"))
         assert second.replayed == 2
     else:
         with pytest.raises(ComputationsMixed):
-            batches(target).process(write(Frame(2), second), running(0, run="two", history=log))
+            batches(target).process(write(Frame(2), second), running(0, run="two"))
         assert second.replayed == 3  # as often as a batch is tried
     assert_once(target, 0)
 
 
-def test_a_failed_replay_stops_no_heir_that_is_known_by_the_ledger_alone():
-    """Kafka has forgotten the id since, and fences nobody."""
-    target, log = MemoryTarget(), Log()
-    batches(target).process(write(Frame()), running(0, run="one", history=log))
-
-    class StandsStill(Frame):
-        def count(self) -> int:
-            batches(target).process(write(Frame()), running(1, run="heir", history=log))
-            raise ZeroDivisionError
-
-    with pytest.raises(Fenced):
-        batches(target).process(write(StandsStill()), running(0, run="two", history=log))
-    batches(target).process(write(Frame()), running(2, run="next", history=log))
-    assert_once(target, 0, 1, 2)
-
-
-def test_adopting_leaves_out_what_was_handed_over_and_nothing_that_failed():
-    log = Log(Note(99, "earlier"))
-    batches(MemoryTarget(), resume="adopt").process(write(Frame()), running(100, run="this", history=log))
-    log = Log(Note(99, "earlier", "AccessDenied: no"))
-    with pytest.raises(BatchNotWritten, match=r"batch 99 .*AccessDenied"):
-        batches(MemoryTarget(), resume="adopt").process(write(Frame()), running(100, run="this", history=log))
-
-
-def test_adopting_does_not_leave_out_what_this_run_failed_with():
-    log = Log(Note(100, "this", "AccessDenied: no"))
-    with pytest.raises(BatchNotWritten, match=r"batch 100 .*AccessDenied"):
-        batches(MemoryTarget(), resume="adopt").process(write(Frame()), running(101, run="this", history=log))
-
-
-def test_the_advice_does_not_rewind_another_pipeline():
-    target = MemoryTarget()
-    batches(target).process(write(Frame()), running(0))
-    log = Log(Note(1, "earlier", "SendFailed: lost"), others=("its-neighbour",))
-    with pytest.raises(BatchNotWritten) as refused:
-        batches(target).process(write(Frame()), running(2, history=log))
-    assert "commits/" not in refused.value.next_step
-    assert "its-neighbour" in refused.value.next_step
-    log = Log(Note(1, "earlier", "SendFailed: lost"), dropped=True)
-    with pytest.raises(BatchNotWritten) as refused:
-        batches(target).process(write(Frame()), running(2, history=log))
-    assert "commits/" not in refused.value.next_step
-    assert "no longer reaches back" in refused.value.next_step
-
-
 @pytest.mark.parametrize("resume", ["checkpoint", "complete", "keep"])
-@pytest.mark.parametrize("lacking", [False, True])
-def test_an_expired_replay_does_not_pass_over_rows_that_are_lacking(resume: Resume, lacking: bool):
-    target, log = MemoryTarget(), Log()
-    batches(target).process(write(Frame()), running(0))
-    if lacking:
-        log.book.failed(Note(0, "earlier", "called twice", lacking=True))
-    gone = write(Frame(error=SourceDataLost("expired", next_step="nothing")))
-    work = batches(target, resume=resume)
-    if resume == "complete" or (lacking and resume == "checkpoint"):
+@pytest.mark.parametrize("kind", [None, Kind.REFUSED, Kind.REPLAY])
+def test_an_expired_replay_does_not_pass_over_rows_that_are_lacking(resume: Resume, kind: Kind | None):
+    target, files = MemoryTarget(), Files()
+    go(target, files, 0, "earlier")
+    if kind:
+        files.left(0, "earlier", "called twice", kind)
+    gone = Frame(error=SourceDataLost("expired", next_step="nothing"))
+    if resume == "complete" or (kind and resume == "checkpoint"):
         with pytest.raises(SourceDataLost, match="lacks rows"):
-            work.process(gone, running(0, history=log))
+            go(target, files, 0, "this", gone, resume=resume)
     else:
-        work.process(gone, running(0, history=log))
+        go(target, files, 0, "this", gone, resume=resume)
     assert_once(target, 0)
 
 
@@ -1024,3 +1031,23 @@ def test_an_expired_replay_with_another_frame_is_refused():
     gone = Frame(error=SourceDataLost("expired", next_step="nothing"))
     with pytest.raises(SourceDataLost, match="lacks rows"):
         batches(target).process(write(gone, gone), running(0))
+
+
+def test_an_attempt_whose_state_spark_would_commit_is_not_followed_by_another():
+    """State in checkpoints of format 2 is that of the first attempt of a run."""
+    target = MemoryTarget(write=[RETRIABLE])
+    with pytest.raises(StateOfFailedAttempt, match="not tried again in this run") as refused:
+        batches(target).process(write(Frame()), running(0, computes_once=True))
+    assert refused.value.recovery is Recovery.RESTART
+    assert refused.value.__cause__ is RETRIABLE
+    assert target.calls.count("write") == 1
+    batches(target).process(write(Frame()), running(0, computes_once=True))  # the restart
+    assert_once(target, 0)
+
+
+def test_a_replay_whose_state_spark_would_commit_is_not_counted_twice():
+    target = committed(Frame(5))
+    mixed = Frame(5, ComputationsMixed("lost", next_step="nothing"))
+    with pytest.raises(StateOfFailedAttempt):
+        batches(target).process(write(mixed), running(0, computes_once=True))
+    assert mixed.replayed == 1

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import Row
 
 from onceward import surroundings
-from onceward.engine import foreach_batch, runs
+from onceward.engine import failed_batches, failed_calls, foreach_batch, runs
+from onceward.engine.failed_batches import FailedBatches
 from onceward.engine.foreach_batch import ForeachBatchSink
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
@@ -19,14 +23,16 @@ from onceward.errors import (
     ROWS_REFUSED,
     BadColumn,
     BatchChanged,
+    BatchNotWritten,
+    CheckpointUnreachable,
     Fenced,
     LedgerOutdated,
     OncewardError,
     SendFailed,
+    StateOfFailedAttempt,
     UnsupportedQuery,
 )
 from onceward.ids import BatchId, PipelineId
-from onceward.spark.handed_over import Note
 
 
 class Frame(str):
@@ -36,6 +42,8 @@ class Frame(str):
 
 
 class Running:
+    computes_once = False
+
     def __init__(self, run_id: str, batch_id: int) -> None:
         self.run_id = run_id
         self.batch = BatchId(run_id.split("/")[-1], batch_id)
@@ -57,8 +65,13 @@ class Batches:
 
     error: Exception | None = None
 
-    def __init__(self, target: Target, policy: SinkPolicy, failed: BatchId | None) -> None:
+    replays = False
+
+    def __init__(
+        self, target: Target, policy: SinkPolicy, failed: BatchId | None, failures: FailedBatches | None
+    ) -> None:
         self.target = target
+        self.failures = failures
         self.policy = policy
         policies.append(policy)
         self.failed = failed
@@ -67,6 +80,9 @@ class Batches:
         assert not self.target.closed
         if self.error is not None:
             raise self.error
+
+    def is_replay(self, running: Running) -> bool:
+        return self.replays
 
 
 class Sink(ForeachBatchSink):
@@ -92,29 +108,30 @@ class Query:
 
 
 ended: set[str] = set()
-notes: list[tuple[str, int]] = []
-rows_lacking: list[bool] = []
-
-
-def note(frame: str, number: int, error: BaseException) -> Note:
-    """A wrong number is over a thousand: Spark knows the right one."""
-    notes.append((frame, number % 1000))
-    refused = isinstance(error, OncewardError) and error.details.get(ROWS_REFUSED, False)
-    return Note(number % 1000, frame, str(error), refused)
+stopped: set[str] = set()
 
 
 class Files:
-    """Where notes go."""
+    """What lies beside the checkpoint."""
 
     def __init__(self) -> None:
         self.away = False
-        self.written: list[Note] = []
+        self.calls = 0
+        self.written: dict[str, str] = {}
 
-    def failed(self, note: Note) -> None:
+    def read(self) -> dict[str, str]:
+        self.calls += 1
+        return {}
+
+    def write(self, name: str, text: str) -> None:
+        self.calls += 1
         if self.away:
-            raise OSError("the file system is away")
-        self.written.append(note)
-        rows_lacking.append(note.lacking)
+            raise CheckpointUnreachable("the file system is away")
+        self.written[name] = text
+
+    def remove(self, name: str) -> None:
+        self.calls += 1
+        self.written.pop(name, None)
 
 
 files = Files()
@@ -123,20 +140,23 @@ files = Files()
 @pytest.fixture
 def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
     monkeypatch.setattr(foreach_batch, "MicroBatches", Batches)
-    monkeypatch.setattr(foreach_batch, "running_batch", lambda frame, batch_id, pipeline: Running(frame, batch_id))
+    monkeypatch.setattr(foreach_batch, "running_batch", Running)
     monkeypatch.setattr(foreach_batch, "current_run_id", lambda frame: frame)
     monkeypatch.setattr(foreach_batch, "is_running", lambda frame, query_id: query_id != "ended")
     monkeypatch.setattr(foreach_batch, "run_is_active", lambda session, query_id, run_id: run_id not in ended)
-    monkeypatch.setattr(foreach_batch, "note_of_failure", note)
-    monkeypatch.setattr(foreach_batch, "notes_at", lambda frame, pipeline: files)
-    monkeypatch.setattr(foreach_batch, "fingerprint", hash)
+    monkeypatch.setattr(foreach_batch, "is_being_stopped", lambda frame: frame in stopped)
+    monkeypatch.setattr(foreach_batch, "refuse_temporary_checkpoint", lambda frame: None)
+    # A wrong number is over a thousand: Spark knows the right one.
+    monkeypatch.setattr(failed_calls, "failed_call", lambda frame, number: (number % 1000, False))
+    monkeypatch.setattr(failed_calls, "files_of", lambda frame, pipeline: files)
+    monkeypatch.setattr(failed_calls, "fingerprint", hash)
+    monkeypatch.setattr(failed_batches, "_WRITE_AGAIN_SECONDS", (0.0, 0.0))
     monkeypatch.setattr(runs, "_LOOK_SECONDS", 0.01)
     files.__init__()  # type: ignore[misc]
     runs._memories.clear()  # tests call their runs by the same names
     runs._homes.clear()
     ended.clear()
-    notes.clear()
-    rows_lacking.clear()
+    stopped.clear()
     sink = Sink()
     yield sink
     sink.close()
@@ -190,7 +210,7 @@ def test_a_failure_gives_everything_back_and_is_remembered(sink: Any, monkeypatc
     assert sink.targets[0].closed
     assert isinstance(foreach_batch.error_of(Query("run-9", failed=True)), SendFailed)
     assert foreach_batch.error_of(Query("run-9", failed=False)) is None, "the function kept it to itself"
-    assert notes == [("run-9", 0)]
+    assert list(files.written) == ["0.failed"]
     assert foreach_batch.error_of(Query("another", failed=True)) is None
 
 
@@ -234,7 +254,7 @@ def test_what_is_written_outside_the_block_is_refused(sink: Any) -> None:
     batch = sink.batch(Frame("run-1/q"), 0)
     with pytest.raises(UnsupportedQuery, match="with block"):
         batch.write(Frame("run-1/q"))
-    assert notes == [("run-1/q", 0)], "the function may keep it to itself"
+    assert list(files.written) == ["0.refused"], "the function may keep it to itself"
     again = sink.batch(Frame("run-1/q"), 1)
     with again:
         pass
@@ -265,7 +285,7 @@ def test_a_frame_that_was_refused_is_not_left_out(
     with pytest.raises(type(refusal)):
         write()
     assert sink.targets == []
-    assert notes == [("run-1/q", 0)]
+    assert list(files.written) == ["0.failed"]
 
 
 @pytest.mark.parametrize("error", [SendFailed("lost"), BadColumn("no value")])
@@ -283,7 +303,7 @@ def test_other_frames_do_not_stand_in_for_those_that_failed(
     monkeypatch.setattr(Batches, "error", None)
     with pytest.raises(UnsupportedQuery, match="other frames"):
         call_with("right")
-    assert rows_lacking == [False, True]
+    assert list(files.written) == ["3.failed", "3.refused"]
     with pytest.raises(UnsupportedQuery, match="other frames"):
         call_with("left")  # which of the two it lacks is no longer known
 
@@ -298,18 +318,151 @@ def test_an_error_of_sparks_own_is_a_failed_call_too(sink: Any, monkeypatch: pyt
         batch.write(Frame("another"))
 
 
-def test_what_cannot_be_noted_is_noted_before_anything_else_is_written(
-    sink: Any, monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_written_down_is_written_with_the_next_call(
+    sink: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Batches, "error", SendFailed("lost"))
     files.away = True
-    for number in (3, 4):
-        with pytest.raises((SendFailed, OSError)), sink.batch(Frame("run-away/q"), number):
-            raise SendFailed("lost")
-    monkeypatch.setattr(Batches, "error", None)
+    with pytest.raises(SendFailed):
+        call(sink, "run-away/q", 3)
+    assert files.calls == 3
+    assert "no file could be left" in caplog.text
     files.away = False
-    call(sink, "run-away/q", 5)
-    assert [note.batch_id for note in files.written] == [3, 4]
+    monkeypatch.setattr(Batches, "error", BatchNotWritten("the run is poisoned"))
+    with pytest.raises(BatchNotWritten):
+        call(sink, "run-away/q", 4)
+    assert list(files.written) == ["3.failed"]
+
+
+def test_one_batch_that_failed_is_one_file(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later batches are refused for it, and leave none."""
+    monkeypatch.setattr(Batches, "error", SendFailed("lost"))
+    for _ in range(3):
+        with pytest.raises(SendFailed):
+            call(sink, "run-one-file/q", 3)
+    monkeypatch.setattr(Batches, "error", BatchNotWritten("the run is poisoned"))
+    for number in (4, 5):
+        with pytest.raises(BatchNotWritten):
+            call(sink, "run-one-file/q", number)
+    assert list(files.written) == ["3.failed"]
+    assert json.loads(files.written["3.failed"]) == {"error": "SendFailed: lost", "run_id": "run-one-file/q"}
+
+
+def test_nothing_is_asked_of_the_file_system_for_batches_that_go_well(sink: Any) -> None:
+    for number in range(5):
+        call(sink, "run-well/q", number)
+    assert files.calls == 0, "the nine steps look once, when they begin"
+
+
+def test_a_failed_replay_is_told_from_a_failed_batch(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Batches, "error", SendFailed("lost"))
+    monkeypatch.setattr(Batches, "replays", True)
+    with pytest.raises(SendFailed):
+        call(sink, "run-replay/q", 3)
+    assert list(files.written) == ["3.replay"]
+
+
+def test_a_batch_that_is_given_up_is_one_paragraph_in_the_log(
+    sink: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Batches, "error", SendFailed("lost\non the way", next_step="see to it"))
+    with pytest.raises(SendFailed):
+        call(sink, "run-paragraph/q", 3)
+    (record,) = [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]
+    assert record.getMessage() == "p: batch 3 is not written: SendFailed: lost on the way. Next: see to it."
+    assert record.exc_info is None
+
+
+def test_a_batch_that_somebody_stops_is_no_error_in_the_log(
+    sink: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Batches, "error", RuntimeError("java.lang.InterruptedException"))
+    stopped.add("run-stopped/q")
+    with pytest.raises(RuntimeError):
+        call(sink, "run-stopped/q", 3)
+    (record,) = [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]
+    assert record.getMessage() == "p: stopped in batch 3, which the next start runs again"
+
+
+def test_a_failed_attempt_whose_state_spark_would_commit_is_not_tried_again_by_the_function(
+    sink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def once(frame: Any, number: int) -> Running:
+        running = Running(frame, number)
+        running.computes_once = True
+        return running
+
+    monkeypatch.setattr(foreach_batch, "running_batch", once)
+    call(sink, "run-state/q", 2)
+    monkeypatch.setattr(Batches, "error", SendFailed("lost"))
+    with pytest.raises(SendFailed):
+        call(sink, "run-state/q", 3)
+    monkeypatch.setattr(Batches, "error", None)
+    with pytest.raises(StateOfFailedAttempt, match="lost"):
+        call(sink, "run-state/q", 3)
+    call(sink, "run-state-started-anew/q", 3)
+    monkeypatch.setattr(Batches, "error", LedgerOutdated("read from a deposed leader"))
+    with pytest.raises(StateOfFailedAttempt, match="deposed"):
+        call(Sink(attempts=3), "run-state-outdated/q", 4)
+
+
+@pytest.mark.parametrize("batch", [Frame("run-class/q"), Row(value=b"x")])
+def test_the_class_in_the_place_of_a_sink_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, batch: Any) -> None:
+    monkeypatch.setattr(foreach_batch, "DataFrame", Frame)
+    monkeypatch.setattr(foreach_batch, "current_run_id", lambda frame: frame)
+    with pytest.raises(UnsupportedQuery, match="the class Sink was handed to Spark") as refused:
+        Sink(batch, 0)
+    assert "foreachBatch(Sink(…))" in refused.value.next_step
+    if isinstance(batch, Frame):
+        assert foreach_batch.error_of(Query("run-class/q", failed=True)) is refused.value
+
+
+def test_a_sink_that_is_handed_to_foreach_is_refused_by_name() -> None:
+    """Spark pickles the function at once, in the driver, and passes on what is a ``PickleError``."""
+    with pytest.raises(UnsupportedQuery, match=r"writeStream\.foreach,") as refused:
+        CloudPickleSerializer().dumps(Sink())
+    assert "foreachBatch(Sink(…))" in refused.value.next_step
+    with pytest.raises(UnsupportedQuery, match=r"writeStream\.foreach,"):
+        Sink()(Row(value=b"x"))  # type: ignore[arg-type]
+
+
+def test_that_spark_cannot_be_asked_ends_no_run(sink: Any) -> None:
+    """Out of file descriptors, py4j opens no connection: that is no answer."""
+    call(sink, "run-asked/q", 0)
+    (run,) = runs._open.values()
+    asked = threading.Event()
+
+    def flaky() -> bool:
+        if asked.is_set():
+            again.set()
+            return True
+        asked.set()
+        raise OSError(24, "Too many open files")
+
+    again = threading.Event()
+    run.is_running = flaky
+    assert again.wait(60), "the look-out has died of it"
+    assert not sink.targets[0].closed
+    call(sink, "run-asked/q", 1)
+    assert len(sink.targets) == 1
+
+
+def test_a_sink_that_cannot_be_closed_keeps_no_other_open(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Sink()
+    other._where = "there"
+    call(sink, "run-unclosed/q", 0)
+    other_run = "run-other/q"
+    call(other, other_run, 0)
+
+    def close() -> None:
+        raise RuntimeError("half closed")
+
+    monkeypatch.setattr(sink.targets[0], "close", close)
+    ended.update(("run-unclosed/q", other_run))
+    deadline = time.monotonic() + 60
+    while not other.targets[0].closed:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_the_first_error_is_the_one_to_hear_of(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +497,7 @@ def test_who_was_fenced_does_not_take_the_pipeline_back(sink: Any, monkeypatch: 
 
 
 def test_one_pipeline_has_one_home_in_a_run(sink: Any) -> None:
-    """Notes beside the checkpoint have the pipeline's name, and one cluster's would be taken for the other's."""
+    """Files beside the checkpoint have the pipeline's name, and one cluster's would be taken for the other's."""
     call(sink, "run-homes/q", 0)
     elsewhere = Sink()
     elsewhere._where = "there"
@@ -368,7 +521,7 @@ def leave_a_block_by(error: type[Exception], sink: Any, run: str, number: int) -
 def test_a_block_left_by_an_error_writes_nothing(sink: Any) -> None:
     leave_a_block_by(ZeroDivisionError, sink, "run-1/q", 0)
     assert sink.targets == []
-    assert notes == [("run-1/q", 0)]
+    assert list(files.written) == ["0.failed"]
 
 
 @pytest.mark.parametrize(("outdated", "opened"), [(1, 2), (2, 3)])
@@ -410,7 +563,7 @@ def test_a_refused_second_call_is_no_failed_try(
     assert runs.memory(place).failed is None
 
 
-def test_rows_that_a_committed_batch_lacks_are_noted_so(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_a_committed_batch_lacks_are_kept_as_refused(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the later call for it met; a batch that failed altogether lacks nothing once it is written."""
     call(sink, "run-lacking/q", 3)
     with pytest.raises(UnsupportedQuery, match="called twice"):
@@ -420,20 +573,20 @@ def test_rows_that_a_committed_batch_lacks_are_noted_so(sink: Any, monkeypatch: 
     monkeypatch.setattr(Batches, "error", SendFailed("lost"))
     with pytest.raises(SendFailed):
         call(sink, "run-lacking/q", 4)
-    assert rows_lacking == [True, True, False]
+    assert list(files.written) == ["3.refused", "4.failed"]
 
 
 def refused_for_good(kind: type[OncewardError]) -> OncewardError:
     return kind("rows are left behind", details={ROWS_REFUSED: True})
 
 
-def test_a_call_that_no_second_try_can_mend_is_noted_so(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_no_second_try_can_mend_is_kept_as_refused(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the other sink commits the batch, or in a run that has not committed it."""
     for error in (refused_for_good(UnsupportedQuery), refused_for_good(BatchChanged)):
         monkeypatch.setattr(Batches, "error", error)
         with pytest.raises(type(error)):
             call(sink, "run-unlike/q", 3)
-    assert rows_lacking == [True, True]
+    assert list(files.written) == ["3.refused"]
 
 
 def test_a_look_out_that_died_is_replaced(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,7 +612,7 @@ def test_a_wrong_batch_number_hides_no_refused_frame(
     else:
         call(sink, "run-number/q", 3)
         refuse()
-    assert rows_lacking[-1] is True
+    assert "3.refused" in files.written
 
 
 def test_blocks_of_one_batch_do_not_nest(sink: Any) -> None:
@@ -485,13 +638,13 @@ def test_an_error_without_a_length_is_an_error(sink: Any) -> None:
     assert sink.targets == []
 
 
-def test_what_comes_late_is_noted_as_lacking(sink: Any) -> None:
+def test_what_comes_late_is_kept_as_refused(sink: Any) -> None:
     """A call for a batch before the newest that was committed."""
     for number in (3, 4):
         call(sink, "run-late/q", number)
     with pytest.raises(ZeroDivisionError), sink.batch(Frame("run-late/q"), 3):
         raise ZeroDivisionError
-    assert rows_lacking == [True]
+    assert list(files.written) == ["3.refused"]
 
 
 @pytest.mark.parametrize("resume", ["adopt", "complete", "keep"])
@@ -534,9 +687,9 @@ def test_of_several_errors_the_one_that_weighs_most_is_told() -> None:
     assert runs.error_in("run-several") is met[1]
 
 
-@pytest.mark.parametrize(("fails", "noted"), [(1, True), (2, True), (3, False)])
-def test_a_note_that_cannot_be_written_for_a_moment_is_written(
-    sink: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: int, noted: bool
+@pytest.mark.parametrize(("fails", "left"), [(1, True), (2, True), (3, False)])
+def test_a_file_that_cannot_be_written_for_a_moment_is_written(
+    sink: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: int, left: bool
 ) -> None:
     """The function may keep the error to itself, and end: nothing else tells of the batch then."""
     pauses: list[float] = []
@@ -551,17 +704,5 @@ def test_a_note_that_cannot_be_written_for_a_moment_is_written(
     with pytest.raises(SendFailed):
         call(sink, "run-moment/q", 4)
     assert len(pauses) == min(fails, 2)
-    assert [one.batch_id for one in files.written] == ([4] if noted else [])
-    assert ("has left this batch out" in caplog.text) is not noted
-
-
-def test_notes_of_many_threads_are_each_written_once(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = runs.memory(runs.Place("run-threads", "here"))
-    known.to_note += [Note(number, "run-threads") for number in range(60)]
-    before = len(files.written)
-    threads = [threading.Thread(target=sink._note, args=(Frame("run-threads/q"), known)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [one.batch_id for one in files.written[before:]] == list(range(60))
+    assert list(files.written) == (["4.failed"] if left else [])
+    assert ("has left this batch out" in caplog.text) is not left

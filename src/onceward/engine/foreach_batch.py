@@ -8,31 +8,29 @@ does. Sinks subclass :class:`ForeachBatchSink` and say how to write; when, and w
 from __future__ import annotations
 
 import logging
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.query import StreamingQuery
 
-from onceward import surroundings
 from onceward.engine import decoding, runs
+from onceward.engine.batch_block import TO_FOREACH, Batch, handed_over_wrongly
+from onceward.engine.failed_batches import must_compute_once
+from onceward.engine.failed_calls import failures_at, paragraph, refuse_other_frames, remember
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Target, Write
-from onceward.errors import ROWS_REFUSED, BadColumn, Fenced, OncewardError, Recovery, UnsupportedQuery
-from onceward.ledger.admission import second_call
+from onceward.errors import BadColumn, Fenced, OncewardError, Recovery, UnsupportedQuery
+from onceward.ledger.refusals import second_call
 from onceward.spark.query import (
     RunningBatch,
     current_run_id,
-    fingerprint,
+    is_being_stopped,
     is_running,
-    note_of_failure,
-    notes_at,
+    refuse_temporary_checkpoint,
     run_is_active,
     running_batch,
 )
@@ -40,87 +38,8 @@ from onceward.spark.source_errors import source_refusal
 
 log = logging.getLogger(__name__)
 
+_Sink = TypeVar("_Sink", bound="ForeachBatchSink")
 _FOR_ONE_START = ("adopt", "complete", "keep")
-_NOTE_AGAIN_SECONDS = (0.1, 1.0)
-
-
-class Batch:
-    """The frames of one micro-batch, written and committed together when the ``with`` block ends.
-
-    Made by :meth:`ForeachBatchSink.batch`. Nothing is written when the block is left by an exception; a block without
-    a :meth:`write` commits that the batch has no rows. Each frame is computed on its own, by a Spark job of its own:
-    frames that share out the rows of a batch must do it by the rows' own values. What is drawn by chance or looked up,
-    and what is costly to compute twice, is persisted until the block has ended; when an executor dies with a part of
-    it, the batch runs again.
-    """
-
-    def __init__(self, sink: ForeachBatchSink, frame: DataFrame, batch_id: int) -> None:
-        self._sink = sink
-        self._frame = frame
-        self._batch_id = batch_id
-        self._writes: list[Write] | None = None
-        self._refused: BaseException | None = None
-        self._lock = threading.Lock()
-
-    def write(self, frame: DataFrame, *, topic: str | None = None, table: str | None = None) -> None:
-        """Hand over a frame; its columns are checked at once, its rows are written when the block ends.
-
-        :param topic: where it goes, instead of the sink's own topic or the column ``topic``.
-        :param table: the same of a sink that writes to tables.
-        :raises BadColumn, InvalidTopicName: the frame cannot be written as it is.
-        """
-        where = topic if table is None else table
-        handed: Sequence[Write] = [Write(frame, where)]
-        writes = self._writes
-        refused: BaseException | None = None
-        try:
-            self._sink._must_have("topic", topic)
-            self._sink._must_have("table", table)
-            handed = self._sink._checked_writes(frame, where)
-        except BaseException as error:  # noqa: BLE001 — whatever it is: raised again below
-            refused = error
-        with self._lock:  # a thread of the function's may be late
-            inside = writes is not None and writes is self._writes
-            if writes is not None and inside:
-                writes.extend(handed)
-                # The function may keep it to itself; the block shall not commit the other frames as if they were all.
-                self._refused = refused if self._refused is None else self._refused
-        if not inside:
-            refused = _misused("batch.write() was called outside the with block, where nothing would be written")
-            self._sink._gave_up(self._frame, self._batch_id, refused, handed)
-        if refused is not None:
-            raise refused
-
-    def __enter__(self) -> Batch:
-        with self._lock:
-            if self._writes is not None:
-                self._refused = _misused("a with block of one batch was begun within another of the same batch")
-                raise self._refused
-            self._writes, self._refused = [], None
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._lock:
-            writes, self._writes = self._writes or [], None
-        failed = self._refused if error is None else error
-        if failed is None:
-            self._sink._write(self._frame, self._batch_id, writes)
-            return
-        # What the function itself has raised, it may answer as it likes: with other frames, say.
-        handed = writes if self._refused is not None or isinstance(error, OncewardError) else None
-        self._sink._gave_up(self._frame, self._batch_id, failed, handed)
-        if error is None:
-            raise failed
-
-
-def _misused(what: str) -> UnsupportedQuery:
-    return UnsupportedQuery(
-        what,
-        next_step="write `with sink.batch(frame, batch_id) as batch:` once and call batch.write(…) inside",
-        details={ROWS_REFUSED: True},
-    )
 
 
 def must_be_a_frame(frame: object, more: str = "") -> None:
@@ -143,6 +62,13 @@ class ForeachBatchSink(ABC):
     :param settings: what the sink was built with; two sinks at one place must have equal ones.
     """
 
+    def __new__(cls: type[_Sink], *arguments: object, **_: object) -> _Sink:
+        """Make a sink; refuse to be called with a batch in the place of one."""
+        if arguments and isinstance(arguments[0], (DataFrame, Row)):
+            what = f"the class {cls.__name__} was handed to Spark, and not a sink that was built of it"
+            raise _known(handed_over_wrongly(what, cls.__name__), arguments[0])
+        return super().__new__(cls)
+
     def __init__(self, policy: SinkPolicy, *, where: Hashable, settings: object) -> None:
         self._policy = policy
         self._where = where
@@ -151,6 +77,11 @@ class ForeachBatchSink(ABC):
         self._query_id: str | None = None
         self._earlier_runs: set[str] = set()
         self._resumed_in: str | None = None
+        self._looked_at = ""
+
+    def __getstate__(self) -> Any:
+        """Refuse to be sent to tasks, as ``writeStream.foreach`` would."""
+        raise handed_over_wrongly(TO_FOREACH, type(self).__name__)
 
     is_atomic: bool = False
     """Is the target's own commit the decision? Else it is the ledger's."""
@@ -189,11 +120,13 @@ class ForeachBatchSink(ABC):
         """The same, where one frame goes to several places."""
         return [self._checked(frame, where)]
 
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+    def __call__(self, frame: DataFrame, batch_id: int = -1) -> None:
         """Write one micro-batch of one frame exactly once. Called by Spark, or by your own ``foreachBatch`` function.
 
         :raises OncewardError: the batch is not written; :func:`error_of` finds it behind Spark's own exception.
         """
+        if batch_id == -1:
+            raise handed_over_wrongly(TO_FOREACH, type(self).__name__)
         with self.batch(frame, batch_id) as batch:
             batch.write(frame)
 
@@ -215,7 +148,10 @@ class ForeachBatchSink(ABC):
         """Called when the block of a :class:`Batch` ends; a typed error is kept on its way through Spark."""
         steps: tuple[decoding.DecodingStep, ...] = ()
         try:
-            running = running_batch(frame, batch_id, self._policy.pipeline)
+            running = running_batch(frame, batch_id)
+            if running.run_id != self._looked_at:
+                refuse_temporary_checkpoint(frame)
+                self._looked_at = running.run_id
             steps = decoding.steps_of(frame, running.run_id)
             writes = [*writes, *self._set_aside(steps, frame)]
             self._process(frame, writes, running)
@@ -243,56 +179,28 @@ class ForeachBatchSink(ABC):
 
         :param writes: what was handed over, if nothing else may be handed over in its place.
         """
+        pipeline = self._policy.pipeline
         try:
-            known = runs.memory(runs.Place(current_run_id(frame), self._where))
+            place = runs.Place(current_run_id(frame), self._where)
+            known = runs.memory(place)
             if isinstance(error, OncewardError):
                 known.error = error
             if isinstance(error, Fenced):
                 known.fenced = known.fenced or error.message
-            if not self._policy.has_ledger:
-                return
-            note = note_of_failure(frame, batch_id, error)
-            number = batch_id if note is None else note.batch_id
-            if writes is not None and (known.tried is None or number >= known.tried[0]):  # a thread may be late
-                known.tried = number, _fingerprints(writes)
-            if note is not None:
-                late = known.committed is not None and number <= known.committed
-                known.to_note.append(note._replace(lacking=note.lacking or late))
-            self._note_with_patience(frame, known)
+            if is_being_stopped(frame):
+                log.warning("%s: stopped in batch %d, which the next start runs again", pipeline, batch_id)
+            else:
+                log.error("%s: batch %d is not written: %s", pipeline, batch_id, paragraph(error))
+            if self._policy.has_ledger:
+                remember(frame, batch_id, error, writes, place, pipeline)
         except Exception as also:  # noqa: BLE001 — the first error is the one to hear of
             log.error(
-                "%s: no note could be left that batch %s failed (%s). Next: let the sink's errors leave the function; "
-                "one that keeps them to itself, and ends before its next batch, has left this batch out",
-                self._policy.pipeline,
+                "%s: no file could be left beside the checkpoint that batch %s failed (%s). Next: let the sink's "
+                "errors leave the function; one that keeps them to itself, and ends before its next batch, has left "
+                "this batch out",
+                pipeline,
                 batch_id,
                 also,
-            )
-
-    def _note_with_patience(self, frame: DataFrame, known: runs.Memory) -> None:
-        """If the function keeps the error to itself and its process ends, the note is all that tells of it."""
-        for seconds in _NOTE_AGAIN_SECONDS:
-            with suppress(Exception):  # a file system that fails for a moment
-                return self._note(frame, known)
-            surroundings.sleep(seconds)
-        return self._note(frame, known)
-
-    def _note(self, frame: DataFrame, known: runs.Memory) -> None:
-        """Write down what could not be written; what cannot even be noted is tried again at the next batch."""
-        with known.noting:
-            while known.to_note:
-                notes_at(frame, self._policy.pipeline).failed(known.to_note[0])
-                known.to_note.pop(0)
-
-    def _refuse_other_frames(self, known: runs.Memory, running: RunningBatch, writes: Sequence[Write]) -> None:
-        """A call that failed may be tried again. Other frames in its place would commit the batch without its rows."""
-        number, handed = known.tried or (None, None)
-        if number == running.batch.batch_id and handed != _fingerprints(writes):
-            raise UnsupportedQuery(
-                f"a call of the sink for {running.batch} has failed, and the function calls again with other frames; "
-                "they would commit the batch without the rows of the first call, and are not written",
-                next_step="let the sink's errors leave the function; hand all frames of a batch over in one block; if "
-                "the function tries again by itself, then with the same frames",
-                details={ROWS_REFUSED: True},
             )
 
     def _process(self, frame: DataFrame, writes: Sequence[Write], running: RunningBatch) -> None:
@@ -301,8 +209,9 @@ class ForeachBatchSink(ABC):
         known = runs.claim(place, self._policy.pipeline)
         if known.committed == running.batch.batch_id:
             raise second_call(running.batch)
-        self._refuse_other_frames(known, running, writes)
-        self._note(frame, known)
+        refuse_other_frames(known, running, writes)
+        if failures_at(place, frame, self._policy.pipeline).in_this_run(running.batch.batch_id):
+            must_compute_once(running, known.error)
         for left in reversed(range(self._policy.batch_attempts)):
             batches = self._batches_at(place, frame, running)
             try:
@@ -310,12 +219,14 @@ class ForeachBatchSink(ABC):
                 self._resumed_in = self._resumed_in or running.run_id
                 return known.succeeded(running.batch)
             except BaseException as error:
+                known.replay = batches.is_replay(running)
                 # Spark ends the query now; a later start, or the next try of a patient function, or of ours, opens
                 # everything again.
                 # A second call that was refused is no failed try: tried again, it must not pass for a replay.
                 runs.leave(place, failed=None if isinstance(error, UnsupportedQuery) else running.batch)
                 if not left or not isinstance(error, OncewardError) or error.recovery is not Recovery.REOPEN:
                     raise
+                must_compute_once(running, error)
                 log.warning("%s: beginning anew with %s: %s", self._policy.pipeline, running.batch, error)
         return None
 
@@ -349,12 +260,13 @@ class ForeachBatchSink(ABC):
     def _new_run(self, place: runs.Place, frame: DataFrame, running: RunningBatch) -> runs.Run:
         policy = self._policy_of(running.run_id)
         target = self._new_target(policy)
+        known = runs.memory(place)
         session, query_id = frame.sparkSession, running.batch.query_id
         return runs.Run(
             query_id=query_id,
             settings=self._built_with,
             target=target,
-            batches=MicroBatches(target, policy, failed=runs.memory(place).failed),
+            batches=MicroBatches(target, policy, known.failed, failures_at(place, frame, self._policy.pipeline)),
             is_running=lambda: run_is_active(session, query_id, place.run_id),
         )
 
@@ -377,10 +289,11 @@ class ForeachBatchSink(ABC):
             runs.leave(self._place)
 
 
-def _fingerprints(writes: Sequence[Write]) -> list[tuple[str | None, int]]:
-    """Equal for two calls that hand over the same, however the frames were made; what the engine adds does not
-    count."""
-    return [(write.where, fingerprint(write.frame)) for write in writes if not write.set_aside]
+def _known(error: OncewardError, frame: object) -> OncewardError:
+    """``error``, for :func:`error_of`, too, if it is met in a batch."""
+    if isinstance(frame, DataFrame):
+        runs.memory(runs.Place(current_run_id(frame), None)).error = error
+    return error
 
 
 def error_of(query: StreamingQuery) -> OncewardError | None:

@@ -28,79 +28,77 @@ import logging
 from collections.abc import Sequence
 
 from onceward import events, surroundings
+from onceward.engine.failed_batches import FailedBatches, must_compute_once
 from onceward.engine.policy import SinkPolicy
+from onceward.engine.replays import replay
 from onceward.engine.target import Attempt, Prepared, Target, Write, ids_of
 from onceward.errors import (
     AdmissionRefused,
     CommitInDoubt,
-    ComputationsMixed,
     Fenced,
     OncewardError,
     Recovery,
-    SourceDataLost,
     TransactionTimedOut,
 )
 from onceward.ids import BatchId, SourceRange
-from onceward.ledger.admission import (
-    Admission,
-    Skipped,
-    admit,
-    hopeless,
-    refusal,
-    refuse_skipped_dead_letters,
-    second_call,
-)
-from onceward.ledger.chain import overtaken
+from onceward.ledger.admission import Admission, Before, admit, hopeless
 from onceward.ledger.record import FrameWritten, LedgerRecord, State
-from onceward.ledger.replayed import Replayed, batch_changed, compare_all
-from onceward.spark.handed_over import HandedOver, Note, standing
-from onceward.spark.job import naming_failures
-from onceward.spark.persisted import count_rows
-from onceward.spark.query import History, RunningBatch, is_deterministic
+from onceward.ledger.refusals import refusal, refuse_skipped_dead_letters, second_call
+from onceward.spark.query import History, RunningBatch
 
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
-_REPLAY = "-replay"
-"""After the run's id, in the name of a note: the batch was committed, and it was its replay that failed."""
 
 
 class MicroBatches:
     """One run of one query: its batches, one after the other.
 
     :param failed: a batch that this run of the query has tried before, with an error; it may be committed all the same.
+    :param failures: the batches whose call failed, in this run or in an earlier one.
     """
 
-    def __init__(self, target: Target, policy: SinkPolicy, failed: BatchId | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        policy: SinkPolicy,
+        failed: BatchId | None = None,
+        failures: FailedBatches | None = None,
+    ) -> None:
         self._target = target
         self._policy = policy
         self._failed = failed
+        self._failures = failures
         self._opened = self._witnessed = False
         self._newest: LedgerRecord | None = None
         self._finished: BatchId | None = None
-        self._at_checkpoint: HandedOver | None = None
-        self._notes: list[Note] = []
 
     def process(self, writes: Sequence[Write], running: RunningBatch) -> None:
         """Write the frames of a batch exactly once, or raise; when it returns, the batch is committed."""
         if running.batch == self._finished:
             raise second_call(running.batch)
-        outcome, notes = self._admit(running), self._notes
+        outcome = self._admit(running)
         # "keep" is about what an earlier run has skipped, not about what this one goes on skipping.
         excused = self._policy.resume == "keep" and (self._newest is None or self._newest.run_id != running.run_id)
         if outcome is Admission.AFTER_SKIPPED and not excused and any(write.set_aside for write in writes):
             refuse_skipped_dead_letters(running.batch, running.sources, self._newest)
-        if running.history is not None:
-            self._handed_over(running.history).give(running.batch.batch_id, running.run_id)
         if outcome is Admission.REPLAY:
-            self._replay_and_complete(writes, running)
+            with events.step(events.REPLAY, **self._ids(running)):
+                lacking = replay(writes, running, self._newest, self._policy, self._failures)
+            if lacking:
+                self._write(lacking, running, self._newest)
         else:
             self._write(writes, running)
-        if running.history is not None:
-            self._handed_over(running.history).settle(running.batch.batch_id, running.run_id, notes)
+        if self._failures is not None:
+            self._failures.settle(running.batch.batch_id)
         with events.step(events.FINISH, **self._ids(running)):
             self._finished = running.batch  # 9. back to Spark; here it is between EndTxn and Spark's commit log
+
+    def is_replay(self, running: RunningBatch) -> bool:
+        """Had an earlier run committed the batch?"""
+        newest = self._newest
+        return newest is not None and newest.batch == running.batch and newest.run_id != running.run_id
 
     # 1. Admit
 
@@ -144,7 +142,7 @@ class MicroBatches:
                 raise
 
     def _decide(self, running: RunningBatch, newest: LedgerRecord | None) -> Admission:
-        skipped = self._skipped(running, newest)
+        before = self._before(running, newest)
         outcome = admit(
             running.batch,
             running.sources,
@@ -152,172 +150,36 @@ class MicroBatches:
             self._policy.resume,
             stateful=running.stateful,
             run_id="" if running.batch == self._failed else running.run_id,
-            skipped=skipped,
+            before=before,
         )
         if not outcome.writes and outcome is not Admission.REPLAY:
-            raise refusal(outcome, running.batch, running.sources, newest, skipped)
+            raise refusal(outcome, running.batch, running.sources, newest, before)
         if outcome is Admission.AFTER_SKIPPED:
             log.info("%s: %s comes after batches that were not handed over", self._policy.pipeline, running.batch)
         return outcome
 
-    def _skipped(self, running: RunningBatch, newest: LedgerRecord | None) -> Skipped | None:
-        """What is known of what was handed over before this batch; None where nothing can be missing."""
-        history, offered = running.history, running.batch.batch_id
-        if history is None:
-            return None
-        last = -1 if newest is None else newest.batch.batch_id
-        elsewhere = newest is not None and newest.batch.query_id != running.batch.query_id
-        notes = self._notes = self._handed_over(history).notes(-1 if elsewhere else last, offered)
-        if elsewhere:
-            return None
-        missing, left_out = self._missing(notes, last, running)
-        gap = offered - last > 1
-        # Where no error is known, the ledger lost its end, and notes of batches before its last ones are gone.
-        first = next((number if why else last + 1 for number, why in missing.items()), offered)
-        return Skipped(
-            history.ends(last) if gap and last >= 0 else None,
-            self._saw_it_end(newest, running) if gap else False,
-            tuple(missing.items()),
-            vouched=any(note.batch_id == last for note in notes),
-            checkpoint=history.checkpoint if missing else "",
-            others=self._handed_over(history).others(first) if missing else (),
-            rewindable=bool(missing) and first >= last and _has_log(history, first),
-            left_out=left_out,
+    def _before(self, running: RunningBatch, newest: LedgerRecord | None) -> Before:
+        """What is known of the batches before this one; Spark is asked only where something is not as usual."""
+        offered, history = running.batch.batch_id, running.history
+        here = newest is not None and newest.batch.query_id == running.batch.query_id
+        last = newest.batch.batch_id if newest is not None and here else -1
+        standing = () if self._failures is None else self._failures.before(offered, newest, last)
+        left_out = [each for each in standing if self._policy.resume == "keep" and each.run_id != running.run_id]
+        for each in left_out:
+            log.warning("%s: left out: batch %d (%s)", self._policy.pipeline, each.batch_id, each.error)
+        failed = next(((each.batch_id, each.error) for each in standing if each not in left_out), None)
+        gap = (here or newest is None) and offered > last + 1
+        if history is None or not (gap or failed):
+            return Before(self._policy.skipped_batches, failed, bool(left_out))
+        return Before(
+            self._policy.skipped_batches,
+            failed,
+            bool(left_out),
+            first_of_run=history.first_of_run(),
+            ends=history.ends(last) if gap and last >= 0 else None,
+            checkpoint=history.checkpoint,
+            rewindable=failed is not None and failed[0] >= last and _has_log(history, failed[0]),
         )
-
-    def _missing(self, notes: list[Note], last: int, running: RunningBatch) -> tuple[dict[int, str], bool]:
-        """What stands against the batch: numbers and errors. And whether the user has had some of it left out."""
-        assert running.history is not None  # noqa: S101 — asked by the caller
-        offered, run_id, resume = running.batch.batch_id, running.run_id, self._policy.resume
-        missing = standing(notes, last, offered, run_id, running.history.executed)
-        left_out = [
-            note
-            for note in missing
-            if note.run_id != run_id and (resume == "keep" or (resume == "adopt" and last < 0 and not note.error))
-        ]
-        for note in left_out:
-            log.warning("%s: left out: batch %d (%s)", self._policy.pipeline, note.batch_id, note.error)
-            if note.lacking:
-                self._handed_over(running.history).forget(note)
-        for note in notes:  # this run has executed it, with nothing to hand over; later it would pass for committed
-            if note.lacking and last < note.batch_id < offered and note not in missing:
-                self._handed_over(running.history).forget(note)
-        rest = sorted(set(missing) - set(left_out), key=lambda note: (note.batch_id, note.error))
-        return {note.batch_id: note.error for note in rest}, bool(left_out)
-
-    def _saw_it_end(self, newest: LedgerRecord | None, running: RunningBatch) -> bool:
-        """Has this run seen all since the ledger's newest record, or all there is where the ledger has none?"""
-        assert running.history is not None  # noqa: S101 — asked by the caller
-        if newest is None:
-            return running.history.began_with_batch_0(running.batch.batch_id)
-        return newest is self._newest and self._finished is not None
-
-    def _handed_over(self, history: History) -> HandedOver:
-        if self._at_checkpoint is None:
-            self._at_checkpoint = history.handed_over()
-        return self._at_checkpoint
-
-    def _replay_and_complete(self, writes: Sequence[Write], running: RunningBatch) -> None:
-        try:
-            lacking = self._replay(writes, running)
-            if lacking:
-                self._write(lacking, running, self._newest)
-        except Fenced:
-            raise
-        except BaseException as error:
-            if running.history is not None:
-                self._note_failed_replay(error, self._handed_over(running.history), running)
-            raise
-
-    def _note_failed_replay(self, error: BaseException, handed_over: HandedOver, running: RunningBatch) -> None:
-        """The batch is in the ledger: an ordinary note would pass for one of a try before it was committed. Under a
-        name of its own, because a later try of this run settles it.
-
-        Nobody would settle that of a copy which stood still while a newer one ran the batch again and went on: it would
-        stop each start for good. Whoever takes over later than our look at the ledger reads the note, and settles it.
-
-        :raises Fenced: somebody had taken over before.
-        """
-        note = Note(running.batch.batch_id, f"{running.run_id}{_REPLAY}", f"{type(error).__name__}: {error}", True)
-        handed_over.failed(note)
-        if not isinstance(error, Exception):  # somebody wants us to end
-            return
-        try:
-            newest = self._target.must_be_ours()
-            if newest is None or self._newest is None or newest.sequence <= self._newest.sequence:
-                return
-            raise overtaken(self._policy.pipeline, f"the ledger, which has {newest.batch}")
-        except Fenced as fenced:
-            handed_over.forget(note)
-            raise fenced from error
-        except OncewardError as also:  # then the note stays, as if we were the owner
-            log.warning("%s: whether a newer copy has taken over is not known: %s", self._policy.pipeline, also)
-
-    def _replay(self, writes: Sequence[Write], running: RunningBatch) -> Sequence[Write]:
-        """Run the whole plan for its state and watermark, and drop the rows: the batch is committed already.
-
-        Returns the frames that the committed batch lacks, if the user wants them written (``resume="complete"``).
-
-        :raises BatchChanged: there are rows that the committed batch has not.
-        """
-        with events.step(events.REPLAY, **self._ids(running)):
-            log.info("%s: %s is committed already; running it without output", self._policy.pipeline, running.batch)
-            try:
-                with naming_failures():
-                    now = _counted(writes, running, self._policy)
-            except SourceDataLost as lost:
-                self._refuse_what_cannot_be_compared(lost, writes, running)
-                # Without state there is nothing to repeat but the count.
-                log.warning(
-                    "%s: %s is committed and cannot be read again: %s", self._policy.pipeline, running.batch, lost
-                )
-                return ()
-            return self._lacking(writes, now, running)
-
-    def _refuse_what_cannot_be_compared(
-        self, lost: SourceDataLost, writes: Sequence[Write], running: RunningBatch
-    ) -> None:
-        """The source no longer has the records of a committed batch.
-
-        :raises SourceDataLost: the query's state needs them, or the batch lacks rows that they would have given.
-        """
-        if running.stateful:
-            raise lost
-        committed = (self._newest.frames if self._newest else None) or ()
-        lacking = bool(self._noted_as_lacking(running))
-        more = [write.where for write in writes] != [frame.where for frame in committed]
-        if self._policy.resume != "keep" and (lacking or more or self._policy.resume == "complete"):
-            raise SourceDataLost(
-                f"{running.batch} is committed, and whether it lacks rows that the function hands over now cannot be "
-                f"found out: {lost.message}",
-                next_step='to leave the batch as it is committed, start once with resume="keep"',
-            ) from lost
-
-    def _lacking(self, writes: Sequence[Write], now: Sequence[FrameWritten], running: RunningBatch) -> Sequence[Write]:
-        committed = self._newest.frames if self._newest else None
-        if committed is None:
-            return ()
-        refused = any(not note.run_id.endswith(_REPLAY) for note in self._noted_as_lacking(running))
-        aside = [write.set_aside for write in writes]
-        outcome, lacking = compare_all(committed, now, aside, exactly=refused, stateful=running.stateful)
-        if outcome is Replayed.NOTHING_NEW:
-            return ()
-        changed = batch_changed(running.batch, outcome, committed, now)
-        if outcome is Replayed.MORE_FRAMES and self._policy.resume == "complete":
-            log.warning("%s: writing what is missing: %s", self._policy.pipeline, changed.message)
-            return [writes[index] for index in lacking]
-        by_chance = (
-            outcome is Replayed.OTHER_ROWS
-            and not refused  # then rows are missing for a reason that is known
-            and not all(is_deterministic(write.frame) for write in writes)
-        )
-        if self._policy.resume == "keep" or by_chance:
-            log.warning("%s: left as it is: %s", self._policy.pipeline, changed.message)
-            return ()
-        raise changed
-
-    def _noted_as_lacking(self, running: RunningBatch) -> list[Note]:
-        return [note for note in self._notes if note.lacking and note.batch_id == running.batch.batch_id]
 
     # 2 to 8, as often as it takes
 
@@ -336,6 +198,7 @@ class MicroBatches:
             except OncewardError as error:
                 if attempt >= self._policy.batch_attempts or error.recovery is not Recovery.RUN_AGAIN:
                     raise
+                must_compute_once(running, error)
                 log.warning(
                     "%s: attempt %d of %s failed and was aborted, running it again: %s",
                     self._policy.pipeline,
@@ -472,21 +335,3 @@ def _how_it_is_published(decided: BatchId, offered: BatchId) -> str:
 def _has_log(history: History, batch_id: int) -> bool:
     """Can Spark be made to run ``batch_id`` again, by taking away what it logged later?"""
     return history.ends(batch_id) is not None and (batch_id == 0 or history.ends(batch_id - 1) is not None)
-
-
-def _counted(writes: Sequence[Write], running: RunningBatch, policy: SinkPolicy) -> list[FrameWritten]:
-    """What a replay finds.
-
-    :raises ComputationsMixed: as often as a batch is tried, the numbers may have been of two computations of it.
-        Compared with those that are committed they would name rows as lacking that are there, in another frame.
-    """
-    attempt = 1
-    while True:
-        try:
-            numbers = count_rows([write.frame for write in writes])
-            return [FrameWritten(write.where, number) for write, number in zip(writes, numbers, strict=True)]
-        except ComputationsMixed as mixed:
-            if attempt >= policy.batch_attempts:
-                raise
-            log.warning("%s: counting the rows of %s again: %s", policy.pipeline, running.batch, mixed)
-        attempt += 1

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ids import PipelineId
-from onceward.ledger.admission import RESUME_CHOICES, Resume
+from onceward.ledger.admission import RESUME_CHOICES, Resume, SkippedBatches
 from onceward.ledger.chain import Ledger
 
 Delivery = Literal["exactly_once", "at_least_once", "none"]
@@ -28,10 +28,12 @@ class SinkPolicy:
     resume: Resume = "checkpoint"
     batch_attempts: int = 3
     batch_timeout_s: float | None = None
+    skipped_batches: SkippedBatches = "refuse"
 
     def __post_init__(self) -> None:
         one_of("delivery", self.delivery, get_args(Delivery))
         one_of("resume", self.resume, RESUME_CHOICES)
+        one_of("skipped_batches", self.skipped_batches, get_args(SkippedBatches))
         whole_number("batch_attempts", self.batch_attempts, 1)
         if self.batch_timeout_s is not None and not self.batch_timeout_s > 0:
             raise ConfigurationError(

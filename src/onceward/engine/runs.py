@@ -5,8 +5,8 @@ Called by ``engine.foreach_batch``; driver only. Two things hang on there being 
 * Two sink objects under one ``pipeline_id`` in one query would take each other for a crashed predecessor, and the
   second would find the first one's batch in the ledger and drop its own rows as a replay. So the second gets the first
   one's run, if it is built alike (a sink that is built anew in every batch, say), and is refused otherwise.
-* Nobody calls ``close()`` when a query ends. A thread looks once a second whether the queries still run, and gives
-  back the connections and threads of those that do not.
+* Nobody calls ``close()`` when a query ends. A thread asks Spark once a second whether the queries still run, and gives
+  back the connections and threads of those of which Spark says that they do not.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from onceward import surroundings
+from onceward.engine.failed_batches import FailedBatches
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.target import Target
 from onceward.errors import ROWS_REFUSED, Fenced, OncewardError, Recovery, UnsupportedQuery
 from onceward.ids import BatchId
-from onceward.spark.handed_over import Note
 
 log = logging.getLogger(__name__)
 
@@ -57,18 +57,19 @@ class Memory:
     """What is known of a place while its query may run, whether or not a run is open there.
 
     ``committed``: the newest batch that an owner has committed, or found committed. ``failed``: the batch at which an
-    earlier owner was closed, for a second try in the same run. ``tried``: the batch of the call that failed last, and
-    its frames, until a call is successful; ``error``: what it met, for ``error_of``. ``fenced``: a newer copy of the
-    pipeline has taken over, for good. ``to_note``: what could not even be written down beside the checkpoint.
+    earlier owner was closed, for a second try in the same run; ``replay``: it was a replay that failed. ``tried``: the
+    batch of the call that failed last, and its frames, until a call is successful; ``error``: what it met, for
+    ``error_of``. ``fenced``: a newer copy of the pipeline has taken over, for good. ``failures``: the batches whose
+    call failed.
     """
 
     committed: int | None = None
     failed: BatchId | None = None
+    replay: bool = False
     tried: tuple[int, object] | None = None
     error: OncewardError | None = None
     fenced: str = ""
-    to_note: list[Note] = field(default_factory=list)
-    noting: threading.Lock = field(default_factory=threading.Lock)
+    failures: FailedBatches | None = None
 
     def succeeded(self, batch: BatchId) -> None:
         """``batch`` is committed: who calls for it once more is a second caller, and not one who tries again."""
@@ -188,13 +189,16 @@ def _look_after() -> None:
                 _janitor = None  # under the lock: whoever enters next starts another
                 return
         for place, run in runs.items():
-            if not _still_running(run):
-                log.debug("query %s has ended; closing its sink", run.query_id)
-                leave(place)
+            _close_if_over(place, run)
 
 
-def _still_running(run: Run) -> bool:
+def _close_if_over(place: Place, run: Run) -> None:
+    """Close ``run`` if Spark says that its query has ended. That Spark cannot be asked says nothing: out of file
+    descriptors, say, py4j opens no connection, and the query is well."""
     try:
-        return run.is_running()
-    except Exception:  # noqa: BLE001 — the JVM is gone, and with it every query
-        return False
+        if run.is_running():
+            return
+        log.debug("query %s has ended; closing its sink", run.query_id)
+        leave(place)
+    except Exception:  # one run must not end the look after the others
+        log.debug("%s: whether its query runs, or its sink is closed, is not known", place, exc_info=True)

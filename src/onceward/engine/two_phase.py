@@ -362,9 +362,12 @@ class TwoPhaseAttempt(Attempt):
 def must_have_its_chain(chain: Chain, running: RunningBatch, policy: SinkPolicy) -> None:
     """Check before a chain is taken, which makes one, that it is there if an earlier batch was committed in it.
 
+    Where an earlier batch of this very run was not handed over, admission says so.
+
     :raises LedgerUnreachable: it is not: a disk that is not mounted, say.
     """
-    if running.batch.batch_id > 0 and policy.resume != "adopt":
+    first_of_run = running.history is None or running.history.first_of_run()
+    if running.batch.batch_id > 0 and policy.resume != "adopt" and first_of_run:
         chain.must_be_there()
 
 

@@ -45,9 +45,9 @@ class FanOut(ForeachBatchSink):
     the call of the sink; a batch whose persisted rows were lost and computed again between two targets runs again.
 
     :param sinks: by names of your choice (letters, digits, ``_``, ``-``), which the ledger knows the others by: a
-        renamed one is another one. All with the same ``pipeline_id``, ``resume``, ``batch_attempts`` and
-        ``batch_timeout_s``, and the same ledger: ``ow.KafkaLedger`` and ``ow.DatabaseLedger`` with the addresses and
-        topic or table of the sink that decides.
+        renamed one is another one. All with the same ``pipeline_id``, ``resume``, ``skipped_batches``,
+        ``batch_attempts`` and ``batch_timeout_s``, and the same ledger: ``ow.KafkaLedger`` and ``ow.DatabaseLedger``
+        with the addresses and topic or table of the sink that decides.
     :param select: for some of the names a function that makes the frame for that sink out of the batch's frame. It must
         be a plan over that frame alone; called once for each frame of a batch, in the driver.
     :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
@@ -148,7 +148,8 @@ def _must_agree(first_name: str, first: ForeachBatchSink, name: str, sink: Forea
         raise ContradictoryOptions(
             f"the sinks of a fan-out are one pipeline, and {first_name} and {name} have {first._policy} and "
             f"{sink._policy}",
-            next_step="give all of them the same pipeline_id, resume, batch_attempts and batch_timeout_s",
+            next_step="give all of them the same pipeline_id, resume, skipped_batches, batch_attempts and "
+            "batch_timeout_s",
         )
     if first._where != sink._where:
         raise ContradictoryOptions(

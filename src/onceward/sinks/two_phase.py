@@ -17,7 +17,7 @@ from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import CommitResult, Task, TwoPhaseTarget
 from onceward.errors import ConfigurationError, LedgerUnreadable
 from onceward.ids import pipeline_id as checked_pipeline_id
-from onceward.ledger.admission import Resume
+from onceward.ledger.admission import Resume, SkippedBatches
 from onceward.ledger.chain import Ledger
 from onceward.sources.kafka_clusters import client_of
 from onceward.sources.kafka_witness import KafkaWitness
@@ -45,6 +45,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
     :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``, ``ow.KafkaLedger``.
     :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without what :meth:`commit` calls lost of
         the batch that an earlier run has decided.
+    :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit.
     :param commit_timeout_s: how long committables are tried again without progress before the query fails with
@@ -61,6 +62,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         pipeline_id: str,
         ledger: Ledger,
         resume: Resume = "checkpoint",
+        skipped_batches: SkippedBatches = "refuse",
         batch_attempts: int = 3,
         batch_timeout_s: float | None = None,
         commit_timeout_s: float = 60.0,
@@ -69,6 +71,7 @@ class TwoPhaseCommitSink(ForeachBatchSink):
         policy = SinkPolicy(
             checked_pipeline_id(pipeline_id),
             resume=resume,
+            skipped_batches=skipped_batches,
             batch_attempts=batch_attempts,
             batch_timeout_s=batch_timeout_s,
         )

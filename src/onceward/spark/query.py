@@ -18,12 +18,13 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from onceward.errors import ROWS_REFUSED, OncewardError, UnsupportedQuery
+from onceward.errors import ROWS_REFUSED, UnsupportedQuery
 from onceward.ids import BatchId, PipelineId, SourceRange
-from onceward.spark.handed_over import HandedOver, Note
+from onceward.spark.checkpoint_files import CheckpointFiles
 from onceward.spark.session import use_the_drivers_python
 
 SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _PROMISE = "exactly-once output (one micro-batch = one transaction)"
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 _STATEFUL = "state info ["  # how every stateful physical operator prints its StatefulOperatorStateInfo
@@ -38,7 +39,7 @@ class KafkaSource:
 
 
 class History(Protocol):
-    """What Spark's checkpoint, and our notes beside it, say of earlier batches."""
+    """What Spark says of the batches before the one that runs. Asked only where something is not as usual."""
 
     @property
     def checkpoint(self) -> str:
@@ -47,14 +48,8 @@ class History(Protocol):
     def ends(self, batch_id: int) -> tuple[Any, ...] | None:
         """Where that batch ends, one offset a source (None: nothing had come yet); None when the log has dropped it."""
 
-    def began_with_batch_0(self, batch_id: int) -> bool:
-        """Has this run executed every batch before ``batch_id``?"""
-
-    def executed(self) -> set[int]:
-        """The batches that this run has ended, as far as is known: some hundred."""
-
-    def handed_over(self) -> HandedOver:
-        """The notes of what a sink of this pipeline was handed."""
+    def first_of_run(self) -> bool:
+        """Is the batch that runs the first one of this run of the query?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +58,7 @@ class RunningBatch:
 
     ``run_id`` changes with every start of the query, ``batch.query_id`` lives in the checkpoint. ``input_records`` is
     the number of offsets the batch spans when all sources are Kafka (an upper bound of its records), else None.
+    ``computes_once``: what Spark commits as the query's state is of the first computation of the batch in a run.
     """
 
     batch: BatchId
@@ -72,10 +68,11 @@ class RunningBatch:
     kafka_sources: tuple[KafkaSource, ...]
     stateful: bool
     input_records: int | None
+    computes_once: bool = False
     history: History | None = field(default=None, compare=False, repr=False)
 
 
-def running_batch(frame: DataFrame, batch_id: int, pipeline: PipelineId) -> RunningBatch:
+def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
     """The batch of the query that ``frame`` belongs to.
 
     :raises UnsupportedQuery: not called by Spark inside ``foreachBatch``, or by a mode of Spark under which the
@@ -102,16 +99,15 @@ def running_batch(frame: DataFrame, batch_id: int, pipeline: PipelineId) -> Runn
             details={ROWS_REFUSED: True},
         )
     described = _describe(execution, BatchId(query_id, int(batch_id)))
-    return replace(described, history=SparkHistory(frame, execution, pipeline))
+    once = described.stateful and _state_names_computations(frame.sparkSession)
+    return replace(described, computes_once=once, history=SparkHistory(execution))
 
 
 class SparkHistory:
     """:class:`History` of a running query. Each answer costs calls into the JVM, and some a look at a file."""
 
-    def __init__(self, frame: DataFrame, execution: Any, pipeline: PipelineId) -> None:
-        self._frame = frame
+    def __init__(self, execution: Any) -> None:
         self._execution = execution
-        self._pipeline = pipeline
 
     @property
     def checkpoint(self) -> str:
@@ -126,17 +122,9 @@ class SparkHistory:
         offsets = found.get().offsets()
         return tuple(_offset(offsets.apply(index)) for index in range(offsets.size()))
 
-    def began_with_batch_0(self, batch_id: int) -> bool:
-        """As far as ``recentProgress`` reaches: ``spark.sql.streaming.numRecentProgressUpdates``, 100 batches."""
-        return self.executed() >= set(range(batch_id))
-
-    def executed(self) -> set[int]:
-        """The same."""
-        return {int(progress.batchId()) for progress in self._execution.recentProgress()}
-
-    def handed_over(self) -> HandedOver:
-        """See :mod:`onceward.spark.handed_over`."""
-        return HandedOver(self._frame.sparkSession, self.checkpoint, self._pipeline)
+    def first_of_run(self) -> bool:
+        """``IncrementalExecution.isFirstBatch``: the run has no context of a batch before (``MicroBatchExecution``)."""
+        return bool(self._execution.lastExecution().isFirstBatch())
 
 
 def is_deterministic(frame: DataFrame) -> bool:
@@ -152,25 +140,23 @@ def fingerprint(frame: DataFrame) -> int:
         return 0
 
 
-def note_of_failure(frame: DataFrame, batch_id: int, error: BaseException) -> Note | None:
-    """What is to be noted beside the checkpoint of a batch that failed; None outside a running query.
+def failed_call(frame: DataFrame, batch_id: int) -> tuple[int, bool] | None:
+    """Of a call that failed: the number of the batch that Spark runs, and whether it came in another thread.
 
-    See :mod:`onceward.spark.handed_over`. Rows are lacking where the error says so, and where the call came in a
-    thread: Spark may have counted the batch as done by then.
+    In a thread of the function's, Spark may have counted the batch as done by then. None outside a running query.
     """
     execution = query_of(frame)
     if execution is None:
         return None
-    running = frame.sparkSession.sparkContext.getLocalProperty(_BATCH_ID)
+    context = frame.sparkSession.sparkContext
+    running = context.getLocalProperty(_BATCH_ID)
     number = batch_id if running is None else int(running)  # a function may have passed on another one
-    refused = isinstance(error, OncewardError) and bool(error.details.get(ROWS_REFUSED))
-    lacking = refused or _in_another_thread(frame.sparkSession.sparkContext, execution)
-    return Note(number, str(execution.runId().toString()), f"{type(error).__name__}: {error}", lacking)
+    return number, _in_another_thread(context, execution)
 
 
-def notes_at(frame: DataFrame, pipeline: PipelineId) -> HandedOver:
-    """The notes beside the checkpoint of the query that ``frame`` belongs to."""
-    return HandedOver(frame.sparkSession, str(query_of(frame).resolvedCheckpointRoot()), pipeline)
+def files_of(frame: DataFrame, pipeline: PipelineId) -> CheckpointFiles:
+    """Our files beside the checkpoint of the query that ``frame`` belongs to."""
+    return CheckpointFiles(frame.sparkSession, str(query_of(frame).resolvedCheckpointRoot()), pipeline)
 
 
 def current_run_id(frame: DataFrame) -> str:
@@ -273,6 +259,38 @@ def _called_in_another_thread() -> UnsupportedQuery:
         "set PYSPARK_PIN_THREAD=false)",
         details={ROWS_REFUSED: True},
     )
+
+
+def _state_names_computations(session: SparkSession) -> bool:
+    """SPARK-51573: in format 2 each computation of a batch has a state of its own, and Spark commits the first one of a
+    run, also where that attempt failed. ``StateStoreConf``: the format is 1 unless it is set."""
+    setting = str(session.conf.get(STATE_FORMAT, "1"))
+    return setting.strip().isdecimal() and int(setting) >= 2
+
+
+def refuse_temporary_checkpoint(frame: DataFrame) -> None:
+    """Refuse a query that has no checkpoint location: Spark makes a folder that the next start does not find.
+
+    ``ResolveWriteToStream``: without the option and without ``spark.sql.streaming.checkpointLocation`` it is a
+    temporary one (``deleteCheckpointOnStop``).
+    """
+    execution = query_of(frame)
+    if execution is not None and _is_temporary(execution):
+        raise UnsupportedQuery(
+            "the query has no checkpoint location: Spark keeps its progress in a temporary folder "
+            f"({execution.resolvedCheckpointRoot()}), and no later start could go on behind it",
+            next_step='start it with writeStream.option("checkpointLocation", "…"), a folder of this query\'s own that '
+            "outlasts the driver",
+        )
+
+
+def _is_temporary(execution: Any) -> bool:
+    kind = execution.getClass()
+    while kind.getSimpleName() != "StreamExecution":
+        kind = kind.getSuperclass()
+    found = kind.getDeclaredField("deleteCheckpointOnStop")
+    found.setAccessible(True)
+    return bool(found.get(execution))
 
 
 def refuse_unsupported(speculation: str, execution: Any) -> None:

@@ -40,7 +40,7 @@ def lease_limit_seconds(setting: Any) -> float:
 
 def judge_lag(facts: Facts, chain: Chain, source: str) -> list[Violation]:
     """I8: who has caught up has told the ledger so. (Batches that a function leaves out are in no ledger.)"""
-    if not facts.caught_up or facts.swallowed or facts.user_is("skips"):
+    if not facts.caught_up or facts.swallowed or facts.user_is("skips", "leaves out"):
         return []
     ends, counted = chain.ends(), facts.world.source
     said = []

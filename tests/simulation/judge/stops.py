@@ -120,7 +120,7 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     ),
     "LedgerOutdated": (_faults("broker:isolated"), "a broker was cut off, and did not know it"),
     "DeliveryRefused": (_faults("target:refuses"), "the target refused a chunk for good"),
-    "CheckpointUnreachable": (_faults("fs:"), "a file system was in trouble with the notes beside the checkpoint"),
+    "CheckpointUnreachable": (_faults("fs:"), "a file system was in trouble with the files beside the checkpoint"),
     "Unanswered": (_faults("target:", "pause:"), "the target was in trouble, and the user's own code met it"),
     # another copy
     "Fenced": (
@@ -142,8 +142,14 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
         "an operator began anew where the ledger ends, and that start was over before its first batch",
     ),
     # users
-    "BatchNotWritten": (_users("swallows", "shrugs"), "the function had kept an error to itself"),
-    "LedgerBehind": (_users("swallows"), "the function had kept an error to itself"),
+    "BatchNotWritten": (
+        _users("swallows", "shrugs", "leaves out"),
+        "the function had kept an error to itself, or left a batch out",
+    ),
+    "LedgerBehind": (
+        _users("swallows", "skips", "leaves out"),
+        "the function had kept the first batch's error to itself, or left out the first batches",
+    ),
     "UnsupportedQuery": (
         _users("twice", "two sinks", "swallows", "tries again", "unites"),
         "the function calls twice for a batch",

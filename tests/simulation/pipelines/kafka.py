@@ -18,7 +18,8 @@ USERS = {
     "sink": "hands the sink to foreachBatch",
     "frames": "hands over several frames of a batch in one block",
     "halves": "hands over two frames for each topic in one block",
-    "skips": "leaves batches out that have nothing for the sink",
+    "skips": "leaves batches out that have nothing for the sink, which is allowed",
+    "leaves out": "leaves batches out that have nothing for the sink, which is refused",
     "swallows": "keeps the sink's errors to itself",
     "twice": "calls the sink twice for a batch, for two topics",
     "two sinks": "calls two sink objects under one pipeline id",
@@ -58,7 +59,7 @@ class Pipeline:
     def plan(self, setting: Any) -> Plan:
         topics = self.topics(setting)
         several = len(topics)
-        skips, by_lot = setting.user == "skips" and not setting.stateful, setting.user == "persists"
+        skips, by_lot = setting.user in ("skips", "leaves out") and not setting.stateful, setting.user == "persists"
 
         def branches(partition: int, offset: int, drawn: int) -> list[str]:
             if skips and (offset // 5) % 3 == 1:
@@ -97,6 +98,7 @@ class Pipeline:
             bootstrap_servers=world.servers(),
             pipeline_id=PIPELINE_ID,
             resume=world.operator.resume or "checkpoint",
+            skipped_batches="allow" if setting.user == "skips" else "refuse",
             topic=self.topics(setting)[0] if setting.topics == 1 or one else None,
             batch_attempts=setting.batch_attempts,
             driver_records=setting.driver_records,
@@ -190,6 +192,7 @@ class Pipeline:
             "halves": halves,
             "persists": persists,
             "skips": skips,
+            "leaves out": skips,
             "swallows": swallows,
             "twice": twice,
             "two sinks": two_sinks,

@@ -27,6 +27,7 @@ _REWIND = re.compile(
     r'(?: once with resume="(\w+)")?'
 )
 _COMPLETE = 'start once with resume="complete"'
+_LEFT_OUT = re.compile(r'call the sink for every batch.*? start once with resume="(keep|adopt)"')
 _FROM_LEDGER = 'kafka_source(starting="ledger")'
 _TOGETHER, _LEAVE = "hand all frames of a batch over together", "let the sink's errors leave the function"
 
@@ -34,7 +35,7 @@ _NOBODY = "nobody"
 OPTIONS = {"operator": ("follows", "hasty", _NOBODY)}
 """Where the query has stopped for good, does somebody do what the error says?"""
 
-_MENDED = {"twice": "frames", "two sinks": "frames", "tries again": "sink", "swallows": "sink"}
+_MENDED = {"twice": "frames", "two sinks": "frames", "tries again": "sink", "swallows": "sink", "leaves out": "sink"}
 """What a user's function does, and what it does when both pieces of advice are taken."""
 
 
@@ -75,6 +76,10 @@ class Operator:
         rewind = _REWIND.search(words)
         if rewind is not None:
             self._rewind(int(rewind[1]), int(rewind[2]), rewind[3] or "")
+        elif (left_out := _LEFT_OUT.search(words)) is not None:
+            self._say(f"has the sink called for every batch, and starts with resume={left_out[1]!r}")
+            self.resume = left_out[1]
+            self._mended = True
         elif _COMPLETE in words:
             self._say('starts it with resume="complete"')
             self.resume = "complete"

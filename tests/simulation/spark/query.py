@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from onceward.engine import runs
-from onceward.ids import BatchId, PipelineId, SourceRange
-from onceward.spark.handed_over import HandedOver
+from onceward.ids import BatchId, SourceRange
 from onceward.spark.query import KafkaSource, RunningBatch
 from simulation.kernel.scheduler import Process
 from simulation.spark.frames import Computed, Frame, Plan
@@ -104,23 +103,16 @@ class _Context:
 class History:
     """:class:`onceward.spark.query.History` of this model."""
 
-    def __init__(self, query: Query, pipeline: PipelineId) -> None:
+    def __init__(self, query: Query) -> None:
         self._query = query
-        self._pipeline = pipeline
         self.checkpoint: str = query.checkpoint.root
 
     def ends(self, batch_id: int) -> tuple[Any, ...] | None:
         ends = self._query.checkpoint.offsets.get(batch_id)
         return None if ends is None else (_kafka_offsets(ends),)
 
-    def began_with_batch_0(self, batch_id: int) -> bool:
-        return self._query.executed >= set(range(batch_id))
-
-    def executed(self) -> set[int]:
-        return set(self._query.executed)
-
-    def handed_over(self) -> HandedOver:
-        return HandedOver(self._query.session, self.checkpoint, self._pipeline)
+    def first_of_run(self) -> bool:
+        return self._query.batch == self._query.first
 
 
 class Query:
@@ -134,7 +126,7 @@ class Query:
         self.run_id = f"run-{world.next_number()}"
         self.batch = -1
         self.computed: Computed | None = None
-        self.executed: set[int] = set()
+        self.first = -1
         self.running = False
         self.executors: Executors = world.executors_of(process)
         self.session = Session(self)
@@ -142,7 +134,7 @@ class Query:
 
     # ── as the product asks ──
 
-    def running_batch(self, batch_id: int, pipeline: PipelineId) -> RunningBatch:
+    def running_batch(self, batch_id: int) -> RunningBatch:
         computed = self.computed
         assert computed is not None
         source = SourceRange(_kafka_offsets(computed.start), _kafka_offsets(computed.end))
@@ -154,7 +146,7 @@ class Query:
             kafka_sources=(KafkaSource(0, SERVERS),) if self.world.setting.at_home else (),
             stateful=self.plan.stateful,
             input_records=sum(computed.end) - sum(computed.start),
-            history=History(self, pipeline),
+            history=History(self),
         )
 
     # ── the run ──
@@ -174,6 +166,7 @@ class Query:
     def _run(self, function: Callable[[Frame, int], None]) -> None:
         world, checkpoint, lots = self.world, self.checkpoint, self.world.lots
         batch, begin, end = self._where_to_begin()
+        self.first = batch
         while True:
             if end is None:
                 end = self._next_end(begin)
@@ -199,7 +192,6 @@ class Query:
             world.sim.alive()
             with self._logging("commits", batch):
                 checkpoint.commits.add(batch)
-            self.executed.add(batch)
             self._die("crash:spark.commit log")
             batch, begin, end = batch + 1, end, None
 

@@ -110,7 +110,7 @@ def _varint(number: int) -> bytes:
 
 
 class _Execution:
-    """As much of a ``StreamExecution`` as :mod:`onceward.spark.query` asks for notes."""
+    """As much of a ``StreamExecution`` as :mod:`onceward.spark.query` asks for a call that failed."""
 
     def __init__(self, query: Any) -> None:
         self._query = query
@@ -121,12 +121,15 @@ class _Execution:
     def toString(self) -> str:  # noqa: N802 — Spark's name
         return str(self._query.run_id)
 
+    def isActive(self) -> bool:  # noqa: N802 — Spark's name
+        return True
+
     def resolvedCheckpointRoot(self) -> str:  # noqa: N802 — Spark's name
         return str(self._query.checkpoint.root)
 
 
-def _running_batch(frame: Frame, batch_id: int, pipeline: Any) -> RunningBatch:
-    return frame.computed.query.running_batch(batch_id, pipeline)  # type: ignore[no-any-return]
+def _running_batch(frame: Frame, batch_id: int) -> RunningBatch:
+    return frame.computed.query.running_batch(batch_id)  # type: ignore[no-any-return]
 
 
 def _run_is_active(session: Any, query_id: str, run_id: str) -> bool:
@@ -207,12 +210,13 @@ STAND_INS: Mapping[str, Any] = {
     "kafka.protocol.api_message.ApiMessage.__init__": _message,
     # Spark
     "onceward.engine.foreach_batch.running_batch": _running_batch,
-    "onceward.engine.foreach_batch.fingerprint": lambda frame: hash((frame.computed.number, frame.only, frame.half)),
+    "onceward.engine.failed_calls.fingerprint": lambda frame: hash((frame.computed.number, frame.only, frame.half)),
+    "onceward.engine.foreach_batch.refuse_temporary_checkpoint": lambda frame: None,
     "onceward.engine.foreach_batch.is_running": _is_running,
     "onceward.engine.foreach_batch.run_is_active": _run_is_active,
     "onceward.engine.decoding.steps_of": lambda frame, run_id: (),
     "onceward.engine.runs._janitor": _NoThread(),
-    "onceward.engine.micro_batch.is_deterministic": lambda frame: not frame.computed.plan.by_chance,
+    "onceward.engine.replays.is_deterministic": lambda frame: not frame.computed.plan.by_chance,
     "onceward.engine.task_job.planned": lambda frame, open_writer, brought_back=(OncewardError,): frame.written(
         open_writer, brought_back
     ),

@@ -12,7 +12,7 @@ from onceward.engine.policy import SinkPolicy, names
 from onceward.engine.target import Target, Write
 from onceward.errors import BadColumn, UnsupportedQuery
 from onceward.ids import pipeline_id as checked_pipeline_id
-from onceward.ledger.admission import Resume
+from onceward.ledger.admission import Resume, SkippedBatches
 from onceward.ledger.chain import Ledger
 from onceward.ledger.table import DEFAULT_TABLE, DatabaseLedger
 from onceward.sinks.database.columns import staged_columns
@@ -54,6 +54,7 @@ class DatabaseSink(ForeachBatchSink):
     :param op_column: the name of the column ``op``.
     :param ledger_table: the ledger, created when missing.
     :param resume: as for :class:`onceward.KafkaSink`.
+    :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt whose Spark job runs longer, in seconds; None: no limit.
     :param driver_records: a batch of a query without state that spans at most so many source records is written by the
@@ -85,6 +86,7 @@ class DatabaseSink(ForeachBatchSink):
         op_column: str = "op",
         ledger_table: str = DEFAULT_TABLE,
         resume: Resume = "checkpoint",
+        skipped_batches: SkippedBatches = "refuse",
         batch_attempts: int = 3,
         batch_timeout_s: float | None = None,
         driver_records: int = 10_000,
@@ -97,6 +99,7 @@ class DatabaseSink(ForeachBatchSink):
             policy=SinkPolicy(
                 checked_pipeline_id(pipeline_id),
                 resume=resume,
+                skipped_batches=skipped_batches,
                 batch_attempts=batch_attempts,
                 batch_timeout_s=batch_timeout_s,
             ),

@@ -13,7 +13,7 @@ from onceward.engine.foreach_batch import ForeachBatchSink, must_be_a_frame
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.ids import pipeline_id as checked_pipeline_id
-from onceward.ledger.admission import Resume
+from onceward.ledger.admission import Resume, SkippedBatches
 from onceward.ledger.chain import Ledger
 from onceward.sinks.files import columns
 from onceward.sinks.files.publishing import Publisher
@@ -66,6 +66,7 @@ class FileSink(ForeachBatchSink):
         folder ledger below a local ``path``, hidden.
     :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without files that are lost of the batch
         that an earlier run has decided.
+    :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt whose Spark jobs run longer, in seconds; None: no limit.
     :param commit_timeout_s: how long publishing is tried again without progress before the query fails with
@@ -87,6 +88,7 @@ class FileSink(ForeachBatchSink):
         target_file_size_bytes: int | None = None,
         ledger: Ledger | None = None,
         resume: Resume = "checkpoint",
+        skipped_batches: SkippedBatches = "refuse",
         batch_attempts: int = 3,
         batch_timeout_s: float | None = None,
         commit_timeout_s: float = 60.0,
@@ -96,6 +98,7 @@ class FileSink(ForeachBatchSink):
             policy=SinkPolicy(
                 checked_pipeline_id(pipeline_id),
                 resume=resume,
+                skipped_batches=skipped_batches,
                 batch_attempts=batch_attempts,
                 batch_timeout_s=batch_timeout_s,
             ),

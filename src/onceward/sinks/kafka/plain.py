@@ -83,19 +83,21 @@ class PlainBatches:
     def _begin(self, writes: Sequence[Write], running: RunningBatch) -> None:
         """Before the frames of a batch.
 
-        :raises BatchNotWritten: the function has skipped batches of this run, and with them their dead letters. There
-            is no ledger, so what an earlier run has skipped is not known.
+        :raises BatchNotWritten: the function has skipped batches of this run, and may not, or with them their dead
+            letters. There is no ledger, so what an earlier run has skipped is not known.
         """
         last, self._last = self._last, (running.run_id, running.batch.batch_id)
-        if last is None or last[0] != running.run_id or not any(write.set_aside for write in writes):
+        may_skip = self._settings.policy.skipped_batches == "allow" and not any(write.set_aside for write in writes)
+        if last is None or last[0] != running.run_id or may_skip:
             return
         if running.batch.batch_id > last[1] + 1:
             raise BatchNotWritten(
                 f"{running.batch} was handed over, and the last before it was batch {last[1]}: the foreachBatch "
-                "function has skipped batches, and what in them could not be read is missing from the dead letters",
-                next_step="hand over every batch, also one without rows (`if frame.isEmpty(): return` skips dead "
-                'letters), and start again, which goes on behind what was skipped; delivery="exactly_once" keeps '
-                "account of it",
+                "function did not call the sink for every batch, and what in the others could not be read is missing "
+                "from the dead letters, if there are any",
+                next_step="call the sink for every batch, also for an empty one, and start again, which goes on behind "
+                'what was skipped; delivery="exactly_once" keeps account of it; if leaving batches out is meant, and '
+                'no format sets records aside, pass skipped_batches="allow"',
                 details={ROWS_REFUSED: True, "batch_id": running.batch.batch_id},
             )
 

@@ -14,7 +14,7 @@ from onceward.engine.target import Target, Write
 from onceward.errors import ContradictoryOptions, UnsupportedQuery
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.ids import topic_name
-from onceward.ledger.admission import Resume
+from onceward.ledger.admission import Resume, SkippedBatches
 from onceward.ledger.kafka_topic import DEFAULT_TOPIC
 from onceward.sinks.kafka import columns, dead_letters
 from onceward.sinks.kafka.ordering import OrderWithin
@@ -51,6 +51,10 @@ class KafkaSink(ForeachBatchSink):
         :class:`~onceward.errors.BatchChanged` or :class:`~onceward.errors.BatchNotWritten`: write the frames that a
         committed batch lacks, or go on without what an earlier run did not write. These three are for one start: once
         a batch was committed, later runs of this sink go by the checkpoint.
+    :param skipped_batches: ``"refuse"``: the sink is called for every batch, also for an empty one; a gap in the batch
+        numbers is :class:`~onceward.errors.BatchNotWritten`. ``"allow"``: which batches are handed over is the
+        decision of your function. Then a ledger that has lost its end looks like a function that skips, and is found
+        only where offsets contradict; and a batch of which a format sets records aside may not be skipped.
     :param options: Kafka client settings by Kafka's own names, such as ``security.protocol``, ``compression.type``,
         ``batch.size``, ``transaction.timeout.ms`` (default: 15 minutes, or what the brokers allow if that is less).
         Unknown or contradictory ones are refused here.
@@ -102,6 +106,7 @@ class KafkaSink(ForeachBatchSink):
         topic: str | None = None,
         delivery: Delivery = "exactly_once",
         resume: Resume = "checkpoint",
+        skipped_batches: SkippedBatches = "refuse",
         options: Mapping[str, Any] | None = None,
         oauth_token_provider: TokenProvider | None = None,
         ledger_topic: str = DEFAULT_TOPIC,
@@ -128,7 +133,7 @@ class KafkaSink(ForeachBatchSink):
             delivery=delivery,
         )
         self.settings = KafkaSinkSettings(
-            policy=SinkPolicy(name, delivery, resume, batch_attempts, batch_timeout_s),
+            policy=SinkPolicy(name, delivery, resume, batch_attempts, batch_timeout_s, skipped_batches),
             topic=topic,
             client=client,
             producer=producer,

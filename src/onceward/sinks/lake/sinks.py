@@ -14,7 +14,7 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import ContradictoryOptions
 from onceward.ids import pipeline_id as checked_pipeline_id
-from onceward.ledger.admission import Resume
+from onceward.ledger.admission import Resume, SkippedBatches
 from onceward.ledger.chain import Ledger
 from onceward.sinks.lake.delta import Delta
 from onceward.sinks.lake.iceberg import Iceberg
@@ -65,6 +65,7 @@ class DeltaSink(_LakeSink):
     :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``, ``ow.KafkaLedger``.
     :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without what is lost of the batch that
         an earlier run has decided.
+    :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt whose Spark jobs run longer, in seconds; None: no limit.
     :param commit_timeout_s: how long publishing is tried again without progress before the query fails with
@@ -80,6 +81,7 @@ class DeltaSink(_LakeSink):
         pipeline_id: str,
         ledger: Ledger,
         resume: Resume = "checkpoint",
+        skipped_batches: SkippedBatches = "refuse",
         batch_attempts: int = 3,
         batch_timeout_s: float | None = None,
         commit_timeout_s: float = 60.0,
@@ -89,7 +91,7 @@ class DeltaSink(_LakeSink):
                 "a Delta table is named by path= or by table=", next_step="pass one of the two, and not both"
             )
         place = os.fspath(path) if isinstance(path, os.PathLike) else path
-        policy = _policy(pipeline_id, resume, batch_attempts, batch_timeout_s)
+        policy = _policy(pipeline_id, resume, skipped_batches, batch_attempts, batch_timeout_s)
         super().__init__(LakeSettings(policy, ledger, table, place, commit_timeout_s), ("delta", place, table))
 
     def _target_of(self, settings: LakeSettings) -> LakeTarget:
@@ -123,11 +125,12 @@ class IcebergSink(_LakeSink):
         pipeline_id: str,
         ledger: Ledger,
         resume: Resume = "checkpoint",
+        skipped_batches: SkippedBatches = "refuse",
         batch_attempts: int = 3,
         batch_timeout_s: float | None = None,
         commit_timeout_s: float = 60.0,
     ) -> None:
-        policy = _policy(pipeline_id, resume, batch_attempts, batch_timeout_s)
+        policy = _policy(pipeline_id, resume, skipped_batches, batch_attempts, batch_timeout_s)
         super().__init__(LakeSettings(policy, ledger, table, None, commit_timeout_s), ("iceberg", table))
 
     def _target_of(self, settings: LakeSettings) -> LakeTarget:
@@ -138,10 +141,17 @@ class IcebergSink(_LakeSink):
         return f"IcebergSink(pipeline_id={self.settings.policy.pipeline!r}, table={self.settings.table!r})"
 
 
-def _policy(pipeline_id: str, resume: Resume, batch_attempts: int, batch_timeout_s: float | None) -> SinkPolicy:
+def _policy(
+    pipeline_id: str,
+    resume: Resume,
+    skipped_batches: SkippedBatches,
+    batch_attempts: int,
+    batch_timeout_s: float | None,
+) -> SinkPolicy:
     return SinkPolicy(
         checked_pipeline_id(pipeline_id),
         resume=resume,
+        skipped_batches=skipped_batches,
         batch_attempts=batch_attempts,
         batch_timeout_s=batch_timeout_s,
     )

@@ -14,7 +14,7 @@ from onceward.engine.target import Target, Write
 from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import CommitResult, Task
 from onceward.errors import BadColumn, ConfigurationError
-from onceward.ledger.admission import Resume
+from onceward.ledger.admission import Resume, SkippedBatches
 from onceward.ledger.chain import Ledger
 from onceward.sinks.two_phase import TwoPhaseCommitSink
 from onceward.sinks.write_ahead.row_files import RowFileWriter, listed, reached
@@ -49,6 +49,7 @@ class WriteAheadSink(TwoPhaseCommitSink):
     :param chunk_rows: how many rows are delivered together, at most. Of a batch that is decided it does not change.
     :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also leaves out the rows of files that are lost of the
         batch that an earlier run has decided.
+    :param skipped_batches: as for :class:`onceward.KafkaSink`.
     :param batch_attempts: how often one batch is tried before the query fails.
     :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit. Delivering does not count.
     :param commit_timeout_s: how long one chunk is tried before the query fails with
@@ -65,6 +66,7 @@ class WriteAheadSink(TwoPhaseCommitSink):
         store: str | os.PathLike[str],
         chunk_rows: int = 1_000,
         resume: Resume = "checkpoint",
+        skipped_batches: SkippedBatches = "refuse",
         batch_attempts: int = 3,
         batch_timeout_s: float | None = None,
         commit_timeout_s: float = 60.0,
@@ -73,6 +75,7 @@ class WriteAheadSink(TwoPhaseCommitSink):
             pipeline_id=pipeline_id,
             ledger=ledger,
             resume=resume,
+            skipped_batches=skipped_batches,
             batch_attempts=batch_attempts,
             batch_timeout_s=batch_timeout_s,
             commit_timeout_s=commit_timeout_s,

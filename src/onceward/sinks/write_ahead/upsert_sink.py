@@ -14,7 +14,7 @@ from onceward.engine.target import Write
 from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import Task
 from onceward.errors import ConfigurationError, ContradictoryOptions
-from onceward.ledger.admission import Resume
+from onceward.ledger.admission import Resume, SkippedBatches
 from onceward.ledger.chain import Ledger
 from onceward.sinks.write_ahead.chunks import Chunk
 from onceward.sinks.write_ahead.sink import WriteAheadSink
@@ -76,6 +76,7 @@ class UpsertSink(WriteAheadSink):
         tombstone_s: int = 604_800,
         chunk_rows: int = 1_000,
         resume: Resume = "checkpoint",
+        skipped_batches: SkippedBatches = "refuse",
         batch_attempts: int = 3,
         batch_timeout_s: float | None = None,
         commit_timeout_s: float = 60.0,
@@ -106,6 +107,7 @@ class UpsertSink(WriteAheadSink):
             store=store,
             chunk_rows=chunk_rows,
             resume=resume,
+            skipped_batches=skipped_batches,
             batch_attempts=batch_attempts,
             batch_timeout_s=batch_timeout_s,
             commit_timeout_s=commit_timeout_s,

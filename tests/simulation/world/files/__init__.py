@@ -7,8 +7,6 @@ is put where.
 
 from __future__ import annotations
 
-from simulation.kernel.scheduler import Process
-from simulation.kernel.threads import RLock
 from simulation.world.files.hadoop import Hadoop, Jvm, Session
 from simulation.world.files.tree import FAULTS, Tree
 
@@ -21,7 +19,7 @@ class Files:
     :param default: the scheme of a path that names none (``fs.defaultFS``).
     """
 
-    __slots__ = ("default", "disk", "hadoop", "hdfs", "jvm", "locks", "objects")
+    __slots__ = ("default", "disk", "hadoop", "hdfs", "jvm", "objects")
 
     def __init__(self, sim: object, default: str = "hdfs") -> None:
         self.disk = Tree(sim, "disk")
@@ -29,8 +27,6 @@ class Files:
         self.hdfs = Tree(sim, "hdfs", durable=True)
         self.objects = Tree(sim, "s3a", durable=True, whole=True)
         self.default = default
-        self.locks: dict[tuple[Process, str], RLock] = {}
-        """Of modules, one in each process."""
         self.hadoop = Hadoop(self)
         """What is below ``jvm.org.apache.hadoop.fs``."""
         self.jvm = Jvm(self.hadoop)
@@ -40,6 +36,6 @@ class Files:
         return self.disk if scheme == "file" else self.hdfs if scheme == "hdfs" else self.objects
 
     def session_for(self, checkpoint: str = "") -> Session:
-        """As much of a Spark session as ``spark.handed_over`` asks of one. Any path will do: its scheme says where it
-        lies."""
+        """As much of a Spark session as ``spark.checkpoint_files`` asks of one. Any path will do: its scheme says where
+        it lies."""
         return Session(self.hadoop)

@@ -292,16 +292,18 @@ class Hadoop:
 class Jvm:
     """As much of ``SparkContext._jvm`` as asks for files."""
 
-    __slots__ = ("org",)
+    __slots__ = ("java", "org")
 
     def __init__(self, hadoop: Hadoop) -> None:
+        thread = SimpleNamespace(interrupted=lambda: False)
+        self.java = SimpleNamespace(lang=SimpleNamespace(Thread=thread))
         utils = SimpleNamespace(toString=lambda stream, charset: stream.data.decode(charset))
         commons = SimpleNamespace(io=SimpleNamespace(IOUtils=utils))
         self.org = SimpleNamespace(apache=SimpleNamespace(hadoop=SimpleNamespace(fs=hadoop), commons=commons))
 
 
 class Session:
-    """``SparkSession``, with a context: what ``spark.handed_over`` and ``spark.file_system`` take of one."""
+    """``SparkSession``, with a context: what ``spark.checkpoint_files`` and ``spark.file_system`` take of one."""
 
     __slots__ = ("_gateway", "_jsc", "_jsparkSession", "_jvm", "sparkContext")
 
