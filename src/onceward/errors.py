@@ -26,6 +26,7 @@
     │   └── RowUnfit                  a source of one's own gave rows that its schema has no place for
     ├── ResourceError                 something outside is missing or refuses us
     │   ├── BrokerUnreachable
+    │   │   └── TokenUnavailable      the provider of OAuth tokens gave none
     │   ├── TopicMissing
     │   ├── PartitionMissing
     │   ├── TableMissing
@@ -254,6 +255,11 @@ class BrokerUnreachable(ResourceError):
     """No broker answered in time."""
 
     recovery = Recovery.RUN_AGAIN
+
+
+class TokenUnavailable(BrokerUnreachable):
+    """The provider of OAuth tokens gave none in time, so that no broker could be logged in to: the identity provider
+    does not answer. A broker that refuses a token is :class:`AuthenticationFailed`."""
 
 
 class TopicMissing(ResourceError):

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from onceward.errors import ConfigurationError
 from onceward.ids import PipelineId
+from onceward.ledger import kafka_topic
 from onceward.ledger.kafka_topic import LedgerTopic
 from onceward.testing import LocalKafka
 from onceward.wire.client import KafkaClient
@@ -43,3 +45,28 @@ def test_replicas_do_not_depend_on_defaults(
     config = admin.describe_configs([wanted])[wanted].result(30)
     assert config["min.insync.replicas"].value == in_sync
     assert not config["min.insync.replicas"].is_default
+
+
+def test_a_cluster_that_refuses_a_wish_gets_the_topic_without_it(
+    kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Confluent Cloud does with small segments. What only saves time is not worth a pipeline that cannot start."""
+    monkeypatch.setitem(kafka_topic._WISHES, "segment.bytes", ("1", str(50 << 20)))  # type: ignore[arg-type]
+    monkeypatch.setitem(kafka_topic._WISHES, "min.cleanable.dirty.ratio", ("7",))  # type: ignore[arg-type]
+    client = KafkaClient(settings(kafka.bootstrap_servers)[0])
+    topic = f"ledger-{uuid.uuid4().hex[:10]}"
+    LedgerTopic(client, topic, PipelineId("p")).ensure_topic()
+    made = client.topic_config(topic)
+    untouched = client.topic_config(f"{topic}-2") if client.create_topic(f"{topic}-2", 1) else {}
+    client.close()
+    ours = ("cleanup.policy", "segment.bytes", "max.message.bytes")
+    assert [made[name] for name in ours] == ["compact", str(50 << 20), str(8 << 20)]
+    assert made["min.cleanable.dirty.ratio"] == untouched["min.cleanable.dirty.ratio"]
+    assert "segment.bytes: Value must be at least" in caplog.text, "the broker's own words"
+
+
+def test_a_setting_that_is_refused_is_named_in_the_brokers_words(kafka: LocalKafka) -> None:
+    client = KafkaClient(settings(kafka.bootstrap_servers)[0])
+    with pytest.raises(ConfigurationError, match=r"INVALID_CONFIG.*retention\.ms.*at least -1"):
+        client.create_topic(f"never-{uuid.uuid4().hex[:10]}", 1, configs={"retention.ms": "-7"})
+    client.close()

@@ -53,6 +53,10 @@ TOPICS = (
 
 ONLY_PARSED = {
     ("docs/guarantees.md", "LocalKafka(proxied=True)"): "a cluster of its own; tests/broker/test_proxy.py has one",
+    (
+        "docs/configuration.md",
+        "secure_people =",
+    ): "a login when it is defined; tests/spark/test_logins.py has one",
 }
 """Python blocks that are not run: page and a part of the block, and why."""
 

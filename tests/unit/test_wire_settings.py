@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOption
+from onceward.wire.options.security import Certificates
 from onceward.wire.options.settings import ClientSettings, ProducerSettings, settings_from_options, spark_source_options
 
 CANARY = "canary-password"
@@ -146,14 +147,14 @@ def test_a_certificate_that_cannot_be_read_says_so(tmp_path: Path) -> None:
     broken.write_text("no certificate")
     client, _ = parsed({"security.protocol": "SSL", "ssl.ca.location": str(broken)})
     with pytest.raises(ConfigurationError, match="TLS certificates"):
-        client.security.connection_options(None)
+        Certificates(client.security)
 
 
 def test_the_host_name_is_checked_unless_it_is_switched_off() -> None:
     checked, _ = parsed({"security.protocol": "SSL"})
     unchecked, _ = parsed({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""})
-    assert checked.security.connection_options(None)["ssl_context"].check_hostname
-    assert not unchecked.security.connection_options(None)["ssl_context"].check_hostname
+    assert Certificates(checked.security).context().check_hostname
+    assert not Certificates(unchecked.security).context().check_hostname
 
 
 def test_sparks_source_gets_the_same_settings_in_javas_names(tmp_path: Path) -> None:

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import BatchFailed, BrokerUnreachable, Fenced, OncewardError, Recovery, TransactionTimedOut
+from onceward.errors import (
+    BatchFailed,
+    BrokerUnreachable,
+    Fenced,
+    OncewardError,
+    Recovery,
+    TransactionTimedOut,
+    TransactionTimeoutTooLarge,
+)
 from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.wire.conversation import Refused, Unanswered
 from onceward.wire.deadline import Deadline
@@ -156,6 +164,30 @@ def claiming(claims: Claims) -> Transaction:
     transaction._coordinator = claims  # type: ignore[assignment]
     transaction._holder = Holder(claims, lambda: 1_000, 1_000)  # type: ignore[arg-type]
     return transaction
+
+
+def test_brokers_that_allow_less_by_now_shorten_a_timeout_that_nobody_has_set() -> None:
+    """``transaction.max.timeout.ms`` may be lowered while a pipeline runs."""
+
+    class Client(NoClient):
+        def broker_config(self, **_: object) -> dict[str, str]:
+            return {"transaction.max.timeout.ms": "60000"}
+
+    class Strict:
+        def init_producer_id(self, expected: ProducerIdentity, timeout_ms: int, deadline: object) -> ProducerIdentity:
+            if timeout_ms > 60_000:
+                raise Refused(Api.INIT_PRODUCER_ID, 50, rule_of(Api.INIT_PRODUCER_ID, 50), "id")
+            return expected._replace(epoch=expected.epoch + 1)
+
+    def claimed(timeout_ms: int | None) -> Transaction:
+        transaction = Transaction(Client(), "id", timeout_ms)  # type: ignore[arg-type]
+        transaction.identity, transaction._coordinator = OURS, Strict()  # type: ignore[assignment]
+        transaction._claim_next_epoch(OURS)
+        return transaction
+
+    assert claimed(None).timeout_ms == 60_000
+    with pytest.raises(TransactionTimeoutTooLarge, match="=90000 is above"):
+        claimed(90_000)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,10 @@ from typing import Any, ClassVar, TypeVar
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.query import StreamingQuery
 
+from onceward import patience
 from onceward.engine import decoding, runs
 from onceward.engine.batch_block import TO_FOREACH, Batch, handed_over_wrongly
+from onceward.engine.ending import Ending
 from onceward.engine.failed_batches import must_compute_once
 from onceward.engine.failed_calls import failures_at, paragraph, refuse_other_frames, remember
 from onceward.engine.micro_batch import MicroBatches
@@ -25,6 +27,7 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Target, Write
 from onceward.errors import BadColumn, Fenced, OncewardError, Recovery, UnsupportedQuery
 from onceward.ledger.refusals import second_call
+from onceward.spark.job import JobInterrupted
 from onceward.spark.query import (
     RunningBatch,
     current_run_id,
@@ -154,7 +157,8 @@ class ForeachBatchSink(ABC):
                 self._looked_at = running.run_id
             steps = decoding.steps_of(frame, running.run_id)
             writes = [*writes, *self._set_aside(steps, frame)]
-            self._process(frame, writes, running)
+            with patience.asking(Ending(lambda: is_being_stopped(frame))):
+                self._process(frame, writes, running)
         except OncewardError as failed:
             error = decoding.explained(failed, steps, frame)
             self._gave_up(frame, batch_id, error, writes)
@@ -162,6 +166,9 @@ class ForeachBatchSink(ABC):
             # paragraph; what it came from is for whoever asks.
             log.debug("%s: batch %s is not written", self._policy.pipeline, batch_id, exc_info=error)
             raise error.with_traceback(None) from None
+        except JobInterrupted as stopped:
+            self._gave_up(frame, batch_id, stopped, writes)
+            raise stopped.with_traceback(None) from None  # Spark looks through all of the text
         except BaseException as error:
             self._gave_up(frame, batch_id, error, writes)
             raise

@@ -27,7 +27,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from onceward import events, surroundings
+from onceward import events, patience, surroundings
 from onceward.engine.failed_batches import FailedBatches, must_compute_once
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.replays import replay
@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
+_UNDO_MS = 60_000  # of all that an attempt leaves open together; whoever begins next, here or anywhere, ends the rest
 
 
 class MicroBatches:
@@ -206,7 +207,7 @@ class MicroBatches:
                     running.batch,
                     error,
                 )
-            surroundings.sleep(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
+            patience.pause(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
             attempt += 1
 
     def _attempt(
@@ -278,7 +279,7 @@ class MicroBatches:
 
     def _undo(self, attempt: Attempt, error: BaseException, running: RunningBatch) -> None:
         """Abort after ``error``, which happened before the commit was sent."""
-        with events.step(events.ABORT, **self._ids(running)):
+        with events.step(events.ABORT, **self._ids(running)), patience.within(_UNDO_MS):
             try:
                 attempt.abort()
             except Fenced as fenced:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from onceward import events, surroundings
+from onceward import events, patience, surroundings
 from onceward.engine import task_job
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Prepared, Target, Witness, Write, ids_of, of_another_sink
@@ -421,6 +421,6 @@ class Patience:
         left = self._ends - surroundings.monotonic()
         if left <= 0:
             return False
-        surroundings.sleep(min(self._pause, left))
+        patience.pause(min(self._pause, left))
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
         return True

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from onceward import patience
 from onceward.errors import Fenced, LedgerOutdated, OncewardError
 from onceward.ids import AttemptId, PipelineId, topic_name
 from onceward.ledger.chain import Chain, Ledger, cut_off
@@ -50,6 +51,10 @@ class KafkaChain(Chain):
     def take(self, *, confirm: bool = True) -> LedgerRecord | None:
         """:param confirm: make sure that what is read is the newest. Whoever confirms it before a commit anyway, and
         does nothing on the strength of it before, need not."""
+        with patience.within(2 * self.transaction.patience_ms):
+            return self._taken(confirm)
+
+    def _taken(self, confirm: bool) -> LedgerRecord | None:
         self._topic.ensure_topic()
         # The order matters: after take_over no earlier owner can commit, so what the ledger says then is final.
         self._producer_id = self.transaction.take_over().producer_id
@@ -239,6 +244,10 @@ class KafkaChain(Chain):
 
     def settle(self, *, confirm: bool = True) -> LedgerRecord | None:
         """:param confirm: as for :meth:`take`."""
+        with patience.within(2 * self.transaction.patience_ms):
+            return self._settled(confirm)
+
+    def _settled(self, confirm: bool) -> LedgerRecord | None:
         if self.transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
             self.transaction.recover()
         else:

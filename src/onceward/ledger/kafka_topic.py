@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from onceward import surroundings
-from onceward.errors import AccessDenied, ConfigurationError, LedgerUnreadable, TopicMissing
+from onceward.errors import AccessDenied, ConfigurationError, LedgerUnreadable, OncewardError, TopicMissing
 from onceward.ids import PipelineId, ProducerIdentity, TopicPartition
 from onceward.ledger.record import LedgerRecord, State, decode, encode
 from onceward.records.batch import Fragment, encode_fragments
@@ -38,13 +38,15 @@ _LARGEST_RECORD_BYTES = 8 << 20
 _COMPRESS_ABOVE_BYTES = 16 << 10
 _PARTITIONS = "ledger_partitions"
 """In the record's JSON: how many the topic had then. They never get fewer."""
-_TOPIC_CONFIGS = {
-    "cleanup.policy": "compact",
-    "max.message.bytes": str(_LARGEST_RECORD_BYTES),
-    # The active segment is not compacted, and every start reads it whole.
-    "segment.bytes": str(16 << 20),
-    "min.cleanable.dirty.ratio": "0.1",
+_REQUIRED = {"cleanup.policy": "compact"}
+_WISHES: Mapping[str, tuple[str, ...]] = {
+    "max.message.bytes": (str(_LARGEST_RECORD_BYTES),),  # of thousands of partitions
+    # The active segment is not compacted, and every start reads it whole. Confluent Cloud takes no less than 50 MiB.
+    "segment.bytes": (str(16 << 20), str(50 << 20)),
+    "min.cleanable.dirty.ratio": ("0.1",),
 }
+"""Asked for, the best value first, and left out where the cluster refuses them."""
+_INVALID_CONFIG, _POLICY_VIOLATION = 40, 44
 
 
 class _Found(NamedTuple):
@@ -96,8 +98,38 @@ class LedgerTopic:
         # Two of two would let the loss of either broker stop every pipeline, and one of three could lose its record.
         in_sync = 2 if replicas == _REPLICAS else 1
         log.info("creating ledger topic %s with %d replicas, %d in sync", self.topic, replicas, in_sync)
-        configs = {**_TOPIC_CONFIGS, "min.insync.replicas": str(in_sync)}
-        self._client.create_topic(self.topic, PARTITIONS, replication=replicas, configs=configs)
+        wishes = {**_WISHES, "min.insync.replicas": (str(in_sync),)}
+        best = {name: texts[0] for name, texts in wishes.items()}
+        try:
+            self._client.create_topic(self.topic, PARTITIONS, replication=replicas, configs={**_REQUIRED, **best})
+        except (ConfigurationError, AccessDenied) as refusal:
+            if refusal.details.get("code") not in (_INVALID_CONFIG, _POLICY_VIOLATION):
+                raise
+            self._create_with_less(replicas, wishes, refusal)
+
+    def _create_with_less(self, replicas: int, wishes: Mapping[str, tuple[str, ...]], refusal: OncewardError) -> None:
+        """A managed cluster has limits of its own. Which of the wishes it refuses it says when asked for each alone."""
+
+        def takes(replication: int, **wish: str) -> bool:
+            configs = {**_REQUIRED, **wish}
+            try:
+                self._client.create_topic(
+                    self.topic, PARTITIONS, replication=replication, configs=configs, validate_only=True
+                )
+            except (ConfigurationError, AccessDenied) as also:
+                log.debug("%s: %s", self.topic, also)
+                return False
+            return True
+
+        if not takes(replicas):
+            replicas = -1  # the cluster's own number, of which :meth:`_warn_if_thin` speaks
+        found = {
+            name: next((text for text in texts if takes(replicas, **{name: text})), None)
+            for name, texts in wishes.items()
+        }
+        taken = {name: text for name, text in found.items() if text is not None}
+        log.warning("ledger topic %s is created with no more than %s: %s", self.topic, taken, refusal.message)
+        self._client.create_topic(self.topic, PARTITIONS, replication=replicas, configs={**_REQUIRED, **taken})
 
     def _warn_if_thin(self, in_sync: int) -> None:
         replicas = self._client.replication_factor(self.topic)

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 2.0  # most tasks stop by themselves, and then the job's own error tells more
+_ABORTED = "the query is being stopped; the batch was aborted, and the next start runs it."
 
 
 class JobInterrupted(Exception):
@@ -36,9 +37,9 @@ class JobInterrupted(Exception):
     a thousand lines of ``StackOverflowError`` are printed. Hence this short text, and no cause.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = _ABORTED) -> None:
         super().__init__(
-            "the query is being stopped; the batch was aborted, and the next start runs it. "
+            f"{what} "
             "py4j.protocol.Py4JJavaError: An error occurred while calling collect: java.lang.InterruptedException"
         )
 

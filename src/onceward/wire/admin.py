@@ -12,7 +12,7 @@ from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from onceward.wire.acls import Kind
-from onceward.wire.conversation import asked
+from onceward.wire.conversation import Answered, asked
 from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api
 from onceward.wire.options.settings import ClientSettings
@@ -58,7 +58,9 @@ def topic_names(client: Caller) -> list[str]:
     return sorted(topic.name for topic in answer.topics if not topic.is_internal)
 
 
-def create_topic(client: Caller, name: str, partitions: int, replication: int, configs: Mapping[str, str]) -> bool:
+def create_topic(
+    client: Caller, name: str, partitions: int, replication: int, configs: Mapping[str, str], *, validate_only: bool
+) -> bool:
     """See :meth:`KafkaClient.create_topic`. Brokers forward the request to the controller (KIP-590)."""
     topic = CreateTopicsRequest.CreatableTopic(
         name=name,
@@ -75,9 +77,10 @@ def create_topic(client: Caller, name: str, partitions: int, replication: int, c
         Api.CREATE_TOPICS,
         f"topic {name}",
         lambda left_ms: client.call_any(
-            CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms, validate_only=False, min_version=4), left_ms
+            CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms, validate_only=validate_only, min_version=4),
+            left_ms,
         ),
-        lambda created: [t.error_code for t in created.topics],
+        lambda created: [Answered(t.error_code, t.name, t.error_message) for t in created.topics],
         Deadline(timeout_ms),
         resources={Kind.TOPIC: name},
     )
@@ -101,7 +104,7 @@ def describe_config(
         Api.DESCRIBE_CONFIGS,
         f"{kind} {name}",
         send,
-        lambda described: [result.error_code for result in described.results],
+        lambda described: [Answered(each.error_code, words=each.error_message) for each in described.results],
         Deadline(timeout_ms or client.settings.request_timeout_ms),
         resources={_KINDS[kind]: name} if kind in _KINDS else {},
     )

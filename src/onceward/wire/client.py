@@ -21,14 +21,14 @@ from uuid import UUID
 
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 
-from onceward import surroundings
+from onceward import patience, surroundings
 from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError, TopicMissing
 from onceward.ids import TopicPartition
 from onceward.wire import admin
 from onceward.wire.acls import Kind
-from onceward.wire.connections import ConnectionLost, Connections
-from onceward.wire.conversation import Refused, Unanswered, converse, raise_as_error
-from onceward.wire.deadline import Deadline, ShouldStop
+from onceward.wire.connections import ConnectionLost, Connections, NoToken
+from onceward.wire.conversation import Answered, Refused, Unanswered, converse, raise_as_error
+from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api, Meaning, rule_of
 from onceward.wire.options.settings import ClientSettings
 
@@ -91,7 +91,7 @@ class KafkaClient:
         timeout_ms = min(timeout_ms or self.settings.request_timeout_ms, self.settings.request_timeout_ms)
         answer = self.send(request, node_id, timeout_ms)
         try:
-            return answer.result((timeout_ms + _LATE_MS) / 1000)
+            return patience.result(answer, (timeout_ms + _LATE_MS) / 1000)
         except FutureTimeoutError:
             raise ConnectionLost(f"no answer from broker {node_id}: the IO thread is stuck") from None
         except AuthenticationFailed:
@@ -125,9 +125,7 @@ class KafkaClient:
 
     # --- what the cluster looks like ---------------------------------------------------------------------------
 
-    def topic_partitions(
-        self, topics: Iterable[str], *, timeout_ms: float | None = None, should_stop: ShouldStop | None = None
-    ) -> dict[str, dict[int, int]]:
+    def topic_partitions(self, topics: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, dict[int, int]]:
         """Ask for ``topics`` now: per topic, partition → node id of its leader (``NO_LEADER`` during an election).
 
         Never creates a topic. A topic unknown to one broker is asked for again for a moment, of the others in turn,
@@ -137,10 +135,10 @@ class KafkaClient:
         """
         return {
             t.name: {p.partition_index: p.leader_id for p in t.partitions}
-            for t in self._topics_asked(sorted(set(topics)), timeout_ms, should_stop)
+            for t in self._topics_asked(sorted(set(topics)), timeout_ms)
         }
 
-    def _topics_asked(self, wanted: Sequence[str], timeout_ms: float | None, should_stop: ShouldStop | None) -> Any:
+    def _topics_asked(self, wanted: Sequence[str], timeout_ms: float | None = None) -> Any:
         deadline, turns = self._deadline(timeout_ms), count()
         missing_until = Deadline(min(2_000, deadline.timeout_ms))
 
@@ -161,7 +159,6 @@ class KafkaClient:
                 lambda left_ms: self.call_any(_metadata_request(wanted), left_ms, turn=next(turns)),
                 codes,
                 deadline,
-                should_stop=should_stop,
             )
         except (Refused, Unanswered) as outcome:
             self._raise_as_error(outcome)
@@ -174,7 +171,7 @@ class KafkaClient:
 
         :raises TopicMissing: naming the topic. :raises AccessDenied: … :raises BrokerUnreachable: …
         """
-        found = self._topics_asked(sorted(set(topics)), None, None)
+        found = self._topics_asked(sorted(set(topics)))
         return {t.name: _as_kafka_spells(t.topic_id) for t in found if t.topic_id and t.topic_id.int}
 
     def leaders_of(self, topic: str) -> dict[int, int]:
@@ -211,15 +208,15 @@ class KafkaClient:
                     FindCoordinatorRequest(key=key, key_type=_KEY_TYPES[kind], coordinator_keys=[key], max_version=5),
                     left_ms,
                 ),
-                lambda found: [_one_coordinator(found).error_code],
+                lambda found: [Answered((one := _one_coordinator(found)).error_code, words=one.error_message)],
                 deadline,
                 resources={Kind.GROUP: key, Kind.TRANSACTIONAL_ID: key},
             )
         except (Refused, Unanswered) as outcome:
             self._raise_as_error(outcome)
-        node_id: int = _one_coordinator(answer).node_id
-        if node_id not in self._connections.nodes():
-            self._learn(self.call_any(_metadata_request([])))  # its address comes with the metadata
+        found = _one_coordinator(answer)
+        node_id: int = found.node_id
+        self._connections.learn_broker(node_id, found.host, found.port)
         with self._lock:
             self._coordinators[kind, key] = node_id
         return node_id
@@ -247,6 +244,30 @@ class KafkaClient:
             self._learn(self._ask(lambda: _metadata_request([])))
         return self._cluster_id or ""
 
+    def reach(self) -> None:
+        """Ask whether a broker answers at the address that it advertises, which all but the first requests go to.
+
+        :raises BrokerUnreachable: none of the bootstrap servers answers, or none of the brokers that they name.
+        """
+        nodes, lost = self.brokers(), "it names none"
+        for node in nodes:  # a dead one must not eat all the time
+            lost = self._no_answer_of(node, self.settings.connect_timeout_ms / len(nodes))
+            if not lost:
+                return
+        raise BrokerUnreachable(
+            f"bootstrap.servers={','.join(self.settings.bootstrap_servers)} answers, and none of the brokers that it "
+            f"names does ({', '.join(sorted(self._connections.addresses()))}); the last: {lost}",
+            next_step="see that these addresses, advertised.listeners of the brokers, can be reached from here",
+        )
+
+    def _no_answer_of(self, node: int, timeout_ms: float) -> str:
+        """Why ``node`` does not answer; empty if it does."""
+        try:
+            self.call(_metadata_request([]), node, timeout_ms)
+        except ConnectionLost as lost:
+            return lost.message
+        return ""
+
     def is_served_by(self, servers: Iterable[str]) -> bool:
         """Does any of these ``host:port`` lead to this cluster: one of our bootstrap servers, or a broker's own?"""
         self.brokers()
@@ -267,14 +288,24 @@ class KafkaClient:
         return admin.topic_names(self)
 
     def create_topic(
-        self, name: str, partitions: int, replication: int = -1, configs: Mapping[str, str] | None = None
+        self,
+        name: str,
+        partitions: int,
+        replication: int = -1,
+        configs: Mapping[str, str] | None = None,
+        *,
+        validate_only: bool = False,
     ) -> bool:
-        """Create a topic (replication -1: the broker's default); False if it was there already."""
-        return admin.create_topic(self, name, partitions, replication, configs or {})
+        """Create a topic (replication -1: the broker's default); False if it was there already.
+
+        :param validate_only: only ask whether it would be created so.
+        :raises ConfigurationError, AccessDenied: a setting that the cluster, or its policy, refuses; in its words.
+        """
+        return admin.create_topic(self, name, partitions, replication, configs or {}, validate_only=validate_only)
 
     def replication_factor(self, topic: str) -> int:
         """The number of replicas of ``topic`` (the least of its partitions). :raises TopicMissing: …"""
-        return min(len(p.replica_nodes) for p in self._topics_asked([topic], None, None)[0].partitions)
+        return min(len(p.replica_nodes) for p in self._topics_asked([topic])[0].partitions)
 
     def topic_config(self, topic: str, *, timeout_ms: int | None = None) -> dict[str, str | None]:
         """Every setting of ``topic``, defaults included; secrets are None."""
@@ -325,7 +356,7 @@ class KafkaClient:
         return Deadline(timeout_ms)
 
     def _raise_as_error(self, outcome: Refused | Unanswered) -> Any:
-        if isinstance(outcome, Unanswered) and not self._reached:
+        if isinstance(outcome, Unanswered) and not self._reached and not isinstance(outcome.lost, NoToken):
             raise BrokerUnreachable(
                 f"none of bootstrap.servers={','.join(self.settings.bootstrap_servers)} answered: {outcome}",
                 next_step="check bootstrap.servers, security.protocol, and that the brokers are up and reachable",
@@ -358,7 +389,9 @@ def _as_kafka_spells(topic_id: UUID) -> str:
 
 def _answer_or_lost(answer: Future[Any], patience_s: float) -> Any:
     try:
-        return answer.result(patience_s)
+        return patience.result(answer, patience_s)
+    except FutureTimeoutError:
+        return ConnectionLost("no answer: the IO thread is stuck")
     except ConnectionLost as lost:
         return lost
 

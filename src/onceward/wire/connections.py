@@ -2,42 +2,37 @@
 
 Called by ``wire.client`` only. Runs in the driver and in executor processes; one instance per process and settings.
 
-kafka-python's connection manager does the work (protocol versions per connection, TLS, SASL, re-authentication).
-What is added: every failure becomes one of our errors, a lost answer is told apart from a refusal, and requests
-handed over in one order leave in that order.
+kafka-python's connection manager does the work (protocol versions per connection, TLS, SASL, re-authentication), but
+for what :mod:`onceward.wire.kafka_python` does in its place. What is added here: every failure becomes one of our
+errors, a lost answer is told apart from a refusal, and requests handed over in one order leave in that order.
+
+No other thread looks into what the IO thread changes: who is asked for nodes gets values that are replaced whole.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import socket
 import ssl
-import struct
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import kafka.errors as kafka_errors
-from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
-from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError, UnsupportedBroker
+from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError, TokenUnavailable, UnsupportedBroker
+from onceward.wire.kafka_python import PROVIDER, Address, Manager, NodeId, TokenLost
+from onceward.wire.options.security import Certificates
 from onceward.wire.options.settings import ClientSettings
 
 _RECEIVE_MAX_BYTES = 256 * 1024 * 1024  # kafka-python's default of 1 MB cuts off larger answers
 _UNLIMITED = 1_000_000  # in-flight limits are kept by wire.appends.producer; a full connection would refuse requests
 _THROTTLE_POLL_S = 0.005
-# Whoever closes a connection has given up what is unanswered on it. Without SO_LINGER the kernel would go on sending
-# that for minutes, and a broker could carry out, when the network is back, what has been asked anew long since.
-_SOCKET_OPTIONS = (
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)),
-)
+_CLOSE_S = 2.0
 _AUTHENTICATION_ERRORS = (
     kafka_errors.SaslAuthenticationFailedError,
     kafka_errors.UnsupportedSaslMechanismError,
@@ -48,8 +43,17 @@ _AUTHENTICATION_ERRORS = (
 _TLS_CUT_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 
 
+_IDENTITY_PROVIDER = (
+    "see that the identity provider answers: token() of oauth_token_provider= has to return within seconds"
+)
+
+
 class ConnectionLost(BrokerUnreachable):
     """A request has no answer: it may or may not have been carried out. Conversations ask again."""
+
+
+class NoToken(ConnectionLost, TokenUnavailable):
+    """The request has not been sent: there was no token to log in with."""
 
 
 def _keep_kafka_python_quiet() -> None:
@@ -78,25 +82,6 @@ def _without_bodies(record: logging.LogRecord) -> bool:
 _keep_kafka_python_quiet()
 
 
-class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python is untyped
-    """Hands over what a broker says before it hangs up.
-
-    kafka-python drops bytes that are read together with the end of the stream. A broker that refuses a password
-    answers and hangs up at once, so that the refusal would often look like a network failure.
-    """
-
-    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
-        transport = await super()._build_transport(node, timeout_at=timeout_at)
-        receive = transport._sock_recv
-
-        def data_before_the_end() -> tuple[bytes, Exception | None]:
-            data, error = receive()
-            return data, None if data else error  # the end of the stream is there again at the next read
-
-        transport._sock_recv = data_before_the_end
-        return transport
-
-
 class Connections:
     """The IO thread and its sockets. Thread safe; a forked child must make its own.
 
@@ -105,9 +90,14 @@ class Connections:
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
+        self._lock = threading.Lock()
+        security = settings.security
+        self._certificates = Certificates(security) if security.uses_tls else None  # first: it may raise
         self._net = NetworkSelector(client_id=settings.client_id)
-        self._manager = _Manager(
+        self._manager = Manager(
             self._net,
+            certificates=self._certificates,
+            tokens=settings.oauth_token_provider if security.uses_sasl else None,
             bootstrap_servers=list(settings.bootstrap_servers),
             client_id=settings.client_id,
             client_software_name="onceward",
@@ -117,30 +107,46 @@ class Connections:
             reconnect_backoff_ms=20,
             reconnect_backoff_max_ms=1_000,
             socket_connection_setup_timeout_ms=min(10_000, settings.connect_timeout_ms),
-            socket_options=_SOCKET_OPTIONS,
-            **settings.security.connection_options(settings.oauth_token_provider),
+            socket_connection_setup_timeout_max_ms=settings.connect_timeout_ms,
+            security_protocol=security.protocol,
+            sasl_mechanism=security.mechanism,
+            sasl_plain_username=security.username,
+            sasl_plain_password=security.password,
         )
+        self._bootstrap = self._manager.addresses
+        self._brokers: Mapping[int, Address] = {}
         self._net.start()
         self._forgotten = weakref.finalize(self, _end_soon, self._net, self._manager, os.getpid())
         self._forgotten.atexit = False  # then the thread ends with the process, and nobody can start another one
 
-    def nodes(self) -> Sequence[int | str]:
-        """Every node that could be asked: brokers known from metadata first, then the bootstrap servers."""
-        cluster = self._manager.cluster
-        known = [broker.node_id for broker in cluster.brokers()]
-        connected = {c.node_id for c in self._manager.least_used_connections()}
-        known.sort(key=lambda node: node not in connected)
-        return [*known, *(broker.node_id for broker in cluster.bootstrap_brokers())]
+    def nodes(self) -> Sequence[NodeId]:
+        """Every node that could be asked: brokers that are connected first, then other known ones, then the bootstrap
+        servers."""
+        connected = self._manager.connected
+        return [*sorted(self._brokers, key=lambda node: node not in connected), *self._bootstrap]
 
     def addresses(self) -> frozenset[str]:
-        """``host:port`` of every broker known from metadata, as they advertise themselves."""
-        return frozenset(f"{broker.host}:{broker.port}" for broker in self._manager.cluster.brokers())
+        """``host:port`` of every known broker, as they advertise themselves."""
+        return frozenset(map(str, self._brokers.values()))
 
     def learn_brokers(self, metadata: Any) -> None:
-        """Take broker addresses from a ``MetadataResponse``."""
-        self._manager.cluster.update_metadata(metadata)
+        """Take broker addresses from a ``MetadataResponse``: these, and no others."""
+        brokers = {broker.node_id: Address(broker.host, broker.port) for broker in metadata.brokers}
+        if brokers:  # a broker that is starting may know none
+            with self._lock:
+                self._know(brokers)
 
-    def submit(self, request: Any, node_id: int | str, timeout_ms: float) -> Future[Any]:
+    def learn_broker(self, node_id: int, host: str, port: int) -> None:
+        """One broker's address, from an answer that names it: as of now, even if it was elsewhere before."""
+        if host:
+            with self._lock:
+                self._know({**self._brokers, node_id: Address(host, port)})
+
+    def _know(self, brokers: Mapping[int, Address]) -> None:
+        self._brokers = brokers
+        self._manager.addresses = {**self._bootstrap, **brokers}
+
+    def submit(self, request: Any, node_id: NodeId, timeout_ms: float) -> Future[Any]:
         """Send ``request`` to ``node_id``; the future holds the answer or one of our errors.
 
         Requests submitted one after the other for the same node leave in that order.
@@ -160,24 +166,36 @@ class Connections:
             answer.set_exception(self._translated(error, node_id))
         return answer
 
-    async def _exchange(self, request: Any, node_id: int | str, deadline: float) -> Any:
+    async def _exchange(self, request: Any, node_id: NodeId, deadline: float) -> Any:
         while True:
             try:
-                connection = self._manager.get_connection(node_id, refresh_metadata_on_err=False)
+                connection = self._manager.get_connection(node_id)
             except kafka_errors.NodeNotReadyError:
                 delay = self._manager.connection_delay(node_id)  # waiting to reconnect
             else:
                 if connection.connected and connection.paused:
                     delay = _THROTTLE_POLL_S  # the broker asked for a pause (quotas)
                 else:
-                    # While the connection is being made, send_request queues: that keeps requests in order.
+                    # While the connection is being made, send_request queues: that keeps requests in order. What is
+                    # queued has no clock of its own, and is not sent any more when its time is over.
                     left_ms = max(1.0, (deadline - time.monotonic()) * 1000)
-                    return await connection.send_request(request, request_timeout_ms=left_ms)
+                    queued = not connection.connected or connection._reauth.is_reauthenticating
+                    answer = connection.send_request(request, request_timeout_ms=left_ms)
+                    return await (self._set_up_and_answered(connection, answer, left_ms) if queued else answer)
             if time.monotonic() + delay >= deadline:
                 raise kafka_errors.KafkaTimeoutError("not connected in time")
             await self._net.sleep(delay)
 
-    def _translated(self, error: BaseException, node_id: int | str) -> OncewardError:
+    async def _set_up_and_answered(self, connection: Any, answer: Any, left_ms: float) -> Any:
+        try:
+            return await self._manager.wait_for(answer, left_ms)
+        except kafka_errors.KafkaTimeoutError:
+            waits_for = "an answer" if connection.connected else connection.waits_for
+            if waits_for == PROVIDER:
+                raise TokenLost(f"{PROVIDER} did not return within {left_ms:.0f} ms") from None
+            raise kafka_errors.KafkaTimeoutError(f"waited {left_ms:.0f} ms for {waits_for}") from None
+
+    def _translated(self, error: BaseException, node_id: NodeId) -> OncewardError:
         if isinstance(error, OncewardError):
             return error
         if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
@@ -185,6 +203,8 @@ class Connections:
                 f"broker {node_id} lacks a protocol version that Onceward needs ({error})",
                 next_step="use Apache Kafka 2.5 or newer, or a broker compatible with it",
             )
+        if isinstance(error, TokenLost):
+            return NoToken(f"no login at broker {node_id}: {error}", next_step=_IDENTITY_PROVIDER)
         if isinstance(error, _AUTHENTICATION_ERRORS) or _is_tls_refusal(error):
             self.forget_authentication_failures()  # whoever asks next, with the right password by now, is let try
             return AuthenticationFailed(
@@ -198,8 +218,11 @@ class Connections:
         )
 
     def forget_authentication_failures(self) -> None:
-        """Let nodes that refused us be tried again: the password may be right by now, or the user created."""
+        """Let nodes that refused us be tried again: the password may be right by now, or the user created, or the
+        certificate renewed."""
         self._manager._auth_failures.clear()
+        if self._certificates is not None:
+            self._certificates.forget()
 
     def close(self) -> None:
         """Close every socket and end the IO thread. Outstanding requests fail with :class:`ConnectionLost`."""
@@ -207,15 +230,27 @@ class Connections:
             _end(self._net, self._manager)
 
 
-def _end(net: NetworkSelector, manager: _Manager) -> None:
+def _end(net: NetworkSelector, manager: Manager) -> None:
+    """Waits for the IO thread, but not for one that is stuck: that is a daemon, and ends with the process."""
+    closed, thread = threading.Event(), net._io_thread
+
+    def close() -> None:
+        try:
+            manager.close()
+        finally:
+            closed.set()
+
     try:
-        net.run(manager.close)
+        net.call_soon_threadsafe(close)
+        closed.wait(_CLOSE_S)
+        net.stop(timeout_ms=_CLOSE_S * 1000)
     except Exception:
         logging.getLogger(__name__).debug("IO loop was gone before it was closed", exc_info=True)
-    net.close()
+    if thread is None or not thread.is_alive():
+        net.close()
 
 
-def _end_soon(net: NetworkSelector, manager: _Manager, pid: int) -> None:
+def _end_soon(net: NetworkSelector, manager: Manager, pid: int) -> None:
     """Where the last reference went, which may be on the IO thread itself: that one cannot wait for its own end."""
     if pid == os.getpid():  # in a forked child they are the parent's
         threading.Thread(target=_end, args=(net, manager), name="onceward-forgotten-client", daemon=True).start()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from onceward.errors import AccessDenied, BrokerUnreachable, OncewardError
+from onceward.errors import AccessDenied, BrokerUnreachable, OncewardError, TokenUnavailable
 from onceward.wire.acls import Kind, denied
-from onceward.wire.connections import ConnectionLost
-from onceward.wire.deadline import Backoff, Deadline, ShouldStop
+from onceward.wire.connections import ConnectionLost, NoToken
+from onceward.wire.deadline import Backoff, Deadline
 from onceward.wire.error_table import Api, Meaning, Rule, name_of, rule_of
 
 SHORTEST_WAIT_MS = 1_000.0
@@ -22,8 +22,18 @@ SHORTEST_WAIT_MS = 1_000.0
 Send = Callable[[float], Any]
 """Build the request anew and send it, waiting at most so many milliseconds: the answer, or ConnectionLost."""
 
-Code = int | tuple[int, str]
-"""An error code of an answer, with the topic that it is about where an answer speaks of several."""
+
+class Answered(NamedTuple):
+    """An error code of an answer, with the topic that it is about where an answer speaks of several, and the broker's
+    own words where it has some."""
+
+    code: int
+    topic: str = ""
+    words: str | None = None
+
+
+Code = int | Answered
+"""A code that says nothing else, or with what belongs to it."""
 
 Resources = Mapping[Kind, str]
 """The names of what a request touches, for whoever has to grant it."""
@@ -41,8 +51,9 @@ class Refused(Exception):
         *,
         attempts: int = 1,
         resources: Resources | None = None,
+        words: str | None = None,
     ) -> None:
-        super().__init__(f"{api.value} for {subject} was refused with {name_of(code)}: {rule.reason}")
+        super().__init__(f"{api.value} for {subject} was refused with {name_of(code)}: {rule.reason}{quoted(words)}")
         self.api, self.code, self.rule, self.subject = api, code, rule, subject
         self.resources = resources or {}
         self.attempts = attempts
@@ -77,16 +88,29 @@ class Refused(Exception):
 
 
 class Unanswered(Exception):
-    """Time ran out: no answer at all, or only answers that ask for patience."""
+    """Time ran out: no answer at all, or only answers that ask for patience.
 
-    def __init__(self, api: Api, subject: str, deadline: Deadline, last: str, rule: Rule | None) -> None:
+    :param lost: why the last request got no answer, if it got none.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        subject: str,
+        deadline: Deadline,
+        last: str,
+        rule: Rule | None,
+        lost: ConnectionLost | None = None,
+    ) -> None:
         super().__init__(
             f"{api.value} for {subject}: nothing settled within {deadline.timeout_ms:.0f} ms; last: {last}"
         )
-        self.api, self.subject, self.rule = api, subject, rule
+        self.api, self.subject, self.rule, self.lost = api, subject, rule, lost
 
     def as_error(self, next_step: str = "") -> OncewardError:
         """As :class:`BrokerUnreachable`, or what the last answer's row of the table names."""
+        if isinstance(self.lost, NoToken):
+            return TokenUnavailable(str(self), next_step=self.lost.next_step)
         kind = self.rule.error if self.rule else BrokerUnreachable
         default = "check that the brokers are up and reachable (bootstrap.servers), then run again"
         return kind(str(self), next_step=next_step or _NEXT_STEPS.get(kind.__name__, default))
@@ -111,7 +135,6 @@ def converse(
     deadline: Deadline,
     *,
     refresh: Callable[[], None] = lambda: None,
-    should_stop: ShouldStop | None = None,
     resources: Resources | None = None,
 ) -> Any:
     """Send until the answer's ``codes`` are all done, and return it.
@@ -121,40 +144,47 @@ def converse(
     :param refresh: forget where the leader or coordinator is; ``send`` then looks it up again.
     :raises Refused: an answer that no repetition changes; the gravest of its codes.
     :raises Unanswered: the deadline passed. The last request may have been carried out.
-    :raises OncewardError: from ``should_stop``, or that we may not even connect (authentication).
+    :raises OncewardError: that we may not even connect (authentication).
+    :raises Exception: nobody waits any more (:mod:`onceward.patience`); the same holds of the last request.
     """
-    backoff = Backoff(should_stop)
+    backoff = Backoff()
     rule: Rule | None
+    lost: ConnectionLost | None
     for attempts in count(1):
         try:
             answer = send(max(SHORTEST_WAIT_MS, deadline.remaining_ms))
-        except ConnectionLost as lost:
-            last, rule = lost.message, None
+        except ConnectionLost as silence:
+            last, rule, lost = silence.message, None, silence
             refresh()
         else:
-            code, topic, rule = _gravest(api, codes(answer))
+            (code, topic, words), rule = _gravest(api, codes(answer))
             if rule.meaning is Meaning.DONE:
                 return answer
-            last = name_of(code)
+            last, lost = f"{name_of(code)}{quoted(words)}", None
             if rule.meaning is Meaning.REFRESH:
                 refresh()
             elif rule.meaning is not Meaning.RETRY:
                 named = {**(resources or {}), **({Kind.TOPIC: topic} if topic else {})}
-                raise Refused(api, code, rule, subject, attempts=attempts, resources=named)
+                raise Refused(api, code, rule, subject, attempts=attempts, resources=named, words=words)
         backoff.wait(deadline)
         if deadline.passed:  # a last request with no time left would only hide what was answered before
             break
-    raise Unanswered(api, subject, deadline, last, rule)
+    raise Unanswered(api, subject, deadline, last, rule, lost)
 
 
 _GRAVITY = {v: i for i, v in enumerate((Meaning.DONE, Meaning.RETRY, Meaning.REFRESH, Meaning.ABORT))}
 
 
-def _gravest(api: Api, codes: Iterable[Code]) -> tuple[int, str, Rule]:
+def _gravest(api: Api, codes: Iterable[Code]) -> tuple[Answered, Rule]:
     """The code that decides about an answer with several: fencing and refusals before patience."""
-    named = [(code, "") if isinstance(code, int) else code for code in {0, *codes}]
-    judged = [(code, topic, rule_of(api, code)) for code, topic in named]
-    return max(judged, key=lambda found: _GRAVITY.get(found[2].meaning, len(_GRAVITY)))
+    named = dict.fromkeys(Answered(code) if isinstance(code, int) else code for code in (0, *codes))
+    judged = [(each, rule_of(api, each.code)) for each in named]
+    return max(judged, key=lambda found: _GRAVITY.get(found[1].meaning, len(_GRAVITY)))
+
+
+def quoted(words: str | None) -> str:
+    """What a broker says beside its code, to go behind it; nothing where it says nothing."""
+    return f' ("{words}")' if words else ""
 
 
 def asked(

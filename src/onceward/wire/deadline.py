@@ -5,24 +5,20 @@ Used by every conversation of this package. Runs wherever the conversation runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from onceward import surroundings
+from onceward import patience, surroundings
 
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.5
 
-ShouldStop = Callable[[], None]
-"""Called often while something waits; it raises when the waiting has become pointless."""
-
 
 class Deadline:
-    """``timeout_ms`` from now on the monotonic clock (wall clocks jump)."""
+    """``timeout_ms`` from now on the monotonic clock (wall clocks jump), or less (:func:`onceward.patience.within`)."""
 
     def __init__(self, timeout_ms: float) -> None:
         self.timeout_ms = timeout_ms
-        self._at = surroundings.monotonic() + timeout_ms / 1000
+        self._at = patience.ends_at(timeout_ms)
 
     @property
     def remaining_ms(self) -> float:
@@ -37,9 +33,8 @@ class Deadline:
 class Backoff:
     """Growing pauses with jitter: 5 ms first (markers of the previous transaction are usually written by then)."""
 
-    def __init__(self, should_stop: ShouldStop | None = None) -> None:
+    def __init__(self) -> None:
         self._next_s = _FIRST_PAUSE_S
-        self._should_stop = should_stop
 
     def next_pause_s(self) -> float:
         """The length of the next pause in seconds; each is longer than the one before, up to half a second."""
@@ -48,12 +43,9 @@ class Backoff:
         return pause
 
     def wait(self, deadline: Deadline) -> None:
-        """Sleep for the next pause, but not beyond ``deadline``; asks ``should_stop`` before and after."""
-        if self._should_stop:
-            self._should_stop()
-        surroundings.sleep(min(self.next_pause_s(), deadline.remaining_ms / 1000))
-        if self._should_stop:
-            self._should_stop()
+        """Sleep for the next pause, but not beyond ``deadline``; asks before and after whether anybody waits."""
+        patience.ask()
+        patience.pause(min(self.next_pause_s(), deadline.remaining_ms / 1000))
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,8 @@ _ANY: Mapping[int, Rule] = {
     78: Rule(_V.RETRY, "the high watermark catches up after an election", BrokerUnreachable),
     89: Rule(_V.RETRY, "THROTTLING_QUOTA_EXCEEDED", BrokerUnreachable),
     100: Rule(_V.REFRESH, "deleted and created again, or not heard of yet", TopicMissing),
+    # KIP-1102, KIP-1242: also what a broker answers that was not meant, since it has another id or cluster by now.
+    129: Rule(_V.REFRESH, "REBOOTSTRAP_REQUIRED: our metadata leads to the wrong broker", BrokerUnreachable),
 }
 
 _CONCURRENT = Rule(

@@ -14,7 +14,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 from onceward.errors import AccessDenied, UnsupportedBroker
 from onceward.wire.acls import Kind
 from onceward.wire.client import KafkaClient
-from onceward.wire.conversation import asked
+from onceward.wire.conversation import Answered, asked
 from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api
 
@@ -81,7 +81,7 @@ def sees_all_groups(client: KafkaClient) -> bool:
                 DescribeClusterRequest(include_cluster_authorized_operations=True, endpoint_type=1, min_version=0),
                 left_ms,
             ),
-            lambda told: [told.error_code],
+            lambda told: [Answered(told.error_code, words=told.error_message)],
             Deadline(client.settings.request_timeout_ms),
         )
     except (AccessDenied, UnsupportedBroker):  # the request is Kafka's since 2.8 (KIP-700)

@@ -64,6 +64,11 @@ class Connections:
         turn = self._turn
         self._known = known[turn:] + known[:turn]
 
+    def learn_broker(self, node_id: int, host: str, port: int) -> None:
+        """Brokers stay where they are."""
+        if node_id not in self._known:
+            self._known.append(node_id)
+
     def forget_authentication_failures(self) -> None:
         """Nobody is refused here."""
 

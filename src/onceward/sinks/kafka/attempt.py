@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row
 
-from onceward import events
+from onceward import events, patience
 from onceward.engine import driver_rows, task_job
 from onceward.engine.target import Attempt, Prepared, Write, ids_of
 from onceward.engine.task_writer import results
@@ -140,7 +140,7 @@ class KafkaAttempt(Attempt):
         return sequencer.open_epoch(
             self._transaction.identity,
             lease_limit_seconds=limit_ms / 1000,
-            on_first_lease=self._transaction.add_partitions,
+            on_first_lease=patience.carried(self._transaction.add_partitions),
             first_sequences=self._sequences,
         )
 
@@ -186,12 +186,13 @@ class KafkaAttempt(Attempt):
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
         ids = self._ids(running)
         offsets = self._kept.group.of(running)
-        if offsets:
-            with events.step(events.OFFSETS, **ids):
-                note = self._kept.group.note(running)
-                self._transaction.commit_offsets(self._settings.policy.pipeline, offsets, metadata=note)
-        with events.step(events.LEDGER, **ids):
-            self._kept.chain.put(record)
+        with patience.within(max(self._transaction.patience_ms, self._settings.producer.delivery_timeout_ms)):
+            if offsets:
+                with events.step(events.OFFSETS, **ids):
+                    note = self._kept.group.note(running)
+                    self._transaction.commit_offsets(self._settings.policy.pipeline, offsets, metadata=note)
+            with events.step(events.LEDGER, **ids):
+                self._kept.chain.put(record)
         super().stage(record, running)
 
     # 8. Commit, or not

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from onceward.ids import TaskAttempt, TopicPartition
+from onceward.patience import ShouldStop
 from onceward.sinks.kafka.rows import HeldRows
 from onceward.sinks.kafka.sequencer.book import LeaseTurn
 from onceward.sinks.kafka.task_reports import Segment, TaskReport
 from onceward.sinks.kafka.tasks import number, segment
 from onceward.wire.appends.producer import PartitionProducer
-from onceward.wire.deadline import ShouldStop
 
 Announce = Callable[[Sequence[TopicPartition]], None]
 

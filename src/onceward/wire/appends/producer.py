@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from kafka.protocol.producer import InitProducerIdRequest
 
-from onceward import surroundings
+from onceward import patience, surroundings
 from onceward.errors import (
     BrokerUnreachable,
     Fenced,
@@ -25,14 +25,15 @@ from onceward.errors import (
     SendFailed,
 )
 from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.patience import ShouldStop
 from onceward.records.batch import Fragment, stamp
 from onceward.wire.acls import Kind
 from onceward.wire.appends.partition_queue import PartitionQueue
 from onceward.wire.appends.produce_frame import ProduceFrame
 from onceward.wire.client import NO_LEADER, KafkaClient
 from onceward.wire.connections import ConnectionLost
-from onceward.wire.conversation import SHORTEST_WAIT_MS, Refused, asked
-from onceward.wire.deadline import Backoff, Deadline, ShouldStop
+from onceward.wire.conversation import SHORTEST_WAIT_MS, Refused, asked, quoted
+from onceward.wire.deadline import Backoff, Deadline
 from onceward.wire.error_table import Api, Meaning, Rule, rule_of
 from onceward.wire.options.settings import ProducerSettings
 
@@ -123,17 +124,17 @@ class PartitionProducer:
             which (:meth:`Transaction.explain`).
         :raises RecordTooLarge, AccessDenied, TopicMissing, PartitionMissing: naming the topic.
         """
-        return _Send(self, appends, should_stop).run() if appends else []
+        with patience.asking(*(() if should_stop is None else (should_stop,))):
+            return _Send(self, appends).run() if appends else []
 
 
 class _Send:
     """One call of ``send``: lanes, flights, and the loop between them."""
 
-    def __init__(self, producer: PartitionProducer, appends: Sequence[Append], should_stop: ShouldStop | None) -> None:
+    def __init__(self, producer: PartitionProducer, appends: Sequence[Append]) -> None:
         self._producer = producer
         self._client = producer._client
         self._settings = producer._settings
-        self._should_stop = should_stop or (lambda: None)
         self._deadline = Deadline(self._settings.delivery_timeout_ms)
         self._results: list[Appended | None] = [None] * len(appends)
         self._lanes = _lanes(appends)
@@ -144,7 +145,7 @@ class _Send:
     def run(self) -> list[Appended]:
         open_lanes = list(self._lanes.values())
         while open_lanes:
-            self._should_stop()
+            patience.ask()
             self._refresh_leaders()
             self._launch(open_lanes)
             for flight in self._wait():
@@ -254,7 +255,9 @@ class _Send:
         if rule.meaning is Meaning.DONE:
             self._acknowledge(lane, position, answer.base_offset)
         elif rule.meaning in (Meaning.RETRY, Meaning.REFRESH):
-            self._again(lane, position, rule.reason, refresh=rule.meaning is Meaning.REFRESH)
+            self._again(
+                lane, position, f"{rule.reason}{quoted(_words(answer))}", refresh=rule.meaning is Meaning.REFRESH
+            )
         elif answer.error_code == _OUT_OF_ORDER and not lane.queue.is_first_open(position):
             self._again(lane, position, "a batch before this one has to be sent again", refresh=False)
         else:
@@ -309,9 +312,7 @@ class _Send:
             return
         topics, self._stale_topics = self._stale_topics, set()
         try:
-            self._client.topic_partitions(
-                topics, timeout_ms=max(1.0, min(5_000.0, self._deadline.remaining_ms)), should_stop=self._should_stop
-            )
+            self._client.topic_partitions(topics, timeout_ms=max(1.0, min(5_000.0, self._deadline.remaining_ms)))
         except BrokerUnreachable:
             self._stale_topics |= topics
 
@@ -330,13 +331,15 @@ class _Send:
             limit = self._message_limit(topic)
             return RecordTooLarge(
                 f"topic {topic} refused a batch of {append.fragment.size} bytes ({append.fragment.count} records)"
-                f": {rule.reason}{limit}",
+                f": {rule.reason}{limit}{quoted(_words(answer))}",
                 next_step="raise max.message.bytes of the topic"
                 + (", or lower batch.size" if append.fragment.count > 1 else ", or make the record smaller"),
                 details=details,
             )
         resources = {Kind.TOPIC: topic, Kind.TRANSACTIONAL_ID: self._producer._transactional_id or ""}
-        refused = Refused(Api.PRODUCE, answer.error_code, rule, str(append.partition), resources=resources)
+        refused = Refused(
+            Api.PRODUCE, answer.error_code, rule, str(append.partition), resources=resources, words=_words(answer)
+        )
         error = refused.as_error()
         error.details.update(details)
         return error
@@ -359,6 +362,12 @@ class _Send:
             next_step="the batch runs again; check the brokers' health, or raise delivery.timeout.ms",
             details={"partitions": [str(lane.partition) for lane in lanes]},
         )
+
+
+def _words(answer: Any) -> str | None:
+    """What the broker says of a partition, and of single records that it would not take (KIP-467)."""
+    records = [f"record {r.batch_index}: {r.batch_index_error_message}" for r in (answer.record_errors or ())[:3]]
+    return "; ".join(filter(None, (answer.error_message, *records))) or None
 
 
 def _lanes(appends: Sequence[Append]) -> dict[TopicPartition, _Lane]:

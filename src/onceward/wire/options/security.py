@@ -1,22 +1,25 @@
 """How to prove who we are and whom we trust: TLS and SASL, from Kafka's own option names.
 
 Parsed in the driver when a sink or source is constructed; the TLS context is built again in each process that
-connects, because contexts cannot be pickled. No secret is ever part of a ``repr``.
+connects, because contexts cannot be pickled, and again when a file that it was made of has changed: certificates are
+renewed in place (cert-manager, Vault) while a pipeline runs. No secret is ever part of a ``repr``.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import ssl
 import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kafka.net.sasl.oauth import AbstractTokenProvider
-
 from onceward.errors import ConfigurationError, ContradictoryOptions
+
+log = logging.getLogger(__name__)
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -77,30 +80,6 @@ class Security:
     @property
     def uses_sasl(self) -> bool:
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
-
-    def connection_options(self, token_provider: TokenProvider | None) -> dict[str, Any]:
-        """The same as arguments of kafka-python's connection manager; reads the certificate files."""
-        options: dict[str, Any] = {"security_protocol": self.protocol}
-        if self.uses_tls:
-            options["ssl_context"] = tls_context(self)
-        if self.uses_sasl:
-            options["sasl_mechanism"] = self.mechanism
-            options["sasl_plain_username"] = self.username
-            options["sasl_plain_password"] = self.password
-            if token_provider is not None:
-                options["sasl_oauth_token_provider"] = _Tokens(token_provider)
-        return options
-
-
-class _Tokens(AbstractTokenProvider):  # type: ignore[misc] # kafka-python is untyped
-    """kafka-python insists on its own base class; users need not."""
-
-    def __init__(self, provider: TokenProvider) -> None:
-        super().__init__()
-        self._provider = provider
-
-    def token(self) -> str:
-        return self._provider.token()
 
 
 def security_from_options(options: Mapping[str, str], token_provider: TokenProvider | None) -> Security:
@@ -218,6 +197,54 @@ def _refuse_java_store(options: Mapping[str, str], store: str) -> None:
         f"store.p12 -deststoretype PKCS12; openssl pkcs12 -in store.p12 -out store.pem) and set "
         f"ssl.{store}.type=PEM and ssl.{store}.location=store.pem",
     )
+
+
+class Certificates:
+    """The TLS context of ``security``, made anew when one of its files has changed. Thread safe.
+
+    :raises ConfigurationError: the files cannot be read, at the first time.
+    """
+
+    def __init__(self, security: Security) -> None:
+        self._security = security
+        self._lock = threading.Lock()
+        self._files = _state_of_files(security)
+        self._context = tls_context(security)
+
+    def context(self) -> ssl.SSLContext:
+        """The context for the next connection. While files are being replaced, and do not fit each other, the one
+        before."""
+        with self._lock:
+            files = _state_of_files(self._security)
+            if files != self._files:
+                try:
+                    self._context = tls_context(self._security)
+                except ConfigurationError as unfit:
+                    log.warning("the TLS files have changed and are not used yet: %s", unfit)
+                else:
+                    self._files = files
+            return self._context
+
+    def forget(self) -> None:
+        """Read the files again before the next connection, whatever the file system says of their age."""
+        with self._lock:
+            self._files = ()
+
+
+def _state_of_files(security: Security) -> tuple[object, ...]:
+    """Another one after each replacement: in place, by a rename, or behind a symbolic link as Kubernetes does it."""
+    trusted = security.ca_file or (None if security.ca_pem else ssl.get_default_verify_paths().cafile)
+    return tuple(_state_of(path) for path in (trusted, security.certificate_file, security.key_file))
+
+
+def _state_of(path: str | None) -> object:
+    if path is None:
+        return None
+    try:
+        found = os.stat(path)
+    except OSError as gone:
+        return gone.errno
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def tls_context(security: Security) -> ssl.SSLContext:

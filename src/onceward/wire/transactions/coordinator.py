@@ -23,7 +23,7 @@ from onceward.ids import ProducerIdentity, TopicPartition
 from onceward.wire.acls import Kind
 from onceward.wire.client import CoordinatorKind, KafkaClient
 from onceward.wire.connections import ConnectionLost
-from onceward.wire.conversation import Code, converse
+from onceward.wire.conversation import Answered, Code, converse
 from onceward.wire.deadline import Deadline
 from onceward.wire.error_table import Api
 
@@ -101,7 +101,7 @@ class TransactionCoordinator:
             ),
             deadline,
             codes=lambda a: [
-                (p.partition_error_code, t.name)
+                Answered(p.partition_error_code, t.name)
                 for t in a.results_by_topic_v3_and_below
                 for p in t.results_by_partition
             ],
@@ -166,7 +166,7 @@ class TransactionCoordinator:
                 max_version=5 if version == 2 else 4,
             ),
             deadline,
-            codes=lambda a: [(p.error_code, t.name) for t in a.topics for p in t.partitions],
+            codes=lambda a: [Answered(p.error_code, t.name) for t in a.topics for p in t.partitions],
             kind="group",
             group=group,
             subject=f"group {group}",

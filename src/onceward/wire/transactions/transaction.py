@@ -133,8 +133,7 @@ class Transaction:
         try:
             identity = self._coordinator.init_producer_id(NOBODY, self.timeout_ms, self._deadline(), on_lost=lost)
         except Refused as refused:
-            if refused.code == _INVALID_TRANSACTION_TIMEOUT and self._may_be_shorter:
-                self._may_be_shorter, self.timeout_ms = False, _longest_allowed_ms(self._client)
+            if _allows_less(self, refused):
                 self._take_it()
                 return
             _raise_init_refusal(refused, self._client, self.timeout_ms)
@@ -368,6 +367,9 @@ class Transaction:
                 log.info("%s: %s was given to us, and its answer lost", self.transactional_id, given)
                 self._claim_next_epoch(given)  # nobody's as long as this succeeds, and refused if somebody comes first
                 return
+            if _allows_less(self, refused):
+                self._claim_next_epoch(ours)
+                return
             _raise_init_refusal(refused, self._client, self.timeout_ms)
         except Unanswered as unanswered:
             raise_as_error(unanswered)
@@ -514,6 +516,18 @@ def _raise_init_refusal(refused: Refused, client: KafkaClient, timeout_ms: int) 
         next_step=f"lower transaction.timeout.ms (options= of the sink){f' to at most {limit}' if limit else ''}, or "
         "raise transaction.max.timeout.ms on the brokers; no transaction was begun, so that nothing has to be undone",
     ) from refused
+
+
+def _allows_less(transaction: Transaction, refused: Refused) -> bool:
+    """Was a timeout that nobody has set too long? Then ours is shorter from now on: brokers may be restarted with a
+    lower transaction.max.timeout.ms while a pipeline runs."""
+    if refused.code != _INVALID_TRANSACTION_TIMEOUT or not transaction._may_be_shorter:
+        return False
+    allowed_ms = _longest_allowed_ms(transaction._client)
+    if allowed_ms >= transaction.timeout_ms:
+        return False
+    transaction.timeout_ms = allowed_ms
+    return True
 
 
 def _longest_allowed_ms(client: KafkaClient) -> int:

@@ -109,7 +109,8 @@ def find_coordinator(
         known_to_be_away = node != NOBODY and cluster.brokers[node].fenced and not broker.isolated
         code = NOT_AVAILABLE if node == NOBODY or known_to_be_away else 0
         node = NOBODY if code else node
-        found.append(Answer(key=key, node_id=node, host="127.0.0.1", port=9_091 + node, error_code=code))
+        place = {"node_id": node, "host": "127.0.0.1", "port": 9_091 + node}
+        found.append(Answer(key=key, **place, error_code=code, error_message=None))
     reply(Answer(throttle_time_ms=0, coordinators=found))
 
 

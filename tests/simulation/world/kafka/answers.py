@@ -41,6 +41,8 @@ class Produced:
     """``PartitionProduceResponse``."""
 
     __slots__ = ("base_offset", "error_code", "index")
+    error_message = None
+    record_errors = ()
 
     def __init__(self, index: int, error_code: int, base_offset: int) -> None:
         self.index = index

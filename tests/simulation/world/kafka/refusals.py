@@ -80,7 +80,9 @@ def _find_coordinator(version: int, request: Any, code: int) -> Answer:
     keys = request.coordinator_keys or [request.key]
     return Answer(
         throttle_time_ms=0,
-        coordinators=[Answer(key=key, node_id=-1, host="", port=-1, error_code=code) for key in keys],
+        coordinators=[
+            Answer(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=None) for key in keys
+        ],
     )
 
 
@@ -115,6 +117,6 @@ _REFUSED = {
         throttle_time_ms=0, topics=[Answer(name=t.name, error_code=code, error_message=None) for t in request.topics]
     ),
     "DescribeConfigs": lambda version, request, code: Answer(
-        throttle_time_ms=0, results=[Answer(error_code=code, configs=[]) for _ in request.resources]
+        throttle_time_ms=0, results=[Answer(error_code=code, error_message=None, configs=[]) for _ in request.resources]
     ),
 }

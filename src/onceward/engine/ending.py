@@ -1,0 +1,36 @@
+"""What is left for a batch to do when its query is being stopped: little, and soon. Driver only.
+
+``query.stop()`` returns when the batch has, and nobody wants to wait for a broker that may be silent for minutes. So a
+batch has a moment to end what can be ended, and leaves the rest: the next start fences this one before all else, which
+ends the transaction that is open, and asks the ledger what became of one that was about to be committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from onceward import surroundings
+from onceward.spark.job import JobInterrupted
+
+_MOMENT_SECONDS = 1.0
+
+
+class Ending:
+    """Asked by every wait of one batch (:mod:`onceward.patience`).
+
+    :param is_stopping: has somebody stopped the query?
+    """
+
+    def __init__(self, is_stopping: Callable[[], bool]) -> None:
+        self._is_stopping = is_stopping
+        self._over_at: float | None = None
+
+    def __call__(self) -> None:
+        """:raises JobInterrupted: the query is being stopped, and the moment is over."""
+        if self._over_at is None and self._is_stopping():
+            self._over_at = surroundings.monotonic() + _MOMENT_SECONDS
+        if self._over_at is not None and surroundings.monotonic() >= self._over_at:
+            raise JobInterrupted(
+                "the query is being stopped, and this batch waited for an answer that did not come. The next start "
+                "settles it first of all: it ends what is open, and asks the ledger whether the batch is committed."
+            )

@@ -1,0 +1,94 @@
+"""Whoever waits asks all the while whether it has become pointless: ``query.stop()``, an epoch that is poisoned.
+
+Used by everything that waits inside a batch, in the driver or in a task. Said once, by whoever knows
+(:func:`asking`, around the batch), and heard by every wait below it in the same thread (:func:`ask`), however deep:
+so no conversation has to be handed the question, and none can forget it.
+
+A wait has a deadline of its own all the same. And the steps of one undertaking have one together (:func:`within`): that
+each of ten has two minutes must not add up to twenty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import ParamSpec, TypeVar
+
+from onceward import surroundings
+
+_ASK_EVERY_S = 0.2
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+ShouldStop = Callable[[], None]
+"""Called often while something waits; it raises when the waiting has become pointless."""
+
+_asked: ContextVar[tuple[ShouldStop, ...]] = ContextVar("asked", default=())
+_ends_at: ContextVar[float] = ContextVar("ends_at", default=float("inf"))
+
+
+@contextmanager
+def asking(*should_stop: ShouldStop) -> Iterator[None]:
+    """Inside, every wait of this thread calls ``should_stop`` several times a second, besides what it calls already."""
+    token = _asked.set((*_asked.get(), *should_stop))
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+def ask() -> None:
+    """Call what is to be asked here. :raises Exception: what it raises: nobody waits any more."""
+    for should_stop in _asked.get():
+        should_stop()
+
+
+def carried(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """``function``, which asks in whichever thread calls it what is asked here and now."""
+    here = _asked.get()
+
+    def call(*args: _P.args, **named: _P.kwargs) -> _T:
+        with asking(*here):
+            return function(*args, **named)
+
+    return call
+
+
+@contextmanager
+def within(timeout_ms: float) -> Iterator[None]:
+    """Inside, no deadline of this thread is later than ``timeout_ms`` from now."""
+    token = _ends_at.set(min(_ends_at.get(), surroundings.monotonic() + timeout_ms / 1000))
+    try:
+        yield
+    finally:
+        _ends_at.reset(token)
+
+
+def ends_at(timeout_ms: float) -> float:
+    """When a wait of ``timeout_ms`` that begins now is over, on the monotonic clock: or before, see :func:`within`."""
+    return min(_ends_at.get(), surroundings.monotonic() + timeout_ms / 1000)
+
+
+def pause(seconds: float) -> None:
+    """Sleep, and ask meanwhile."""
+    until = surroundings.monotonic() + seconds
+    while (left := until - surroundings.monotonic()) > 0:
+        ask()
+        surroundings.sleep(min(left, _ASK_EVERY_S) if _asked.get() else left)
+    ask()
+
+
+def result(answer: Future[_T], timeout_s: float) -> _T:
+    """What ``answer`` brings, and ask meanwhile. :raises TimeoutError: nothing within ``timeout_s``."""
+    until = surroundings.monotonic() + timeout_s
+    while True:
+        ask()
+        left = until - surroundings.monotonic()
+        if left <= _ASK_EVERY_S or not _asked.get():
+            return answer.result(max(0.0, left))
+        with suppress(FutureTimeoutError):
+            return answer.result(_ASK_EVERY_S)

@@ -1,0 +1,332 @@
+"""Setting a connection up: each step ends by a deadline of ours, and the next try begins anew, with what holds by then.
+
+The broker is a socket that falls silent where a test wants it; TLS and our client are real.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.protocol.metadata import MetadataRequest
+
+from certificates import make_certificates
+from handmade_broker import API_VERSIONS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE, TLS, HandmadeBroker
+from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError, TokenUnavailable
+from onceward.wire.client import KafkaClient
+from onceward.wire.options.settings import settings_from_options
+
+PATIENCE_SECONDS = 30
+LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
+WITH_TOKEN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+
+
+@pytest.fixture
+def client_of() -> Iterator[Callable[..., KafkaClient]]:
+    made = []
+
+    def make(servers: str, options: dict[str, Any] | None = None, provider: Any = None) -> KafkaClient:
+        quick = {"socket.connection.setup.timeout.max.ms": 1_000, "request.timeout.ms": 1_000}
+        checked, _ = settings_from_options(
+            servers, {**quick, **(options or {})}, client_id="t", oauth_token_provider=provider
+        )
+        made.append(KafkaClient(checked))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    make_certificates(folder)
+    (another := folder / "another").mkdir()
+    make_certificates(another)
+    return folder
+
+
+def server_context(folder: Path, *, clients: str | None = None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "here.pem")
+    if clients is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(folder / clients)
+    return context
+
+
+def tried_until_answered(client: KafkaClient) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        with suppress(BrokerUnreachable):
+            client.call_any(about_nothing())
+            return
+        assert time.monotonic() < deadline, "the broker answers again, and is not asked"
+
+
+def about_nothing() -> Any:
+    return MetadataRequest(topics=[], min_version=4, max_version=12)
+
+
+@pytest.mark.parametrize(
+    ("step", "options"),
+    [
+        (TLS, {"security.protocol": "SSL"}),
+        (API_VERSIONS, {}),
+        (SASL_HANDSHAKE, LOGIN),
+        (SASL_AUTHENTICATE, LOGIN),
+        (METADATA, {}),
+    ],
+)
+def test_a_step_that_nobody_answers_ends_and_the_next_try_opens_another_connection(
+    certificates: Path, client_of: Callable[..., KafkaClient], step: int, options: dict[str, str]
+) -> None:
+    if step == TLS:
+        options = {**options, "ssl.ca.location": str(certificates / "authority.crt")}
+    with HandmadeBroker(tls=server_context(certificates) if step == TLS else None) as broker:
+        client = client_of(broker.bootstrap_servers, options)
+        broker.silent_at = step
+        with pytest.raises(BrokerUnreachable):
+            client.cluster_id()
+        broker.silent_at = None
+        tried_until_answered(client)
+        kept = [connection._request_buffer for connection in client._connections._manager._conns.values()]
+        assert not any(kept), "what was given up is not sent any more"
+
+
+def test_a_request_that_waited_for_a_set_up_is_not_sent_when_its_time_is_over(
+    client_of: Callable[..., KafkaClient],
+) -> None:
+    with HandmadeBroker() as broker:
+        client = client_of(broker.bootstrap_servers, {"socket.connection.setup.timeout.max.ms": 20_000})
+        broker.silent_at = API_VERSIONS
+        with pytest.raises(BrokerUnreachable):
+            client.call(about_nothing(), "bootstrap-0", 300)
+        broker._healed.set()  # the connection goes on
+        broker.silent_at = None
+        tried_until_answered(client)
+        assert broker.asked[METADATA] == 1
+
+
+class Hanging:
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+
+    def token(self) -> str:
+        assert self.answers.wait(PATIENCE_SECONDS)
+        return "a-token"
+
+
+def test_an_identity_provider_that_does_not_answer_holds_nothing_else_up_and_is_named(
+    client_of: Callable[..., KafkaClient],
+) -> None:
+    with HandmadeBroker() as broker:
+        provider = Hanging()
+        client = client_of(broker.bootstrap_servers, WITH_TOKEN, provider)
+        with pytest.raises(TokenUnavailable, match="did not return") as unavailable:
+            client.cluster_id()
+        assert "identity provider" in unavailable.value.next_step
+        assert broker.asked[SASL_AUTHENTICATE] == 0
+        provider.answers.set()
+        tried_until_answered(client)
+
+
+def test_a_provider_that_fails_is_quoted_and_a_broker_that_refuses_a_token_is_another_matter(
+    client_of: Callable[..., KafkaClient],
+) -> None:
+    class Failing:
+        def token(self) -> str:
+            raise ConnectionRefusedError("idp.example:443 is down")
+
+    with HandmadeBroker() as broker:
+        failing = client_of(broker.bootstrap_servers, WITH_TOKEN, Failing())
+        with pytest.raises(TokenUnavailable, match="443 is down"):
+            failing.cluster_id()
+        given = Hanging()
+        given.answers.set()
+        broker.refuses_logins = True
+        refused = client_of(broker.bootstrap_servers, WITH_TOKEN, given)
+        with pytest.raises(AuthenticationFailed, match="nobody of that name"):
+            refused.cluster_id()
+
+
+def test_a_client_that_is_kept_uses_a_certificate_that_was_renewed_in_its_place(
+    certificates: Path, client_of: Callable[..., KafkaClient], tmp_path: Path
+) -> None:
+    """As cert-manager and Vault do it. The broker trusts another authority by then, as if the old one had expired."""
+    mine, trusted = tmp_path / "client.pem", tmp_path / "trusted.crt"
+    shutil.copy(certificates / "another" / "authority.crt", trusted)
+    mine.write_text((certificates / "client.key").read_text() + (certificates / "client.crt").read_text())
+    renewed = (certificates / "another" / "client.key").read_text() + (
+        certificates / "another" / "client.crt"
+    ).read_text()
+    options = {
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(certificates / "authority.crt"),
+        "ssl.certificate.location": str(mine),
+    }
+    with HandmadeBroker(tls=server_context(certificates, clients="another/authority.crt")) as broker:
+        client = client_of(broker.bootstrap_servers, options)
+        with pytest.raises(OncewardError):
+            client.cluster_id()
+        assert broker.refused
+        mine.write_text(renewed)
+        tried_until_answered(client)
+
+
+def test_another_authority_in_the_file_is_believed_from_then_on(
+    certificates: Path, client_of: Callable[..., KafkaClient], tmp_path: Path
+) -> None:
+    trusted = tmp_path / "ca.crt"
+    shutil.copy(certificates / "another" / "authority.crt", trusted)
+    with HandmadeBroker(tls=server_context(certificates)) as broker:
+        client = client_of(broker.bootstrap_servers, {"security.protocol": "SSL", "ssl.ca.location": str(trusted)})
+        with pytest.raises(AuthenticationFailed, match="CERTIFICATE_VERIFY_FAILED"):
+            client.cluster_id()
+        shutil.copy(certificates / "authority.crt", trusted)
+        tried_until_answered(client)
+
+
+def test_files_that_do_not_fit_each_other_yet_leave_the_old_certificate_in_use(
+    certificates: Path, client_of: Callable[..., KafkaClient], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ("client.crt", "client.key")
+    for name in names:
+        shutil.copy(certificates / name, tmp_path / name)
+    options = {
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(certificates / "authority.crt"),
+        "ssl.certificate.location": str(tmp_path / "client.crt"),
+        "ssl.key.location": str(tmp_path / "client.key"),
+    }
+    with HandmadeBroker(tls=server_context(certificates, clients="authority.crt")) as broker:
+        client = client_of(broker.bootstrap_servers, options)
+        shutil.copy(certificates / "another" / "client.crt", tmp_path / "client.crt")  # its key is yet to come
+        assert client.cluster_id() == "handmade-cluster"
+        assert "have changed and are not used yet" in caplog.text
+
+
+def test_a_coordinator_that_moved_under_its_id_is_asked_where_it_is_now(client_of: Callable[..., KafkaClient]) -> None:
+    with HandmadeBroker() as old, HandmadeBroker() as new:
+        client = client_of(old.bootstrap_servers)
+        assert client.cluster_id() == "handmade-cluster"
+        client.call(about_nothing(), 1)
+        asked_before = old.asked[METADATA]
+        old.coordinator_at = new.port  # and nobody has told the metadata
+        node = client.coordinator("a pipeline", "transaction")
+        client.call(about_nothing(), node)
+        assert (old.asked[METADATA], new.asked[METADATA]) == (asked_before, 1)
+
+
+def test_a_leader_that_moved_under_its_id_is_asked_where_metadata_say(client_of: Callable[..., KafkaClient]) -> None:
+    with HandmadeBroker() as bootstrap, HandmadeBroker() as old, HandmadeBroker() as new:
+        bootstrap.node_at = old.port
+        client = client_of(bootstrap.bootstrap_servers)
+        client.cluster_id()
+        old.silent_at = METADATA
+        with pytest.raises(BrokerUnreachable):
+            client.call(about_nothing(), 1, 300)
+        bootstrap.node_at = new.node_at = new.port
+        client._learn(client.call_any(about_nothing()))
+        client.call(about_nothing(), 1)
+        assert new.asked[METADATA] == 1
+
+
+def test_a_broker_that_was_upgraded_is_asked_anew_what_it_speaks(client_of: Callable[..., KafkaClient]) -> None:
+    with HandmadeBroker() as broker:
+        client = client_of(broker.bootstrap_servers)
+        client.cluster_id()
+        broker.spoken = {**broker.spoken, 0: (0, 11)}
+        client.call(about_nothing(), 1)
+        manager = client._connections._manager
+        assert manager._conns[1].broker_version_data.api_versions[0] == (0, 11)
+
+
+def test_a_name_that_is_not_resolved_in_time_holds_no_other_connection_up(
+    client_of: Callable[..., KafkaClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve, resolves = socket.getaddrinfo, threading.Event()
+
+    def slow(host: str, *rest: Any, flags: int = 0, **named: Any) -> Any:
+        if host != "slow.example" or flags & socket.AI_NUMERICHOST:
+            return resolve(host, *rest, flags=flags, **named)
+        resolves.wait(PATIENCE_SECONDS)
+        raise socket.gaierror("no such host")
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    with HandmadeBroker() as broker:
+        client = client_of(f"slow.example:9092,{broker.bootstrap_servers}", {"request.timeout.ms": 5_000})
+        nodes = {str(address): node for node, address in client._connections._bootstrap.items()}
+        stuck = client.send(about_nothing(), nodes["slow.example:9092"])
+        client.call(about_nothing(), nodes[broker.bootstrap_servers])
+        assert not stuck.done()
+        assert "slow.example" in str(stuck.exception(PATIENCE_SECONDS))
+        resolves.set()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a full backlog that swallows is Linux's")
+def test_of_several_addresses_of_a_name_a_dead_one_does_not_use_up_all_the_time(
+    client_of: Callable[..., KafkaClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve = socket.getaddrinfo
+    with socket.socket() as dead, HandmadeBroker() as broker:
+        dead.bind(("127.0.0.1", 0))
+        dead.listen(0)
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(dead.getsockname())
+
+        def two(host: str, *rest: Any, flags: int = 0, **named: Any) -> Any:
+            if host != "two.example" or flags & socket.AI_NUMERICHOST:
+                return resolve(host, *rest, flags=flags, **named)
+            return [
+                (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
+                for port in (dead.getsockname()[1], broker.port)
+            ]
+
+        monkeypatch.setattr(socket, "getaddrinfo", two)
+        client = client_of("two.example:9092", {"request.timeout.ms": 5_000})
+        client.call(about_nothing(), "bootstrap-0")
+        for filler in fillers:
+            filler.close()
+
+
+def test_no_other_thread_looks_into_what_the_io_thread_changes(client_of: Callable[..., KafkaClient]) -> None:
+    foreign: list[str] = []
+
+    class Watched(dict[Any, Any]):
+        def _looked(self) -> None:
+            if "kafka-io" not in threading.current_thread().name:
+                foreign.append(threading.current_thread().name)
+
+        def values(self) -> Any:
+            self._looked()
+            return super().values()
+
+        def items(self) -> Any:
+            self._looked()
+            return super().items()
+
+        def __iter__(self) -> Any:
+            self._looked()
+            return super().__iter__()
+
+    with HandmadeBroker() as broker:
+        client = client_of(broker.bootstrap_servers)
+        manager = client._connections._manager
+        manager._conns = Watched()
+        client.cluster_id()
+        assert client.brokers() == [1]
+        client.call(about_nothing(), 1)
+        assert client._connections.nodes()[0] == 1
+        assert not foreign

@@ -1,0 +1,110 @@
+"""Whoever waits asks whether anybody still does; and what waits together ends together."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from onceward import patience
+from onceward.engine.ending import Ending
+from onceward.spark.job import JobInterrupted
+from onceward.wire.connections import ConnectionLost
+from onceward.wire.conversation import converse
+from onceward.wire.deadline import Deadline
+from onceward.wire.error_table import Api
+
+HOURS_S = 36_000.0
+
+
+class Pointless(Exception):
+    pass
+
+
+def after(times: int) -> patience.ShouldStop:
+    left = [times]
+
+    def ask() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Pointless
+
+    return ask
+
+
+def test_a_wait_for_an_answer_ends_when_it_has_become_pointless() -> None:
+    with patience.asking(after(3)), pytest.raises(Pointless):
+        patience.result(Future(), HOURS_S)
+
+
+def test_a_pause_ends_when_it_has_become_pointless() -> None:
+    with patience.asking(after(3)), pytest.raises(Pointless):
+        patience.pause(HOURS_S)
+
+
+def test_a_conversation_that_nobody_answers_ends_when_it_has_become_pointless() -> None:
+    def lost(_: float) -> None:
+        raise ConnectionLost("no answer")
+
+    with patience.asking(after(5)), pytest.raises(Pointless):
+        converse(Api.METADATA, "the cluster", lost, lambda _: [0], Deadline(HOURS_S * 1000))
+
+
+def test_an_answer_that_comes_while_others_are_asked_is_taken() -> None:
+    answer: Future[str] = Future()
+
+    def ask() -> None:
+        if not answer.done():
+            answer.set_result("here")
+
+    with patience.asking(ask):
+        assert patience.result(answer, HOURS_S) == "here"
+
+
+def test_an_answer_that_does_not_come_in_time_is_missed_whoever_asks() -> None:
+    with patience.asking(lambda: None), pytest.raises(TimeoutError):
+        patience.result(Future(), 0.3)
+    with pytest.raises(TimeoutError):
+        patience.result(Future(), 0.01)
+
+
+def test_all_that_was_said_around_a_wait_is_asked_and_nothing_afterwards() -> None:
+    heard: list[str] = []
+    with patience.asking(lambda: heard.append("outer")), patience.asking(lambda: heard.append("inner")):
+        patience.ask()
+    patience.ask()
+    assert heard == ["outer", "inner"]
+
+
+def test_another_thread_asks_only_what_was_carried_to_it() -> None:
+    heard: list[str] = []
+
+    def work() -> None:
+        patience.ask()
+
+    with patience.asking(lambda: heard.append("asked")):
+        threads = [threading.Thread(target=work), threading.Thread(target=patience.carried(work))]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    assert heard == ["asked"]
+
+
+def test_no_deadline_is_later_than_that_of_the_whole() -> None:
+    with patience.within(50_000):
+        assert Deadline(900_000).remaining_ms <= 50_000
+        with patience.within(700_000):
+            assert Deadline(900_000).remaining_ms <= 50_000
+        assert Deadline(10).remaining_ms <= 10
+    assert Deadline(900_000).remaining_ms > 800_000
+
+
+def test_a_batch_of_a_query_that_is_stopped_has_a_moment_and_no_more() -> None:
+    stopping: list[bool] = []
+    ending = Ending(lambda: bool(stopping))
+    ending()
+    stopping.append(True)
+    ending()  # what can be ended within the moment still is
+    with patience.asking(ending), pytest.raises(JobInterrupted, match="The next start settles it"):
+        patience.pause(HOURS_S)
