@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import threading
 from collections.abc import Coroutine, Mapping
 from types import TracebackType
@@ -34,8 +35,8 @@ class KafkaProxy:
 
     With brokers of your own: each one's ``advertised.listeners`` must lead to the proxy, or its clients, once they have
     asked for metadata, go around it. ``KafkaProxy({1: "127.0.0.1:19092"}, ports={1: 9092})`` is right for a broker that
-    listens on 19092 and advertises ``127.0.0.1:9092``. Connections must be plaintext or SASL_PLAINTEXT: nobody can look
-    into TLS.
+    listens on 19092 and advertises ``127.0.0.1:9092``. Brokers are spoken to in plain text (SASL or not). Clients may
+    use TLS as well, at the same ports, once the proxy has a certificate (:meth:`serve_tls`).
 
     A connection whose broker is down is closed, as the broker's own port would. Whatever ends the ``with`` block:
     everything is closed, nothing stays armed or cut.
@@ -92,6 +93,11 @@ class KafkaProxy:
     def bootstrap_servers(self) -> str:
         """``host:port,…`` of all listeners."""
         return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    def serve_tls(self, context: ssl.SSLContext | None) -> None:
+        """Clients whose connections begin with a TLS handshake are served with ``context``; None: no longer."""
+        for listener in self._listeners.values():
+            listener.tls = context
 
     # --- faults ------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ Made by :class:`onceward.testing.proxy.KafkaProxy`; runs in its event loop.
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from contextlib import suppress
 
 from onceward.testing.proxy.connection import Connection
@@ -15,6 +17,8 @@ from onceward.testing.proxy.frames import CHUNK_BYTES, Frame, RequestHead, corre
 from onceward.testing.proxy.held import HeldRequest
 
 _HOST = "127.0.0.1"
+_BACKLOG = 100
+_TLS_HANDSHAKE = b"\x16"
 
 
 class Listener:
@@ -24,20 +28,27 @@ class Listener:
         self.node = node
         self.port = port
         self.is_cut = False
+        self.tls: ssl.SSLContext | None = None
+        """For clients that begin with a TLS handshake; the broker is spoken to in plain text all the same."""
         self._broker_address = broker
         self._faults = faults
         self._counts = counts
-        self._server: asyncio.Server | None = None
+        self._socket: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
     async def listen(self) -> None:
         """:raises OSError: the port is taken."""
-        self._server = await asyncio.start_server(self._serve, _HOST, self.port, limit=CHUNK_BYTES)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._socket = socket.create_server((_HOST, self.port), backlog=_BACKLOG)
+        self._socket.setblocking(False)
+        self.port = self._socket.getsockname()[1]
+        self._accepting = asyncio.ensure_future(self._accept(self._socket))
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._accepting is not None and self._socket is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+            self._socket.close()
         await self._close_connections()
 
     def cut(self) -> None:
@@ -73,12 +84,33 @@ class Listener:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 — asyncio runs us in one
-        self._keep(task)
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
+            client, _ = await asyncio.get_running_loop().sock_accept(listening)
+            self._keep(asyncio.ensure_future(self._serve(client)))
+
+    async def _serve(self, client: socket.socket) -> None:
         with suppress(asyncio.CancelledError):  # by heal() or close(): nothing that anybody waits for
+            try:
+                reader, writer = await self._opened(client)
+            except BaseException as error:
+                client.close()
+                if isinstance(error, OSError):  # the client is gone, or TLS refuses it
+                    return
+                raise
             await Connection(self, reader, writer).run()
+
+    async def _opened(self, client: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The client's connection, over TLS if it begins so. While the node is cut nobody answers a handshake."""
+        client.setblocking(False)
+        tls = self.tls if self.tls is not None and await _begins_with_tls(client) else None
+        if tls is not None and self.is_cut:
+            await asyncio.Event().wait()
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=CHUNK_BYTES)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, client, ssl=tls)
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._connections.add(task)
@@ -89,6 +121,17 @@ class Listener:
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
+
+
+async def _begins_with_tls(client: socket.socket) -> bool:
+    """Whether the first byte is that of a handshake record; Kafka's frames begin with their length, below 16 MiB."""
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(client, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(client)
+    return client.recv(1, socket.MSG_PEEK) == _TLS_HANDSHAKE
 
 
 async def _answer_to(held: HeldRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
