@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from streaming_pipeline import Pipeline, source_records
 
 import onceward
-from onceward.errors import ConfigurationError, ContradictoryOptions, TopicMissing
+from handmade_broker import HandmadeBroker
+from onceward.errors import BrokerUnreachable, ConfigurationError, ContradictoryOptions, TopicMissing
 
 
 def values_read(pipeline: Pipeline, **options: Any) -> Counter[bytes]:
@@ -149,6 +150,9 @@ def test_only_committed_records_are_read(any_pipeline: Pipeline):
         ({"starting": "ledger"}, ConfigurationError, "pipeline_id"),
         ({"otherwise": "never"}, ConfigurationError, "otherwise"),
         ({"topic": []}, ConfigurationError, "topic"),
+        ({"topic": "a, b"}, ConfigurationError, "topic=['a', 'b']"),
+        ({"max_offsets_per_trigger": "abc"}, ConfigurationError, "max_offsets_per_trigger"),
+        ({"max_offsets_per_trigger": 0}, ConfigurationError, "max_offsets_per_trigger"),
         ({"spark_options": {"kafka.isolation.level": "read_uncommitted"}}, ContradictoryOptions, "isolation.level"),
         ({"spark_options": {"startingOffsets": "latest"}}, ContradictoryOptions, "startingOffsets"),
         ({"spark_options": {"subscribePattern": "a.*"}}, ContradictoryOptions, "subscribePattern"),
@@ -165,6 +169,32 @@ def test_positions_and_options_that_cannot_be(spark: Any, options: dict[str, Any
 def test_a_missing_topic_is_named(pipeline: Pipeline):
     with pytest.raises(TopicMissing, match="topic-that-is-not-there"):
         pipeline.frame(topic="topic-that-is-not-there", starting="group", pipeline_id=pipeline.name)
+
+
+@pytest.mark.parametrize("starting", ["earliest", "ledger"])
+def test_a_cluster_that_is_not_there_is_named_at_the_definition(spark: Any, starting: Any):
+    options = {"socket.connection.setup.timeout.max.ms": 2_000}
+    with pytest.raises(BrokerUnreachable, match=r"kafka_source\(bootstrap_servers=.*127\.0\.0\.1:1\b") as unreachable:
+        onceward.kafka_source(
+            spark, bootstrap_servers="127.0.0.1:1", topic="t", starting=starting, pipeline_id="p", options=options
+        )
+    assert "bootstrap.servers" in unreachable.value.next_step
+
+
+def test_brokers_that_advertise_what_cannot_be_reached_are_named(spark: Any):
+    """As a broker in a container that calls itself ``localhost``: the bootstrap server answers, and nobody else."""
+    with HandmadeBroker() as broker:
+        broker.node_at = 1
+        with pytest.raises(BrokerUnreachable, match=r"answers, and none of the brokers.*127\.0\.0\.1:1\b") as found:
+            onceward.kafka_source(spark, bootstrap_servers=broker.bootstrap_servers, topic="t")
+        assert "advertised.listeners" in found.value.next_step
+        broker.node_at = broker.port
+        onceward.kafka_source(spark, bootstrap_servers=broker.bootstrap_servers, topic="t")
+
+
+def test_a_login_that_only_spark_is_told_is_left_to_spark(spark: Any):
+    options = {"kafka.security.protocol": "SASL_SSL"}
+    onceward.kafka_source(spark, bootstrap_servers="127.0.0.1:1", topic="t", spark_options=options)
 
 
 def test_options_reach_spark_in_its_own_spelling(pipeline: Pipeline):

@@ -6,13 +6,21 @@ only: Spark takes every later start from its checkpoint.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from onceward.errors import ConfigurationError, ContradictoryOptions, SourceDataLost
+from onceward.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    ConfigurationError,
+    ContradictoryOptions,
+    SourceDataLost,
+)
 from onceward.ids import pipeline_id as checked_pipeline_id
 from onceward.ledger.chain import Ledger
 from onceward.ledger.kafka_topic import DEFAULT_TOPIC, LedgerTopic
@@ -33,9 +41,12 @@ from onceward.wire.client import KafkaClient
 from onceward.wire.options.security import TokenProvider
 from onceward.wire.options.settings import settings_from_options, spark_source_options
 
+log = logging.getLogger(__name__)
+
 Starting = Literal["earliest", "latest", "group", "ledger"] | datetime
 
 _NAMES = ("earliest", "latest", "group", "ledger")
+_LOGINS = ("kafka.bootstrap.servers", "kafka.security.", "kafka.sasl.", "kafka.ssl.")
 _OTHERWISE = ("earliest", "latest", "error")
 
 # The Java consumer's defaults are made for many small answers; Spark reads one partition after the other, as fast as it
@@ -95,7 +106,9 @@ def kafka_source(
     :param ledger: the same for any other sink: its ledger.
     :raises ConfigurationError: a position or option that cannot be.
     :raises ConnectorMissing: this session has no Kafka source, or one of another Spark.
-    :raises TopicMissing, BrokerUnreachable: when a position has to be looked up (group, ledger).
+    :raises BrokerUnreachable: no broker answers within ``socket.connection.setup.timeout.max.ms`` (15 s), or none at
+        the address that it advertises. Not looked at where ``spark_options`` has a login of its own.
+    :raises TopicMissing, AuthenticationFailed: when a position has to be looked up (group, ledger).
     :raises SourceDataLost: a topic in which the ledger ends, and which the pattern matches, is gone.
     """
     reads = topics_read(spark, topic, topic_pattern)
@@ -117,25 +130,54 @@ def kafka_source(
         "kafka.isolation.level": "read_committed",
     }
     if max_offsets_per_trigger is not None:
-        settings["maxOffsetsPerTrigger"] = str(max_offsets_per_trigger)
+        settings["maxOffsetsPerTrigger"] = _positive("max_offsets_per_trigger", max_offsets_per_trigger)
     if isinstance(starting, datetime):
         settings["startingTimestamp"] = str(int(starting.timestamp() * 1000))
         settings["startingOffsetsByTimestampStrategy"] = "latest"
     elif starting in ("earliest", "latest"):
         settings["startingOffsets"] = starting
-    else:
-        client = KafkaClient(client_settings)
-        try:
-            settings["startingOffsets"] = (
-                _of_group(client, reads, str(pipeline_id), otherwise)
-                if starting == "group"
-                else _of_ledger(client, reads, str(pipeline_id), otherwise, ledger_topic, ledger, _may_lose(settings))
+    with closing(KafkaClient(client_settings)) as client:
+        if not _has_a_login_of_its_own(spark_options or {}):
+            _must_answer(client)
+        if starting == "group":
+            settings["startingOffsets"] = _of_group(client, reads, str(pipeline_id), otherwise)
+        elif starting == "ledger":
+            settings["startingOffsets"] = _of_ledger(
+                client, reads, str(pipeline_id), otherwise, ledger_topic, ledger, _may_lose(settings)
             )
-        finally:
-            client.close()
     secrets = {name: value for name, value in settings.items() if is_secret(name)}
     frame = load(spark, {name: value for name, value in settings.items() if name not in secrets})
     return with_hidden_options(spark, frame, secrets) if secrets else frame
+
+
+def _must_answer(client: KafkaClient) -> None:
+    """Spark's own reader tries for minutes, and then names neither the broker nor the setting.
+
+    A login that is refused is left to the query, of which it is known whether it has ever worked.
+
+    :raises BrokerUnreachable: naming the setting.
+    """
+    try:
+        client.reach()
+    except AuthenticationFailed as refused:
+        log.warning("%s", refused)
+    except BrokerUnreachable as unreachable:
+        raise type(unreachable)(
+            f"kafka_source(bootstrap_servers=…) reaches no broker: {unreachable.message}",
+            next_step=unreachable.next_step,
+        ) from unreachable
+
+
+def _has_a_login_of_its_own(spark_options: Mapping[str, Any]) -> bool:
+    """Is Spark's reader told how to log in, or where, in a way that our client is not?"""
+    return any(name.lower().startswith(_LOGINS) for name in spark_options)
+
+
+def _positive(name: str, value: object) -> str:
+    text = str(value).strip()
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ConfigurationError(f"{name}={value!r} is not a whole number above 0", next_step=f"correct {name}=")
+    return text
 
 
 def _partitions(client: KafkaClient, reads: TopicsRead) -> dict[str, list[int]]:

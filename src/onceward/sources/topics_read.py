@@ -102,4 +102,11 @@ def topics_read(spark: SparkSession, topic: str | Sequence[str] | None, pattern:
             "kafka_source was given neither topic= nor topic_pattern=",
             next_step="name the topic, several as a list, or all of a kind by topic_pattern='orders-.*'",
         )
-    return NamedTopics([topic] if isinstance(topic, str) else topic)
+    names = [topic] if isinstance(topic, str) else topic
+    for name in names:
+        if isinstance(name, str) and "," in name:
+            several = [part.strip() for part in name.split(",") if part.strip()]
+            raise ConfigurationError(
+                f"topic={name!r} names several topics in one string", next_step=f"pass a list: topic={several!r}"
+            )
+    return NamedTopics(names)
