@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, ResourceError
 from onceward.spark import archives, jars
 
 
@@ -109,3 +109,17 @@ def test_an_archive_is_remembered_as_jars_are(tmp_path: Path, monkeypatch: pytes
     packed.touch()
     jars.remember(jars.kept_as("archive", "g:a:1:tar.gz:all", None), [packed])
     assert archives.archive("g:a:1:tar.gz:all") == packed  # no JVM is started for it
+
+
+def test_a_process_that_resolves_for_ever_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jars, "_OTHERS_SECONDS", 0.3)
+    with (
+        jars._one_resolver_at_a_time(tmp_path),
+        pytest.raises(ResourceError, match=r"holds .*resolver\.lock"),
+        jars._one_resolver_at_a_time(tmp_path),
+    ):
+        pytest.fail("two resolvers at a time")
+    with jars._one_resolver_at_a_time(tmp_path):
+        pass

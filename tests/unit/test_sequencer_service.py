@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import random
@@ -16,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
+from typing import Any
 
 import pytest
 
@@ -655,6 +657,24 @@ def test_the_stranger_that_lingers_for_longest_makes_room(open_door):
         ]
         assert [sock.recv(1) for sock in idle[:2]] == [b"", b""]
         until(lambda: len(watched._strangers) == 3)  # the last one has come in
+
+
+def test_a_peer_that_has_reset_its_connection_does_not_close_the_door(open_door, monkeypatch: pytest.MonkeyPatch):
+    """On macOS setting an option of such a socket is EINVAL."""
+    watched, real, refused = open_door(patience_seconds=0.3), socket.socket.setsockopt, threading.Event()
+
+    def reset_by_then(self: socket.socket, *option: Any) -> None:
+        if threading.current_thread() is watched._thread and not refused.is_set():
+            refused.set()
+            raise OSError(errno.EINVAL, "Invalid argument")
+        real(self, *option)
+
+    monkeypatch.setattr(socket.socket, "setsockopt", reset_by_then)
+    for _ in range(2):
+        with closing(socket.create_connection(("127.0.0.1", watched.port), 20)) as stranger:
+            assert stranger.recv(1) == b""
+    assert refused.is_set()
+    assert watched._thread.is_alive()
 
 
 def test_a_slow_hello_gets_in_byte_by_byte(sequencer, ticket):

@@ -21,6 +21,7 @@ import os
 import re
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,8 @@ SUBMITTED_VARIABLE = "PYSPARK_GATEWAY_PORT"
 """Environment variable that ``spark-submit`` sets in the Python processes it starts: where their JVM listens."""
 
 _FORMAT = 2
+_OTHERS_SECONDS = 900
+_LOOK_SECONDS = 0.2
 _LOG_TAIL_CHARACTERS = 3_000
 _NOT_FOUND = re.compile(r":: ([^#\s]+)#([^;\s]+);(\S+): not found")  # how Ivy sums up what it could not find
 
@@ -136,9 +139,25 @@ def remember(answer_file: Path, jars: Sequence[Path], **more: object) -> None:
 @contextlib.contextmanager
 def _one_resolver_at_a_time(folder: Path) -> Iterator[None]:
     """Holds the folder's lock. One lock for all coordinates, because they share Ivy's cache, which is not race-free."""
-    with (folder / "resolver.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # released by the kernel whenever this process ends
+    path, deadline = folder / "resolver.lock", time.monotonic() + _OTHERS_SECONDS
+    with path.open("w") as lock:
+        while not _taken(lock):
+            if time.monotonic() >= deadline:
+                raise ResourceError(
+                    f"another process has been resolving jars for {_OTHERS_SECONDS} s, and holds {path}",
+                    next_step="see what that process waits for, a repository that does not answer most likely; end it, "
+                    "and start again",
+                )
+            time.sleep(_LOOK_SECONDS)
         yield
+
+
+def _taken(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released by the kernel whenever this process ends
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _ask_spark(question: Question) -> list[Path]:

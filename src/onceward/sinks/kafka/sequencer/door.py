@@ -103,9 +103,13 @@ class Door:
             self._drop_longest_stranger()
             self._closing.wait(_TICK_SECONDS / 10)
             return
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        except OSError:  # reset by then: on macOS that is EINVAL
+            sock.close()
+            return
         if len(self._strangers) >= self._max_strangers:
             self._drop_longest_stranger()
         stranger = _Stranger(sock, time.monotonic() + self._patience_seconds)
