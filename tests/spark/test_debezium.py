@@ -209,6 +209,37 @@ def test_a_truncate_stops_and_what_is_said_helps(spark: Any):
         change("c", 1, None, {"id": 1}, table=None),
     ],
 )  # fmt: skip
+def read_from(spark: Any, tables: list[str], *changes: tuple) -> DataFrame:
+    """As a source gives it that was told these tables."""
+    return frame(spark, *changes).withMetadata("table", {"onceward.tables": tables})
+
+
+def test_a_table_is_named_as_the_server_compares_names(spark: Any):
+    """Of a server with lower_case_table_names=1, which writes shop.orders, whatever the user writes."""
+    one = change("c", 1, None, {"id": 1})
+    found = ow.debezium.rows(read_from(spark, ["Shop.Orders", "a.b"], one), table="Shop.Orders", schema="id INT")
+    assert [row.id for row in found.collect()] == [1]
+    for tables in (["shop.*"], ["shop.orders", "Shop.Orders"]):
+        both = read_from(spark, tables, one, change("c", 2, None, {"id": 2}, table="Orders"))
+        error = stopped(ow.debezium.rows(both, table="shop.orders", schema="id INT").collect)
+        assert "upper and lower case" in error.message
+        assert isinstance(error, ChangeUnreadable)
+        assert error.details["reason"] == "name"
+        assert 'pass table="shop.Orders"' in error.next_step
+        kept = both.where("concat(db, '.', `table`) = 'shop.orders'")
+        assert "concat(db, '.', `table`) = 'shop.orders'" in error.next_step
+        assert [row.id for row in ow.debezium.rows(kept, table="shop.orders", schema="id INT").collect()] == [1]
+
+
+@pytest.mark.parametrize("table", ["shop.oders", "shop.orders2", "shops.orders"])
+def test_a_table_that_the_source_does_not_read_is_refused(spark: Any, table: str):
+    changes = read_from(spark, ["shop.orders", "stock.*"])
+    with pytest.raises(ConfigurationError, match=r"none of the tables that the source reads: shop.orders, stock.\*"):
+        ow.debezium.rows(changes, table=table, schema="id INT")
+    with pytest.raises(ConfigurationError, match="none of the tables"):
+        ow.debezium.structs(changes, table=table, schema="id INT", key="id", prefix="p")
+
+
 def test_a_change_that_is_none_becomes_no_tombstone(spark: Any, one: tuple):
     error = stopped(ow.debezium.encode(frame(spark, one), prefix="p").collect)
     assert isinstance(error, ChangeUnreadable)

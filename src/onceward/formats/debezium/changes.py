@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType
@@ -11,6 +13,9 @@ from onceward.formats.judged import raised
 
 VALUES = "onceward.values"
 """In the metadata of the columns ``before`` and ``after``: as what values are written, ``text`` or ``debezium``."""
+
+TABLES = "onceward.tables"
+"""In the metadata of the column ``table``: which tables the source reads, as the user named them."""
 
 _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     **dict.fromkeys(("op", "db", "table", "key", "before", "after", "position", "gtid", "file"), (StringType,)),
@@ -42,17 +47,47 @@ def must_have_values(frame: DataFrame, wanted: str, called: str) -> None:
         )
 
 
-def of_table(frame: DataFrame, table: str) -> DataFrame:
+def of_table(frame: DataFrame, table: str, tag: str, called: str) -> DataFrame:
     """The changes of one table, ``database.table``.
 
-    :raises ConfigurationError: ``table`` is no such name.
+    Whether ``Shop.Orders`` is ``shop.orders`` is for the server to say (``lower_case_table_names``), and the source
+    asks it. So where the source was given this very name, and no pattern, all that differs in case only is this table.
+    Else a row of a name that does stops the query: it may be another table, or this one, misspelled.
+
+    :raises ConfigurationError: ``table`` is no such name, or none that the source reads.
     """
     database, dot, name = table.partition(".") if isinstance(table, str) else ("", "", "")
     if not (database and dot and name):
         raise ConfigurationError(
             f"table={table!r} does not name a table of a database", next_step='pass table="database.table"'
         )
-    return frame.where((F.col("db") == database) & (F.col("table") == name))
+    read: list[str] | None = frame.schema["table"].metadata.get(TABLES)
+    fitting = [one for one in read or () if _fits(table, one)]
+    if read is not None and not fitting:
+        raise ConfigurationError(
+            f"table={table!r} is none of the tables that the source reads: {', '.join(read)}",
+            next_step=f"pass to {called} a table that ow.mysql_changes(tables=…) names, spelled as it is there",
+        )
+    same = [F.lower(column) == F.lower(F.lit(part)) for column, part in (("db", database), ("table", name))]
+    chosen = frame.where(same[0] & same[1])
+    if len(fitting) == 1 and "*" not in fitting[0]:
+        return chosen
+    exactly = (F.col("db") == database) & (F.col("table") == name)
+    return chosen.withColumn(
+        "op", F.when(exactly, F.col("op")).otherwise(F.raise_error(_misspelled(tag, table, called)))
+    )
+
+
+def _fits(table: str, pattern: str) -> bool:
+    said = ".*".join(map(re.escape, pattern.lower().split("*")))
+    return re.fullmatch(said, table.lower(), re.DOTALL) is not None
+
+
+def _misspelled(tag: str, table: str, called: str) -> Column:
+    why = f"{called} was asked for table={table!r}, which differs from it in upper and lower case only"
+    spelled = F.concat(F.lit('if it is the same table, pass table="'), F.concat_ws(".", "db", "table"), F.lit('"; '))
+    keep = f"if the server has both, leave this one out before: changes.where(\"concat(db, '.', `table`) = '{table}'\")"
+    return stop(tag, "name", F.lit(why), F.concat(spelled, F.lit(keep)))
 
 
 def with_their_rows(tag: str) -> Column:

@@ -97,6 +97,7 @@ def structs(
     :param schema: the table's columns.
     :param key: the columns of its primary key.
     :raises BadColumn: the frame is none of changes, or ``schema`` lacks a column of the key.
+    :raises ConfigurationError: ``table`` is none of the tables that ``mysql_changes`` reads.
     :raises SchemaUnfit: ``schema`` is none, or has a type that is not read.
     """
     called = "ow.debezium.structs(…)"
@@ -110,7 +111,7 @@ def structs(
         )
     tag = TAG + uuid.uuid4().hex
     images = Images(columns, tag)
-    read = images.added(of_table(changes, table), F.col("before"), _BEFORE)
+    read = images.added(of_table(changes, table, tag, called), F.col("before"), _BEFORE)
     read = images.added(read, F.col("after"), _AFTER)
     row = F.coalesce(_AFTER, _BEFORE)
     key_of = F.when(row.isNotNull(), F.struct(*(row.getField(name).alias(name) for name in keys)))

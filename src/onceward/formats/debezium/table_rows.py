@@ -50,7 +50,8 @@ def rows(
     ``TRUNCATE`` (``op`` ``t``), which has no row, stops the query, too: the next step says how to go on behind it.
 
     :param changes: a frame of ``ow.mysql_changes``; with ``values="text"``, its default, every type below can be read.
-    :param table: ``database.table``, as the server spells it. Changes of others are left out.
+    :param table: ``database.table``, as the server spells it, or as ``mysql_changes(tables=…)`` names it. Changes of
+        others are left out.
     :param schema: the table's columns, as a type or in Spark's DDL: BOOLEAN (of BIT(1)), SMALLINT, INT, BIGINT, FLOAT,
         DOUBLE, DECIMAL (exact; up to 38 digits), STRING (also of TIME), BINARY, DATE, TIMESTAMP (of TIMESTAMP),
         TIMESTAMP_NTZ (of DATETIME), VARIANT (of JSON).
@@ -59,6 +60,7 @@ def rows(
     :param emptied_at: the position of a ``TRUNCATE``, as its error gives it: you have emptied the target, and changes
         up to there are left out.
     :raises BadColumn: the frame is none of changes.
+    :raises ConfigurationError: ``table`` is none of the tables that ``mysql_changes`` reads.
     :raises SchemaUnfit: ``schema`` is none, has a type that is not read, or a column that is called like one of ours.
     """
     must_be_changes(changes, _CALLED)
@@ -69,10 +71,10 @@ def rows(
                 f"the table has a column {ours!r}, and {_CALLED} adds another one of that name",
                 next_step=f"pass another name as {parameter}=, and the same one to the sink",
             )
-    chosen = of_table(changes, table)
+    tag = TAG + uuid.uuid4().hex
+    chosen = of_table(changes, table, tag, _CALLED)
     if emptied_at is not None:
         chosen = chosen.where(F.col("position") > F.lit(emptied_at))
-    tag = TAG + uuid.uuid4().hex
     known = with_one(chosen, _op(tag), _OP)
     image = F.when(F.col(_OP) == "d", F.col("before")).otherwise(F.col("after"))
     read = Images(columns, tag).added(known, image, _ROW)
