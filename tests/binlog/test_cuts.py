@@ -432,3 +432,48 @@ def test_settings_that_cannot_be(wrong: dict[str, Any]):
 
 def test_a_password_is_in_no_text():
     assert "hidden" not in repr(settings())
+
+
+def test_files_of_another_base_name_are_an_era_of_their_own():
+    """A server that is started with another --log-bin, and the old index, goes on counting from 1."""
+    old, new = Log("binlog.000007").transaction(1), Log("other.000001").transaction(2)
+    begin = start(file="binlog.000007", gtids="")
+    found = cut([*old.events, *new.events], begin)
+    assert [(part["file"], part["era"]) for part in found.parts] == [("binlog.000007", 0), ("other.000001", 1)]
+    assert (found.end.place, found.end.era) == (Place("other.000001", new.at), 1)
+    assert cut([*old.events, *new.events], begin, upto=found.end.place).end == found.end
+    earlier = cut([*old.events, *Log("binlog.000003").transaction(2).events], begin).stop
+    assert isinstance(earlier, BinlogDamaged)
+    assert "not a later one" in earlier.message
+
+
+def test_what_is_new_in_a_binlog_is_told_with_the_place_before_it():
+    log = Log().transaction(1)
+    behind = Place(FILE, log.at)
+    looked_at = {("shop", "t")}
+
+    def news(**said: Any) -> tuple[Place | None, set[tuple[str, str]]]:
+        cutter = Cutter(said.get("settings", settings(tables="shop.*")), start(gtids=""), looked_at=looked_at)
+        cutter.feed(log.events)
+        assert cutter.stop is None
+        assert cutter.range().changes == 3
+        return cutter.news, cutter.unseen
+
+    log.transaction(2, table="u").gtid(3).query("ALTER TABLE t ADD x int").transaction(4)
+    assert news() == (behind, {("shop", "u"), ("shop", "t")})
+    looked_at.add(("shop", "u"))
+    assert news() == (Place(FILE, log.events[-7].position), {("shop", "t")})
+
+
+@pytest.mark.parametrize("passed", [(), ("cascade:shop.t",), ("cascade:shop.T",)])
+@pytest.mark.parametrize("logged", [False, True])
+def test_a_foreign_key_that_changes_rows_is_a_stop(passed: tuple[str, ...], logged: bool):
+    log = Log().transaction(1).gtid(2).query("ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p (a) ON DELETE CASCADE")
+    said = settings(tables="shop.*", pass_over=passed).for_server(0, cascades_are_logged=logged)
+    found = cut(log.transaction(3).events, start(gtids=""), said)
+    if passed == ("cascade:shop.t",) or logged:
+        assert (found.stop, found.changes) == (None, 2)
+    else:
+        assert isinstance(found.stop, ChangeUnreadable)
+        assert found.stop.details["reason"] == "cascade"
+        assert found.changes == 1

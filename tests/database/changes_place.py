@@ -94,6 +94,22 @@ class ChangesPlace:
             found += rows
         return found
 
+    def all_until_stop(self, kind: type[Exception], words: str) -> list[dict[str, Any]]:
+        """Batches until an error of that kind with these words; what a new process would plan is not compared."""
+        found: list[dict[str, Any]] = []
+        while True:
+            stop: Exception | None = None
+            try:
+                end = self.advanced()
+            except kind as error:
+                stop = error
+            if stop is not None:
+                assert words in str(stop)
+                return found
+            assert end != self.position, "nothing stops it"
+            found += self.rows(self.position, end)
+            self.position = end
+
 
 def purge(url: str) -> None:
     """All binlogs but the newest are gone. MariaDB keeps a file until a checkpoint says that no crash needs it, which

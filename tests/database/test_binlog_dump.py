@@ -5,18 +5,33 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pymysql
 import pytest
+from changes_place import purge
+from snapshot_play import settings_for
 
 from mysql_client import sql_at
 from onceward.binlog.event import Event
 from onceward.binlog.framing import events_of_file
 from onceward.binlog.kinds import GTID, ROWS, TABLE_MAP
-from onceward.errors import BinlogDamaged, BinlogPurged, ServerUnfit, ServerUnreachable, SourceReplaced
+from onceward.errors import (
+    AccessDenied,
+    BinlogDamaged,
+    BinlogPurged,
+    ServerUnfit,
+    ServerUnreachable,
+    SourceReplaced,
+)  # fmt: skip
+from onceward.sources.mysql import connection as connecting
+from onceward.sources.mysql.connection import Server, reading
 from onceward.sources.mysql.dump import Dump
+from onceward.sources.mysql.position import Place
+from onceward.sources.mysql.snapshot.results import rows_of
 from onceward.testing import LocalMySQL
 
 MARIADB = pytest.param("binlog_mariadb", marks=pytest.mark.once_more)
@@ -52,6 +67,15 @@ class Binlogs:
     def dumped(self, at: tuple[str, int], until: tuple[str, int] | tuple[()] = (), **said: Any) -> list[Event]:
         with Dump(self.connected(said.pop("user", None)), self.kind, *at, **said) as dump:
             return [event for event in dump.until(*until) if not event.made_up]
+
+    def read(self, at: tuple[str, int], **login: str) -> None:
+        """Through what knows what a refusal means."""
+        settings = settings_for(self.server.url, "test.*")
+        with closing(Server(settings)) as server:
+            identity = server.identity
+        settings = replace(settings, said={**settings.said, **login})
+        with reading(settings, identity, Place(*at)) as dump:
+            list(dump.blocks())
 
     def in_files(self, at: tuple[str, int], count: int) -> list[Event]:
         """So many from there on: the server may have written more since."""
@@ -146,7 +170,7 @@ def test_a_place_inside_of_an_event_is_damage(binlogs: Binlogs):
     binlogs.filled()
     place = next(event for event in binlogs.dumped(start) if event.kind == TABLE_MAP).position
     with pytest.raises(BinlogDamaged):
-        binlogs.dumped((start[0], place + 7))
+        binlogs.read((start[0], place + 7))
     with pytest.raises(BinlogDamaged, match=f"where one is to begin at {start[0]}:{place + 7}"):
         binlogs.dumped(start, (start[0], place + 7))
 
@@ -157,11 +181,11 @@ def test_what_is_gone_is_called_so(binlogs: Binlogs):
     file, end = binlogs.end()
     with pytest.raises(BinlogDamaged, match="was read up to"):
         binlogs.dumped(start, (file, end + 1))
-    with pytest.raises(SourceReplaced, match="shorter"):
-        binlogs.dumped((file, end + 1000))
-    binlogs.sql(f"PURGE BINARY LOGS TO '{file}'")
-    with pytest.raises(BinlogPurged, match="binlog_expire_logs_seconds"):
-        binlogs.dumped(start)
+    with pytest.raises(SourceReplaced, match=r"1236, .*shorter"):
+        binlogs.read((file, end + 1000))
+    purge(binlogs.server.url)
+    with pytest.raises(BinlogPurged, match=r"1236, .*binlog_expire_logs_seconds"):
+        binlogs.read(start)
     binlogs.filled(1)
     assert (
         sum(event.kind in ROWS for event in binlogs.dumped((file, end))) == 1
@@ -170,8 +194,8 @@ def test_what_is_gone_is_called_so(binlogs: Binlogs):
 
 def test_who_has_no_right_is_told_which(binlogs: Binlogs):
     binlogs.sql("CREATE USER IF NOT EXISTS anybody")
-    with pytest.raises(ServerUnfit, match="GRANT REPLICATION SLAVE"):
-        binlogs.dumped(binlogs.end(), user="anybody")
+    with pytest.raises(AccessDenied, match="GRANT REPLICATION SLAVE"):
+        binlogs.read(binlogs.end(), user="anybody", password="")
 
 
 def test_an_end_in_the_middle_is_a_server_that_cannot_be_reached(binlogs: Binlogs):
@@ -186,6 +210,23 @@ def test_an_end_in_the_middle_is_a_server_that_cannot_be_reached(binlogs: Binlog
             list(events)
     with pytest.raises(ServerUnreachable, match="closed"), Dump(connection, binlogs.kind, *start):
         pass
+
+
+def test_no_answer_is_waited_for_without_an_end(binlogs: Binlogs, monkeypatch: pytest.MonkeyPatch):
+    """To a question, and for the rows of a snapshot."""
+    monkeypatch.setattr(connecting, "ANSWER_SECONDS", 0.3)
+    settings = settings_for(binlogs.server.url, "test.*")
+    assert binlogs.server.pid is not None
+    with closing(Server(settings)) as asked, closing(Server(settings)) as selected:
+        rows = rows_of(selected.connection, "SELECT 1 UNION ALL SELECT SLEEP(2)")
+        with pytest.raises(ServerUnreachable, match="timed out"), connecting.named("the server"):
+            list(rows)
+        os.kill(binlogs.server.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(ServerUnreachable, match="timed out"):
+                asked.ask("SELECT 1")
+        finally:
+            os.kill(binlogs.server.pid, signal.SIGCONT)
 
 
 def test_a_server_that_says_nothing_cannot_be_reached(binlogs: Binlogs):

@@ -212,6 +212,27 @@ def test_purged_binlogs_are_named(place: ChangesPlace):
         place.restarted().advanced()
 
 
+def test_what_was_read_and_removed_is_not_missed(place: ChangesPlace):
+    """FLUSH and PURGE of binlogs that were read to their ends, while the query stands still."""
+    place.begin()
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+    assert len(place.batch()) == 1
+    place.sql("FLUSH BINARY LOGS")
+    purge(place.url)
+    assert place.restarted().all() == []
+    place.sql("INSERT INTO {s}.t VALUES (2, 'b')")
+    before = place.position
+    assert brief(place.all()) == [("c", "t", None, row(2, "b"))]
+    assert place.position["era"] == 0
+    place.sql("FLUSH BINARY LOGS", "INSERT INTO {s}.t VALUES (3, 'c')", "FLUSH BINARY LOGS")
+    purge(place.url)
+    with pytest.raises(BinlogPurged, match="removed"):
+        place.restarted().advanced()
+    place.position = {**before, "gtids": None}
+    with pytest.raises(BinlogPurged, match="1236"):
+        place.advanced()
+
+
 def test_purged_between_planning_and_reading(place: ChangesPlace):
     place.begin()
     place.sql("INSERT INTO {s}.t VALUES (1, 'a')", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
@@ -394,6 +415,12 @@ def test_a_login_without_rights(place: ChangesPlace):
 def test_a_table_that_is_not_there(place: ChangesPlace):
     with pytest.raises(ServerUnfit, match="no such table"):
         place.begin(tables=[f"{place.schema}.t", f"{place.schema}.missing"])
+    for pattern in (f"{place.schema}.missing*", f"{place.schema}*.t_*"):  # it can match nothing, and would say nothing
+        with pytest.raises(ServerUnfit, match="no such table") as unfit:
+            place.begin(tables=[f"{place.schema}.t", pattern])
+        assert unfit.value.details["unfit"] == [pattern]
+    place.sql("CREATE TABLE {s}.missing_no_more (id int PRIMARY KEY)")
+    place.begin(tables=[f"{place.schema}.t", f"{place.schema}.missing*"])
 
 
 def test_what_a_foreign_key_changes(place: ChangesPlace):
@@ -403,6 +430,103 @@ def test_what_a_foreign_key_changes(place: ChangesPlace):
     allowed = f"cascade:{place.schema}.child"
     assert f'pass_over=["{allowed}"]' in unfit.value.next_step
     place.begin(pass_over=[allowed])
+
+
+def test_a_foreign_key_that_comes_later_stops_at_its_place(place: ChangesPlace):
+    """Whatever has become of it since: what it changed between then and now is in no binlog."""
+    place.sql("CREATE TABLE {s}.child (id int PRIMARY KEY, p int)")
+    place.begin()
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')", "INSERT INTO {s}.child VALUES (10, 1)")
+    place.sql(
+        "ALTER TABLE {s}.child ADD CONSTRAINT k FOREIGN KEY (p) REFERENCES {s}.t (id) ON DELETE CASCADE",
+        "DELETE FROM {s}.t WHERE id = 1",
+        "ALTER TABLE {s}.child DROP FOREIGN KEY k",
+    )
+    assert [one["table"] for one in place.batch()] == ["t", "child"]
+    at = stopped(place, "cascade")
+    assert brief(place.restarted(pass_over=[at]).all()) == [("d", "t", row(1, "a"), None)]
+    place.sql("CREATE TABLE {s}.grandchild (id int, FOREIGN KEY (id) REFERENCES {s}.t (id) ON UPDATE SET NULL)")
+    stopped(place, "cascade")
+    place.restarted(pass_over=[at, f"cascade:{place.schema}.grandchild"])
+    place.sql("INSERT INTO {s}.t VALUES (2, 'b')")
+    assert brief(place.all()) == [("c", "t", None, row(2, "b"))]
+
+
+def test_what_is_not_fit_behind_a_definition_stops_before_it(place: ChangesPlace):
+    """The foreign key is in no binlog: the look behind the next definition sees it."""
+    place.sql("CREATE TABLE {s}.child (id int PRIMARY KEY, p int)")
+    place.begin()
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+    in_one_transaction(
+        place,
+        ["SET SESSION sql_log_bin = 0",
+         "ALTER TABLE {s}.child ADD CONSTRAINT k FOREIGN KEY (p) REFERENCES {s}.t (id) ON DELETE CASCADE"],
+    )  # fmt: skip
+    place.sql("ALTER TABLE {s}.t ADD COLUMN w int", "INSERT INTO {s}.t VALUES (2, 'b', 3)")
+    assert brief(place.all_until_stop(ServerUnfit, "foreign key k")) == [("c", "t", None, row(1, "a"))]
+    place.sql("ALTER TABLE {s}.child DROP FOREIGN KEY k")
+    assert brief(place.all()) == [("c", "t", None, '{"id":2,"v":"b","w":3}')]
+
+
+def test_a_lost_session_means_another_look(place: ChangesPlace):
+    place.begin()
+    session = place.running._session
+    assert session is not None
+    place.sql("SET GLOBAL binlog_row_image = MINIMAL")
+    try:
+        place.sql(f"KILL {session.connection.thread_id()}")
+        place.all_until_stop(ServerUnfit, "binlog_row_image")
+    finally:
+        place.sql("SET GLOBAL binlog_row_image = FULL")
+    assert place.all() == []
+
+
+def login(place: ChangesPlace, *grants: str) -> str:
+    """The address with another login, which may read the binlog, and what ``grants`` say."""
+    user = f"u{place.schema[-10:]}"
+    place.sql(f"CREATE USER {user} IDENTIFIED BY 'a_password'")
+    place.sql(f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {user}")
+    if place.server.kind == "mariadb":
+        place.sql(f"GRANT REPLICA MONITOR ON *.* TO {user}")
+    place.sql(*(f"GRANT SELECT ON {one} TO {user}" for one in grants))
+    return place.url.replace("onceward:", f"{user}:").replace(place.url.split(":")[2].split("@")[0], "a_password")
+
+
+def test_tables_that_are_not_seen_are_named(place: ChangesPlace):
+    """A right for some of the tables that fit a pattern: the others would be in no snapshot."""
+    place.sql("CREATE TABLE {s}.hidden (id int PRIMARY KEY)", "INSERT INTO {s}.hidden VALUES (1)")
+    url, root, user = login(place, "{s}.t"), place.url, f"u{place.schema[-10:]}"
+    for pattern in (f"{place.schema}.*", f"{place.schema[:-1]}*.t"):
+        with pytest.raises(ServerUnfit, match="not granted on all of it") as unfit:
+            source_of(url, tables=pattern, starting="initial").start()
+        fix = unfit.value.next_step.partition(" TO the login")[0]
+        sql_at(root, f"{fix} TO {user}")
+        source_of(url, tables=pattern, starting="initial").start()
+        sql_at(root, f"REVOKE ALL, GRANT OPTION FROM {user}")
+        url = login_again(place, user)
+    sql_at(root, f"GRANT SELECT ON {place.schema}.t TO {user}")
+    assert source_of(url, tables=f"{place.schema}.t", starting="initial").start()["snapshot"] is not None
+
+
+def login_again(place: ChangesPlace, user: str) -> str:
+    place.sql(f"DROP USER {user}")
+    return login(place, "{s}.t")
+
+
+def test_changes_of_a_table_that_may_not_be_seen_are_named(place: ChangesPlace):
+    """The right is gone since it was looked at, or was never there for this one."""
+    user = f"u{place.schema[-10:]}"
+    place.sql("CREATE TABLE {s}.more (id int PRIMARY KEY)")
+    place.url, root = login(place, "{s}.*"), place.url
+    place.begin()
+    place.running._look.tables = frozenset({(place.schema, "t")})
+    sql_at(root, f"INSERT INTO {place.schema}.t VALUES (1, 'a')")
+    sql_at(root, f"REVOKE SELECT ON {place.schema}.* FROM {user}")
+    sql_at(root, f"GRANT SELECT ON {place.schema}.t TO {user}")
+    sql_at(root, f"INSERT INTO {place.schema}.more VALUES (1)")
+    assert brief(place.all_until_stop(ServerUnfit, f"SELECT on {place.schema}.")) == [("c", "t", None, row(1, "a"))]
+    sql_at(root, f"GRANT SELECT ON {place.schema}.* TO {user}")
+    assert brief(place.all()) == [("c", "more", None, '{"id":1}')]
 
 
 def test_a_wrong_password_is_in_no_error(place: ChangesPlace):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from changes_place import ChangesPlace, brief, purge, row
+from changes_place import ChangesPlace, brief, purge, row, source_of
 
 from mysql_client import sql_at
-from onceward.errors import BinlogPurged, ServerUnreachable, SourceReplaced
+from onceward.errors import BinlogPurged, ServerUnfit, ServerUnreachable, SourceReplaced
 from onceward.testing import LocalMySQL
 
 SETTINGS: dict[str, dict[str, str]] = {
@@ -156,15 +157,21 @@ def test_a_range_over_the_change(pair: Pair, place: ChangesPlace):
 
 
 def test_a_transaction_that_the_new_server_lacks(pair: Pair, place: ChangesPlace):
+    """A replica may only have to catch up: that passes. A server that replicates no other will never have it."""
     place.begin()
     pair.on_new("STOP SLAVE")
     try:
         place.sql("INSERT INTO {s}.t VALUES (1, 'lost')")
         (gtid,) = {one["gtid"] for one in place.batch()}
         pair.promoted(place)
+        with pytest.raises(ServerUnreachable, match="lacks transactions") as late:
+            place.restarted().advanced()
+        assert late.value.details["missing"] == gtid
+        pair.on_new("RESET SLAVE ALL")
         with pytest.raises(SourceReplaced, match="lacks transactions") as replaced:
             place.restarted().advanced()
         assert replaced.value.details["missing"] == gtid
+        pair.follow()
     finally:
         pair.on_new("START SLAVE")
     pair.caught_up()  # it was only late
@@ -273,3 +280,112 @@ def test_a_mariadb_with_its_own_defaults_and_a_write_of_the_replicas_own():
         here.url = old.url
         with pytest.raises(SourceReplaced, match=r"lacks|cannot be told"):
             here.restarted().advanced()
+
+
+def starts_with(server: LocalMySQL, settings: dict[str, str | None]) -> None:
+    """Start it again, with other settings."""
+    server.stop()
+    for name, value in settings.items():
+        server._settings.pop(name, None)
+        if value is not None:
+            server._settings[name] = value
+    server.start()
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_binlogs_of_another_name_follow_in_the_same_index(kind: Any):
+    """With a range that lies over the border, a snapshot on the way, and GTIDs off."""
+    gtids = {"gtid-mode": "OFF", "enforce-gtid-consistency": "OFF"} if kind == "mysql" else {}
+    with LocalMySQL(kind, gtids, binlog=True) as server:
+        place = ChangesPlace(server).begin()
+        place.sql("INSERT INTO {s}.t VALUES (1, 'a')", *["FLUSH BINARY LOGS"] * 3, "INSERT INTO {s}.t VALUES (2, 'b')")
+        first = place.batch()
+        place.sql("INSERT INTO {s}.t VALUES (3, 'c')")
+        starts_with(server, {"log-bin": "other", "log-bin-index": "binlog.index"})
+        place.sql("INSERT INTO {s}.t VALUES (4, 'd')")
+        then = place.restarted().all()
+        assert brief(then) == [("c", "t", None, row(3, "c")), ("c", "t", None, row(4, "d"))]
+        assert place.position["file"] == "other.000001"
+        positions = [one["position"] for one in first + then]
+        assert positions == sorted(positions)
+        if kind == "mysql":
+            starts_with(server, {"log-bin": "third", "log-bin-index": None})
+            with pytest.raises(BinlogPurged, match='starting="latest"'):
+                place.restarted().advanced()
+
+
+def test_binlogs_of_another_name_in_another_index_are_found_by_gtids():
+    with LocalMySQL(binlog=True) as server:
+        place = ChangesPlace(server).begin()
+        place.sql("INSERT INTO {s}.t VALUES (1, 'a')", *["FLUSH BINARY LOGS"] * 4, "INSERT INTO {s}.t VALUES (2, 'b')")
+        first = place.batch()
+        starts_with(server, {"log-bin": "other"})
+        place.sql("INSERT INTO {s}.t VALUES (3, 'c')")
+        then = place.restarted().all()
+        assert brief(then) == [("c", "t", None, row(3, "c"))]
+        assert first[-1]["position"] < then[0]["position"]
+        place.sql("INSERT INTO {s}.t VALUES (4, 'not read')")
+        starts_with(server, {"log-bin": "third"})
+        with pytest.raises(BinlogPurged, match="has removed binlogs"):
+            place.restarted().advanced()
+
+
+def test_gtids_that_are_used_again_are_not_taken_for_read():
+    """RESET MASTER, and then as many transactions as before: they have the names of those that were read."""
+    with LocalMySQL(binlog=True) as server:
+        place = ChangesPlace(server).begin()
+        place.sql(*["FLUSH BINARY LOGS"] * 4, "INSERT INTO {s}.t VALUES (1, 'a')")
+        assert len(place.batch()) == 1
+        place.sql("RESET MASTER", *[f"INSERT INTO {{s}}.t VALUES ({number}, 'b')" for number in range(2, 9)])
+        with pytest.raises(SourceReplaced, match="reset"):
+            place.restarted().advanced()
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+@pytest.mark.parametrize("starting", ["latest", "initial"])
+def test_what_a_replica_was_made_of_counts_as_read(kind: Any, starting: str):
+    """It was made of a dump, and has in its binlogs what came since; then the address leads to the primary, whose
+    binlogs begin at the beginning."""
+    with LocalMySQL(kind, binlog=True) as primary, LocalMySQL(kind, binlog=True) as replica:
+        place = ChangesPlace(primary)
+        place.sql("INSERT INTO {s}.t VALUES (1, 'old'), (2, 'gone')", "DELETE FROM {s}.t WHERE id = 2")
+        variable = "gtid_executed" if kind == "mysql" else "gtid_binlog_pos"
+        ((done,),) = sql_at(primary.url, f"SELECT @@GLOBAL.{variable}")
+        place.url = replica.url
+        place.sql("CREATE DATABASE {s}", "CREATE TABLE {s}.t (id int PRIMARY KEY, v varchar(40))")
+        place.sql("INSERT INTO {s}.t VALUES (1, 'old')", "RESET MASTER")
+        place.sql(f"SET GLOBAL {'gtid_purged' if kind == 'mysql' else 'gtid_slave_pos'} = '{done}'")
+        replica.follow(primary)
+        place.begin(starting=starting)
+        assert [one["op"] for one in place.all()] == (["r"] if starting == "initial" else [])
+        place.sql("FLUSH BINARY LOGS")
+        sql_at(primary.url, f"INSERT INTO {place.schema}.t VALUES (3, 'x')")
+        replica.wait_for(primary)
+        assert brief(place.restarted().all()) == [("c", "t", None, row(3, "x"))]
+        place.url = primary.url
+        assert place.restarted().all() == []
+        place.sql("INSERT INTO {s}.t VALUES (4, 'y')")
+        assert brief(place.all()) == [("c", "t", None, row(4, "y"))]
+
+
+def test_a_replica_that_does_not_log_what_it_applies_is_refused_in_mid_run():
+    """The address leads to it while the query runs: the session is lost, and the next one sees another server."""
+    silent = {"log-slave-updates": "0"}
+    with LocalMySQL(binlog=True) as primary, LocalMySQL(settings=silent, replica_of=primary) as replica:
+        place = ChangesPlace(primary)
+        replica.wait_for(primary)
+        place.begin()
+        place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+        assert len(place.batch()) == 1
+        replica.wait_for(primary)
+        source = place.running
+        assert source._session is not None
+        source._session.close()
+        source._settings = replace(source._settings, said=source_of(replica.url, tables="a.b")._settings.said)
+        place.all_until_stop(ServerUnfit, "in no binlog of its own")
+        source._settings = replace(source._settings, said=source_of(primary.url, tables="a.b")._settings.said)
+        assert source._session is not None
+        source._session.close()
+        assert place.all() == []
+        sql_at(primary.url, f"INSERT INTO {place.schema}.t VALUES (2, 'b')")
+        assert brief(place.all()) == [("c", "t", None, row(2, "b"))]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import threading
+import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -63,3 +67,22 @@ def test_a_query_goes_on_from_its_checkpoint(
         assert run(pass_over=(error.details["at"],)) is None
         assert came() == []
     assert password not in caplog.text
+
+
+@pytest.mark.slow
+def test_a_query_stops_while_its_server_stands_still(spark: Any, binlog_mysql: LocalMySQL, schema: str, tmp_path: Path):
+    """It waits for an answer that does not come, for minutes if need be; whoever stops it does not."""
+    frame = ow.mysql_changes(spark, url=binlog_mysql.url, tables=f"{schema}.*", starting="latest", poll_seconds=0)
+    writer = frame.writeStream.foreachBatch(lambda batch, _: None)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    query.processAllAvailable()
+    assert binlog_mysql.pid is not None
+    os.kill(binlog_mysql.pid, signal.SIGSTOP)
+    try:
+        time.sleep(1)  # now it asks: a hundred times a second it did
+        stopping = threading.Thread(target=query.stop, daemon=True)
+        stopping.start()
+        stopping.join(30)
+        assert not stopping.is_alive()
+    finally:
+        os.kill(binlog_mysql.pid, signal.SIGCONT)

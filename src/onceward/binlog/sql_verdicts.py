@@ -17,6 +17,9 @@ from onceward.binlog.sql_words import Reading, Unknown, Word
 class Passed:
     """It changes no row of a wanted table."""
 
+    defines: tuple[str, str] | None = None
+    """The wanted table that it makes, or defines anew."""
+
 
 @dataclass(frozen=True)
 class Truncated:
@@ -31,10 +34,12 @@ class Stop:
     """It may have changed rows without a word of them in the binlog."""
 
     reason: str
-    """For ``ChangeUnreadable.details``: ``statement``, ``unknown_statement``, ``ddl`` or ``xa``."""
+    """For ``ChangeUnreadable.details``: ``statement``, ``unknown_statement``, ``ddl``, ``cascade`` or ``xa``."""
     what: str
     """Follows "there is"."""
     next_step: str
+    table: tuple[str, str] | None = None
+    """Of ``cascade``."""
 
 
 _COMPARE = (
@@ -218,12 +223,22 @@ class Sentence:
             return PASSED
         if replaced:
             return _ddl("a CREATE OR REPLACE TABLE", name)
+        cascades = False
         while self._said.next is not None:
             word = self._said.take()
+            cascades |= self._cascades(word)
             values = word.says("VALUES") and not (self._said.next is not None and self._said.next.says("LESS", "IN"))
             if word.says("SELECT", "TABLE") or values:
                 return _as_statement(f"a CREATE TABLE … SELECT of {'.'.join(name)}, without the rows that it wrote")
-        return PASSED
+        return _cascade(name) if cascades else Passed(name)
+
+    def _cascades(self, word: Word) -> bool:
+        """Does a foreign key's rule begin with it that changes rows by itself?"""
+        if not word.says("ON") or not self._said.skip("DELETE", "UPDATE"):
+            return False
+        if self._said.skip("CASCADE"):
+            return True
+        return self._said.skip("SET") and self._said.next is not None and self._said.next.says("NULL", "DEFAULT")
 
     def _create_temporary(self) -> Verdict:
         if not self._said.skip("TABLE"):
@@ -249,9 +264,10 @@ class Sentence:
         self._said.skip_if()
         name = self._said.name()
         found: Verdict = PASSED
-        depth = 0
+        depth, cascades = 0, False
         while self._said.next is not None:
             word = self._said.take()
+            cascades |= self._cascades(word)
             depth += (word == _OPEN) - (word == _CLOSE)
             if depth == 0 and found == PASSED:
                 found = self._clause(word, name)
@@ -259,7 +275,9 @@ class Sentence:
             return self._no()
         if ignoring and self._wanted(*name):
             return _ddl("an ALTER IGNORE TABLE", name)
-        return found
+        if found != PASSED or not self._wanted(*name):
+            return found
+        return _cascade(name) if cascades else Passed(name)
 
     def _clause(self, word: Word, name: tuple[str, str]) -> Verdict:
         """What begins with that word outside of brackets. In doubt it begins a clause: a column that is called like a
@@ -322,6 +340,17 @@ _OPEN, _CLOSE = Word("sign", "("), Word("sign", ")")
 def _ddl(what: str, name: tuple[str, str]) -> Stop:
     return Stop(
         "ddl", f"{what} that takes rows from {'.'.join(name)}, or brings some to it, without a word of them", _COMPARE
+    )
+
+
+def _cascade(name: tuple[str, str]) -> Stop:
+    table = ".".join(name)
+    return Stop(
+        "cascade",
+        f"a foreign key of {table} (CASCADE, SET NULL) by which the server changes rows, and writes no binlog of it",
+        "let the key RESTRICT, and the application change the rows; then compare the table with what came of it. Or, "
+        f'if none of its rows is ever changed that way, pass_over=["cascade:{table}"]',
+        name,
     )
 
 

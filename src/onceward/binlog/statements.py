@@ -129,9 +129,10 @@ def judged(
     ]  # fmt: skip
     if not verdicts:
         return unknown("a statement in a character set that is not known")
-    if verdicts[0] == PASSED and any(verdict != PASSED for verdict in verdicts):
+    passed = [verdict for verdict in verdicts if isinstance(verdict, Passed)]
+    if isinstance(verdicts[0], Passed) and len(passed) < len(verdicts):
         return unknown("a statement whose character set is not sure, and which may be on a table that is read")
-    return verdicts[0]
+    return max(passed, key=lambda verdict: verdict.defines is not None) if len(passed) == len(verdicts) else verdicts[0]
 
 
 def _said(variables: Fields) -> tuple[int, int]:

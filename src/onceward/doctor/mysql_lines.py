@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from onceward.sources.mysql.requirements import GRANTS
+from onceward.sources.mysql.requirements import GRANTS, granted_on
 
 SETTINGS: Mapping[str, str] = {
     "binlog_format": "'ROW'",
@@ -82,12 +82,8 @@ def _granted(missing: Missing, dialect: str, account: str) -> Iterator[str]:
     if missing.replication:
         yield f"{GRANTS[dialect]} {login};"
     for database, table in missing.tables:
-        yield f"GRANT SELECT ON {_name(database)}.{_name(table)} TO {login};"
+        yield f"GRANT SELECT ON {granted_on(database, table)} TO {login};"
 
 
 def _text(said: str) -> str:
     return "'" + said.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
-def _name(said: str) -> str:
-    return "`" + said.replace("`", "``") + "`"

@@ -6,6 +6,9 @@ What is not obvious:
   session says which server it is at before anything is concluded from it (:func:`asking`).
 * MariaDB has no ``server_uuid``. What stands for it may change while the data stay (a container with another name):
   then the place is found again by its GTID, as after a failover, and is the same.
+* A server refuses to send its binlog by one number (1236), whatever the reason, with texts that differ by version. So
+  what it means is read off the server's state, not off the text (:func:`_meaning`).
+* PyMySQL has no word for another patience once it has connected: its private ``_read_timeout`` is set here.
 * Passwords are in :attr:`Settings.said` alone, which no message and no ``repr`` shows. PyMySQL's errors have none.
 """
 
@@ -17,10 +20,19 @@ from typing import Any
 
 from onceward.binlog.event import Event
 from onceward.binlog.kinds import Dialect
-from onceward.errors import AccessDenied, AuthenticationFailed, OncewardError, ServerUnfit, ServerUnreachable
+from onceward.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    BinlogDamaged,
+    BinlogPurged,
+    OncewardError,
+    ServerUnfit,
+    ServerUnreachable,
+    SourceReplaced,
+)  # fmt: skip
 from onceward.ledger.mysql import MySQLSession, connected
 from onceward.libraries import library
-from onceward.sources.mysql.dump import Dump
+from onceward.sources.mysql.dump import Dump, Refused
 from onceward.sources.mysql.position import Place, Position
 from onceward.sources.mysql.settings import Settings
 
@@ -31,8 +43,22 @@ _PASSING = (
     1040, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213, 1226, 1317, 1927, 1969,
 )  # fmt: skip
 """Too many connections, a server that stops, connections that were lost or killed, locks that were waited for."""
+LOCK_WAIT = 1205  # ER_LOCK_WAIT_TIMEOUT
+_HANDSHAKE_SECONDS = 30
+ANSWER_SECONDS = 300.0
+"""So long an answer may take, or a row of one; a server that is gone without a word is noticed in half a minute."""
+_LOCK_SECONDS = 60  # who locks a table is waited for so long: servers say a day, or a year
 _NOT_LOGGING = 1381  # ER_NO_BINARY_LOGGING
+_REFUSED = 1236  # ER_MASTER_FATAL_ERROR_READING_BINLOG
+_REPLICA_RENAMED = (8, 0, 22)  # SHOW SLAVE STATUS has another name there, and is gone in 8.4
 _STATUS_RENAMED = (8, 2)  # SHOW MASTER STATUS has another name there, and is gone in 8.4
+
+
+ANEW = "start from a new checkpoint, with a snapshot"
+ANEW_WITHOUT_GTIDS = (
+    'start from a new checkpoint with starting="latest", and bring the target up to date by hand, for a server without '
+    "gtid_mode=ON there is no snapshot; with gtid_mode=ON a query finds its place again by itself"
+)
 
 
 class Server:
@@ -48,13 +74,17 @@ class Server:
         self.dialect: Dialect = "mariadb" if self._session.is_mariadb else "mysql"
         self.version: tuple[int, ...] = self._session.version
         try:
-            variables = self.variables("server_uuid", "hostname", "port", "server_id", "lower_case_table_names")
+            variables = self.variables(
+                "server_uuid", "hostname", "port", "server_id", "lower_case_table_names", "innodb_native_foreign_keys",
+            )  # fmt: skip
         except BaseException:
             self.close()
             raise
         self.identity = variables.get("server_uuid") or "{hostname}:{port}/{server_id}".format(**variables)
         """Which server this is."""
         self.lower_case_table_names = int(variables["lower_case_table_names"])
+        self.cascades_are_logged = variables.get("innodb_native_foreign_keys") == "OFF"
+        """MySQL 9.6 and later carry foreign keys out above the storage engine, unless it says so."""
 
     def ask(self, statement: str, parameters: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """All rows.
@@ -90,18 +120,44 @@ class Server:
         file, pos = self.binlog_status()[:2]
         return Place(str(file), int(pos))
 
-    def binlogs(self) -> list[str]:
-        """The names of all that are there, oldest first."""
-        return [str(row[0]) for row in self.ask("SHOW BINARY LOGS")]
+    def binlogs(self) -> dict[str, int]:
+        """How many bytes each has that is there, oldest first; 0 for one whose file somebody has removed by hand."""
+        return {str(row[0]): int(row[1]) for row in self.ask("SHOW BINARY LOGS")}
 
     def executed(self) -> str:
-        """All transactions that the server has, as a set of GTIDs."""
-        variable = "gtid_executed" if self.dialect == "mysql" else "gtid_binlog_state"
-        return _plain(self.ask(f"SELECT @@GLOBAL.{variable}")[0][0])
+        """All transactions that the server has, as a set of GTIDs; on MariaDB the last ones of each server."""
+        if self.dialect == "mysql":
+            return _plain(self.ask("SELECT @@GLOBAL.gtid_executed")[0][0])
+        # What a replica was made of, by SET GLOBAL gtid_slave_pos, is in no binlog of its own.
+        return ",".join(
+            filter(None, map(_plain, self.ask("SELECT @@GLOBAL.gtid_binlog_state, @@GLOBAL.gtid_slave_pos")[0]))
+        )
 
     def purged(self) -> str:
         """MySQL's set of transactions whose binlogs are gone, or never were."""
         return _plain(self.ask("SELECT @@GLOBAL.gtid_purged")[0][0])
+
+    def replicated(self) -> str:
+        """MariaDB's last transactions that came from other servers: of each domain one."""
+        return _plain(self.ask("SELECT @@GLOBAL.gtid_slave_pos")[0][0])
+
+    def is_replica(self) -> bool:
+        """Whether it was told to replicate another one.
+
+        :raises AccessDenied: MariaDB has a right of its own for that.
+        """
+        renamed = self.dialect == "mysql" and self.version >= _REPLICA_RENAMED
+        return bool(self.ask("SHOW REPLICA STATUS" if renamed else "SHOW SLAVE STATUS"))
+
+    @property
+    def anew(self) -> str:
+        """What to do when the binlogs of what was not read are lost."""
+        return ANEW if self.has_gtids else ANEW_WITHOUT_GTIDS
+
+    @property
+    def has_gtids(self) -> bool:
+        """Whether each transaction has one: else there is no snapshot."""
+        return self.dialect == "mariadb" or self.variables("gtid_mode").get("gtid_mode") == "ON"
 
     @property
     def connection(self) -> Any:
@@ -123,8 +179,12 @@ def session_of(settings: Settings) -> MySQLSession:
     :raises ServerUnreachable, AuthenticationFailed: …
     """
     with named(settings.where):
-        session = connected(settings.said, _NAME)
+        # A server, or a proxy in front of it, that takes a connection and says nothing is waited for no longer.
+        seconds = settings.said.get("connect_timeout", _HANDSHAKE_SECONDS)
+        session = connected({**settings.said, "read_timeout": seconds, "write_timeout": seconds}, _NAME)
+        session.connection._read_timeout = ANSWER_SECONDS
         session.connection.autocommit(True)
+        session.execute(f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
         return session
 
 
@@ -153,12 +213,52 @@ def reading(settings: Settings, server: str, place: Place) -> Iterator[Dump]:
     """Inside, the binlog of the server ``server`` from ``place`` on.
 
     :raises ServerUnreachable: it does not answer, or another server does now.
+    :raises BinlogPurged: the file is gone. :raises SourceReplaced: the file is shorter than that.
+    :raises BinlogDamaged: the server cannot read its binlog.
     """
-    with (
-        asking(settings, server) as asked,
-        Dump(asked.connection, asked.dialect, place.file, place.pos) as dump,
-    ):
-        yield dump
+    with asking(settings, server) as asked:
+        dump = Dump(asked.connection, asked.dialect, place.file, place.pos)
+        try:
+            with dump:
+                yield dump
+        except Refused as refused:
+            at = Place(dump.reader.file, dump.reader.position)
+            with asking(settings, server) as again:
+                raise _meaning(again, at, refused) from refused
+
+
+def _meaning(server: Server, at: Place, refused: Refused) -> OncewardError:
+    """Of a refusal to send the binlog at ``at``, by what the server has now.
+
+    Source: MySQL, ``sql/rpl_binlog_sender.cc``; MariaDB, ``sql/sql_repl.cc``.
+
+    :raises ServerUnfit: the server writes no binlog any more.
+    """
+    what = f"{server.where} says, asked for its binlog at {at}: {refused.code}, {refused.text}"
+    if refused.code != _REFUSED:
+        return _named(refused.code, what, server.where)
+    size = server.binlogs().get(at.file, 0)
+    details = {"at": str(at), "code": refused.code}
+    if not size:
+        return BinlogPurged(
+            f"{what}; the file is not there any more, and nobody can tell whether all of it was read",
+            next_step=f"{server.anew}; and let the server keep its binlogs for longer than a query may stand still "
+            "(binlog_expire_logs_seconds)",
+            details=details,
+        )
+    if at.pos > size:
+        return SourceReplaced(
+            f"{what}; the file has {size} bytes, and is shorter than when it was read: the server's binlogs were "
+            "reset, or it lost their end in a crash, or it is another server",
+            next_step=server.anew,
+            details=details,
+        )
+    return BinlogDamaged(
+        what,
+        next_step="the query tries again by itself; if that fails at the same place, run mysqlbinlog "
+        f"--verify-binlog-checksum on the file, and {server.anew}",
+        details=details,
+    )
 
 
 def follow(settings: Settings, at: Position, feed: Callable[[list[Event]], bool]) -> None:
@@ -182,6 +282,14 @@ def named(where: str) -> Iterator[None]:
         number = error.args[0] if known else 0
         text = str(error.args[1]) if known and len(error.args) > 1 else str(error)
         raise _named(number, f"{where} says: ({number}) {' '.join(text.split())}", where) from error
+
+
+def said_number(error: BaseException) -> int:
+    """The number of PyMySQL's error that ``error`` is, or came of; 0: of none."""
+    said = error.__cause__ if isinstance(error, OncewardError) else error
+    driver = library("changes of a MySQL or MariaDB server need PyMySQL", "mysql", "pymysql")
+    known = isinstance(said, driver.MySQLError) and bool(said.args) and isinstance(said.args[0], int)
+    return int(said.args[0]) if known and said is not None else 0
 
 
 def _named(number: int, said: str, where: str) -> OncewardError:

@@ -12,6 +12,7 @@ are kept apart until it has ended.
 from __future__ import annotations
 
 import base64
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ from onceward.binlog.gtids import Gtids
 from onceward.binlog.kinds import WHY, must_not_pass
 from onceward.binlog.packed import unpacked
 from onceward.binlog.refusals import located
-from onceward.binlog.statements import DECISION, Stop, Truncated, classify
+from onceward.binlog.statements import DECISION, Passed, Stop, Truncated, classify
 from onceward.binlog.stops import place as place_of
 from onceward.binlog.stops import unreadable
 from onceward.binlog.table_map import TableMap
@@ -67,12 +68,15 @@ class _Parts:
     changes: int = 0
     """In the part that is open."""
     born: int | None = None
+    era: int = 0
     """See :class:`~onceward.sources.mysql.position.Position`."""
 
     def cut(self, file: str, pos: int, maps: tuple[bytes, ...] = (), gtid: str | None = None) -> None:
         """The open part ends here, and another one begins."""
         if self.changes:
-            part: dict[str, Any] = {"file": self.file, "born": self.born, "from": self.begin, "to": pos}
+            part: dict[str, Any] = {
+                "file": self.file, "born": self.born, "era": self.era, "from": self.begin, "to": pos,
+            }  # fmt: skip
             if self.maps:
                 part["maps"] = [base64.b64encode(one).decode() for one in self.maps]
             if self.gtid is not None:
@@ -108,6 +112,7 @@ class Cutter(Walk):
     :param most_changes: events with changes, at most; but a transaction is never cut.
     :param upto: the range ends there, and nowhere else: it was logged before.
     :param only: of a range that was logged on another server: these transactions, and no others.
+    :param looked_at: the wanted tables that were seen when the server was looked at.
     """
 
     def __init__(
@@ -118,6 +123,7 @@ class Cutter(Walk):
         most_changes: int = 1 << 62,
         upto: Place | None = None,
         only: Gtids | None = None,
+        looked_at: Container[tuple[str, str]] | None = None,
     ) -> None:
         super().__init__(start, upto=upto, wanted=settings.wanted)
         self._again = upto is not None or only is not None
@@ -125,7 +131,12 @@ class Cutter(Walk):
         self._settings = settings
         self._most_bytes, self._most_changes = settings.max_bytes, most_changes
         self._passed = settings.passed_places
-        self._parts = _Parts(settings.part_bytes, start.file, start.pos)
+        self._looked_at = looked_at
+        self.news: Place | None = None
+        """Before the first transaction that defines a wanted table, or has changes of one that was not looked at."""
+        self.unseen: set[tuple[str, str]] = set()
+        """Those tables."""
+        self._parts = _Parts(settings.part_bytes, start.file, start.pos, era=start.era)
         self._mark = self._parts.mark()
         self._maps: dict[bytes, bytes] = {}
         self._wanted_ids: dict[bytes, bool] = {}
@@ -180,6 +191,7 @@ class Cutter(Walk):
     def _next_file(self, event: Event) -> None:
         super()._next_file(event)
         self._parts.cut(*self.place)
+        self._parts.era = self.era
         self._parts.begins(event.file, FIRST_BYTE)
 
     def _format(self, event: Event) -> None:
@@ -197,7 +209,10 @@ class Cutter(Walk):
         if known is None:
             if len(self._known_maps) >= _MOST_TABLES:
                 self._known_maps.clear()
-            known = self._known_maps[body] = self._wanted(*_table_of(event, body))
+            name = _table_of(event, body)
+            known = self._known_maps[body] = self._wanted(*name)
+            if known and self._looked_at is not None and self._settings.as_compared(*name) not in self._looked_at:
+                self._is_news(name)
         self._maps[body[:6]] = body
         self._wanted_ids[body[:6]] = known
 
@@ -227,10 +242,18 @@ class Cutter(Walk):
         )  # fmt: skip
         if found == DECISION and self.prepared.get(decided(event) or "", True) is False:
             return  # on a transaction without rows that are wanted
-        if isinstance(found, Stop) and not (self._here == 0 and begins_with(event, "ROLLBACK")):
+        if isinstance(found, Stop) and found.table is not None and settings.passes_cascade(*found.table):
+            found = Passed(found.table)
+        if isinstance(found, Passed) and found.defines is not None:
+            self._is_news(found.defines)
+        elif isinstance(found, Stop) and not (self._here == 0 and begins_with(event, "ROLLBACK")):
             self._refuse(event, unreadable(event, found.reason, found.what, found.next_step, gtid=self.gtid))
         elif isinstance(found, Truncated):
             self._count()
+
+    def _is_news(self, name: tuple[str, str]) -> None:
+        self.news = self.news or self._begins
+        self.unseen.add(name)
 
     def _packed(self, event: Event) -> None:
         try:

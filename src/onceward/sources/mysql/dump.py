@@ -1,5 +1,5 @@
-"""The conversation in which a server sends its binlog: :class:`Dump`. Driver and tasks; called by :mod:`cuts`,
-:mod:`parts`, :mod:`snapshot` and :mod:`failover`.
+"""The conversation in which a server sends its binlog: :class:`Dump`. Driver and tasks; called by
+:func:`onceward.sources.mysql.connection.reading`, which asks the server what a refusal means.
 
 What is not obvious:
 
@@ -26,16 +26,9 @@ from types import TracebackType
 from typing import Any
 
 from onceward.binlog.event import Event
-from onceward.binlog.framing import BLOCK_BYTES, EndOfBinlog, EventReader, ServerError
+from onceward.binlog.framing import BLOCK_BYTES, EventReader, ServerError
 from onceward.binlog.kinds import Dialect
-from onceward.errors import (
-    BinlogDamaged,
-    BinlogPurged,
-    OncewardError,
-    ServerUnfit,
-    ServerUnreachable,
-    SourceReplaced,
-)  # fmt: skip
+from onceward.errors import BinlogDamaged, ServerUnfit, ServerUnreachable
 from onceward.libraries import library
 
 _DUMP, _DUMP_GTID = 0x12, 0x1E
@@ -43,11 +36,14 @@ _NON_BLOCK, _ANNOTATIONS = 1, 2  # flags of a dump
 _FAR = 1 << 32
 _MARIADB_CAPABILITY = 4  # MARIA_SLAVE_CAPABILITY_GTID: send all as it stands in the file
 _SECONDS = 60.0
-_READ_ERROR = 1236  # ER_MASTER_FATAL_ERROR_READING_BINLOG, whose text says what it is
-_NO_RIGHT = (1045, 1142, 1227)
-_PURGED = ("could not find first log", "could not find next log", "could not open log file", "purged required")
-_BEYOND = ("impossible position", "position > file size")
-_NOT_OPEN = ("binary log is not open", "auto_position mode", "misconfigured source", "misconfigured master")
+
+
+class Refused(Exception):
+    """The server's own words in the place of an event, or of an answer. What they mean is not read off their text."""
+
+    def __init__(self, said: ServerError) -> None:
+        super().__init__(f"{said.code}, {said.text}")
+        self.code, self.text = said.code, said.text.rstrip(".")
 
 
 class Dump:
@@ -85,9 +81,8 @@ class Dump:
     def until(self, file: str | None = None, position: int | None = None) -> Iterator[Event]:
         """The events before ``position`` of ``file``; without, all that the server has at this moment.
 
-        :raises BinlogPurged: the file is gone. :raises SourceReplaced: the file is shorter than that.
         :raises BinlogDamaged: bytes are not what was written, or no event begins at that place.
-        :raises ServerUnreachable: the server ended the conversation.
+        :raises ServerUnreachable: the server ended the conversation. :raises Refused: with words of its own.
         """
         for block in self.blocks(file, position):
             yield from block
@@ -106,8 +101,10 @@ class Dump:
                 break
             received = self._conversation.receive(reader.space(), self._at())
             block = reader.events(received, until)
-        if not isinstance(reader.end, EndOfBinlog):
-            raise reader.end if isinstance(reader.end, BinlogDamaged) else _named(reader.end, self._at())
+        if isinstance(reader.end, BinlogDamaged):
+            raise reader.end
+        if isinstance(reader.end, ServerError):
+            raise Refused(reader.end)
         if until is not None:
             raise BinlogDamaged(
                 f"the server's binlog ends at {self._at()}, and was read up to {file}:{position} before",
@@ -190,45 +187,10 @@ class _Conversation:
             raise _unreachable("the connection is closed", at) from error
         except errors.MySQLError as error:
             code, text = (*error.args, 0, "")[:2]
-            raise _named(ServerError(int(code), str(text)), at) from error
-
-
-def _named(said: ServerError, at: str) -> OncewardError:
-    """The error that a server's words mean.
-
-    Source: MySQL, ``sql/rpl_binlog_sender.cc``; MariaDB, ``sql/sql_repl.cc``: the texts are in both.
-    """
-    text = said.text.lower()
-    what = f"the server says, asked for its binlog at {at}: {said.code}, {said.text.rstrip('.')}"
-    details = {"at": at, "code": said.code}
-    if said.code in _NO_RIGHT:
-        return ServerUnfit(
-            what, next_step="GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the query's user", details=details
-        )
-    if any(sign in text for sign in _PURGED):
-        return BinlogPurged(
-            what,
-            next_step="start from a new checkpoint, with a snapshot; and let the server keep its binlogs for longer "
-            "than a query may stand still (binlog_expire_logs_seconds)",
-            details=details,
-        )
-    if any(sign in text for sign in _BEYOND):
-        return SourceReplaced(
-            what,
-            next_step="the file is shorter than when it was read: the server's binlogs were reset, or it lost their "
-            "end in a crash, or it is another server; start from a new checkpoint, with a snapshot",
-            details=details,
-        )
-    if any(sign in text for sign in _NOT_OPEN):
-        return ServerUnfit(what, next_step="start the server with log_bin, and gtid_mode=ON", details=details)
-    if said.code == _READ_ERROR:
-        return BinlogDamaged(
-            what,
-            next_step="the query tries again by itself; if that fails at the same place, run mysqlbinlog "
-            "--verify-binlog-checksum on the file, and start from a new checkpoint, with a snapshot",
-            details=details,
-        )
-    return _unreachable(f"{said.code}, {said.text}", at)
+            said = ServerError(int(code) if isinstance(code, int) else 0, str(text))
+            if not 1000 <= said.code < 2000:  # PyMySQL's own words
+                raise _unreachable(f"{said.code}, {said.text}", at) from error
+            raise Refused(said) from error
 
 
 def _unreachable(why: str, at: str) -> ServerUnreachable:

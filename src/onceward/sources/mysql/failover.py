@@ -1,4 +1,5 @@
-"""The same place in the binlogs of another server, found by what was read: its GTIDs. Driver.
+"""The same place in the binlogs of another server, found by what was read: its GTIDs. Driver. So is a place whose file
+is gone from its own server, because it was removed, or the server writes to files of another name.
 
 What if the other server lacks a transaction that was read? Then there is no such place: it has diverged, or has not
 caught up. What if it has thrown away binlogs with transactions that were not read? Then they are lost. What if it has
@@ -21,13 +22,12 @@ from itertools import pairwise
 from onceward.binlog.event import Event
 from onceward.binlog.gtids import Gtid, Gtids, gtids_before
 from onceward.binlog.kinds import FORMAT_DESCRIPTION, TRANSACTION_STARTS
-from onceward.errors import BinlogPurged, OncewardError, SourceReplaced
-from onceward.sources.mysql.connection import Server, follow, reading
-from onceward.sources.mysql.position import FIRST_BYTE, Place, Position
+from onceward.errors import AccessDenied, BinlogPurged, OncewardError, ServerUnreachable, SourceReplaced
+from onceward.sources.mysql.connection import ANEW, Server, follow, reading
+from onceward.sources.mysql.position import FIRST_BYTE, Place, Position, base_of, number_of
 from onceward.sources.mysql.settings import Settings
 from onceward.sources.mysql.transactions import Walk, out_of_order
 
-_ANEW = "start from a new checkpoint, with a snapshot"
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 
@@ -43,20 +43,55 @@ def located(settings: Settings, server: Server, known: Position, *, exactly: boo
             f"{server.where} is the server {server.identity} now, and the query has read {known.server} up to "
             f"{known.place}: "
             + ("a server of another kind" if known.gtids is not None else "without GTIDs the place cannot be found"),
-            next_step=f"bring the old server back; or {_ANEW}; with gtid_mode=ON a query goes on by itself",
+            next_step=f"bring the old server back; or {server.anew}",
             details={"known": known.server, "found": server.identity},
         )
-    same = renamed(settings, server, known)
-    if same.server == server.identity:
+    if known.server != server.identity and (same := renamed(settings, server, known)).server == server.identity:
         return same
     must_have(server, known)
+    return _located(settings, server, known, known.era + 1, exactly=exactly)
+
+
+def relocated(settings: Settings, server: Server, known: Position, gone: OncewardError) -> Position:
+    """``known``, whose binlog is gone from its own server.
+
+    :param gone: what was said of it. :raises OncewardError: that, or what :func:`located` raises, for there is no such
+        place.
+    """
+    if known.gtids is None:
+        raise gone
+    must_have(server, known)
+    files = list(server.binlogs())
+    # RESET MASTER lets a server use its GTIDs again. But where the binlog that was read last was removed, all that was
+    # read is among what the server has removed.
+    removed = _removed(settings, server, files)
+    if removed is None or not removed.covers(Gtids.parse(server.dialect, known.gtids)):
+        raise SourceReplaced(
+            f"{server.where} (the server {server.identity}) has no {known.file} any more, which the query has read "
+            f"up to {known.pos}, and has not removed all transactions that were read before: removed are "
+            f"{removed or 'none'}, and read {known.gtids}. Its binlogs were reset",
+            next_step=f"{ANEW}: what was in the old binlogs is gone",
+            details={"read": known.gtids, "purged": str(removed)},
+        )
+    onwards = base_of(files[-1]) == base_of(known.file) and number_of(files[0]) > number_of(known.file)
+    return _located(settings, server, known, known.era if onwards else known.era + 1)
+
+
+def _removed(settings: Settings, server: Server, files: list[str]) -> Gtids | None:
+    """All transactions that the server has, and that are in none of its binlogs."""
+    if server.dialect == "mysql":
+        return Gtids.parse("mysql", server.purged())
+    return first_of(settings, server.identity, files[0])[1]
+
+
+def _located(settings: Settings, server: Server, known: Position, era: int, *, exactly: bool = False) -> Position:
     _must_be_ordered(server, known)
-    logged = Gtids.parse(server.dialect, known.gtids)
+    logged = Gtids.parse(server.dialect, known.gtids or "")
     for gtids in settings.passed_gtids:
         logged.update(Gtids.parse(server.dialect, gtids))
     file = _file_of(settings, server, logged)
     at = replace(
-        known, server=server.identity, era=known.era + 1, file=file, pos=FIRST_BYTE, born=None, gtids=str(logged),
+        known, server=server.identity, era=era, file=file, pos=FIRST_BYTE, born=None, gtids=str(logged),
         skips=str(logged) if server.dialect == "mariadb" else None,
     )  # fmt: skip
     return _first_unread(settings, at, logged if exactly else None)
@@ -65,6 +100,7 @@ def located(settings: Settings, server: Server, known: Position, *, exactly: boo
 def must_have(server: Server, known: Position) -> None:
     """
     :raises SourceReplaced: the server lacks a transaction that lies before ``known``.
+    :raises ServerUnreachable: so does another server, which is a replica, and may only have to catch up.
     """
     if not known.gtids or _is_there(server, known):
         return
@@ -73,17 +109,33 @@ def must_have(server: Server, known: Position) -> None:
     )
     if not missing:
         return
+    what = f"{server.where} (the server {server.identity}) lacks transactions that the query has read: {missing}"
+    details = {"known": known.server, "found": server.identity, "missing": missing}
+    if server.identity != known.server and _may_catch_up(server):
+        raise ServerUnreachable(
+            f"{what}. It is a replica, which may not have caught up yet",
+            next_step="see in SHOW REPLICA STATUS (SHOW SLAVE STATUS) whether it replicates; once it has these, the "
+            "query goes on when it is started again",
+            details=details,
+        )
     raise SourceReplaced(
-        f"{server.where} (the server {server.identity}) lacks transactions that the query has read: {missing}. "
+        f"{what}. "
         + (
             "Its binlogs were reset, or its data restored from a backup"
             if server.identity == known.server
-            else "It has diverged from the server that was read before, or has not caught up with it"
+            else "It has diverged from the server that was read before, and replicates no other"
         ),
-        next_step=f"if it is a replica that still catches up, start the query again when it has; else {_ANEW}: what "
-        "was read and written may be more than this server has",
-        details={"known": known.server, "found": server.identity, "missing": missing},
+        next_step=f"bring back a server that has them; or {ANEW}: what was read and written may be more than this "
+        "server has",
+        details=details,
     )
+
+
+def _may_catch_up(server: Server) -> bool:
+    try:
+        return server.is_replica()
+    except AccessDenied:
+        return False
 
 
 def first_of(settings: Settings, server: str, file: str) -> tuple[int | None, Gtids | None]:
@@ -105,7 +157,11 @@ def _is_there(server: Server, known: Position) -> bool:
     numbers say nothing then; that it is another file of the name is seen when it is read."""
     if server.dialect == "mysql" or server.identity != known.server or _is_strict(server):
         return False
-    return known.file in server.binlogs() and known.place.order <= server.end().order
+    return known.file in server.binlogs() and not _is_beyond(known, server.end())
+
+
+def _is_beyond(known: Position, end: Place) -> bool:
+    return known.place != end and known.place.is_at_or_behind(end)
 
 
 def _is_strict(server: Server) -> bool:
@@ -117,7 +173,7 @@ def renamed(settings: Settings, server: Server, known: Position) -> Position:
     for it may change."""
     if server.dialect == "mysql" or known.born is None or known.file not in server.binlogs():
         return known
-    if known.place.order > server.end().order or first_of(settings, server.identity, known.file)[0] != known.born:
+    if _is_beyond(known, server.end()) or first_of(settings, server.identity, known.file)[0] != known.born:
         return known
     begins = replace(known, server=server.identity, pos=FIRST_BYTE, gtids=None, skips=None)
     walk = Walk(begins, upto=known.place)
@@ -148,7 +204,9 @@ def _missing_mysql(server: Server, gtids: str) -> str:
 
 def _missing_mariadb(server: Server, gtids: str) -> str:
     """Of each domain and server the binlog's last is known; all before it are there."""
-    last = {(domain, source): int(number) for domain, source, number in _MARIADB_GTID.findall(server.executed())}
+    last: dict[tuple[str, str], int] = {}
+    for domain, source, number in _MARIADB_GTID.findall(server.executed()):
+        last[domain, source] = max(int(number), last.get((domain, source), -1))
     found = [
         f"{domain}-{source}-{number}"
         for domain, source, number in _MARIADB_GTID.findall(gtids)
@@ -159,7 +217,7 @@ def _missing_mariadb(server: Server, gtids: str) -> str:
 
 def _file_of(settings: Settings, server: Server, logged: Gtids) -> str:
     """The newest binlog all of whose predecessors were read: what is not, begins in there."""
-    files = server.binlogs()
+    files = list(server.binlogs())
     if server.dialect == "mysql" or _is_strict(server):
         unread = bisect_left(files, True, key=lambda file: not _fits(logged, _before(settings, server, file))) - 1
     else:
@@ -169,7 +227,7 @@ def _file_of(settings: Settings, server: Server, logged: Gtids) -> str:
         raise BinlogPurged(
             f"{server.where} (the server {server.identity}) has removed binlogs with transactions that the query has "
             f"not read: removed are {purged if purged is not None else f'those before {files[0]}'}, and read {logged}",
-            next_step=f"{_ANEW}; or, if you know that those missing changed none of the tables that are read, add them "
+            next_step=f"{ANEW}; or, if you know that those missing changed none of the tables that are read, add them "
             "to pass_over, as a set of GTIDs",
             details={"read": str(logged), "purged": str(purged)},
         )
@@ -216,7 +274,7 @@ def _first_unread(settings: Settings, at: Position, logged: Gtids | None) -> Pos
         raise SourceReplaced(
             f"{settings.where} (the server {at.server}) has transactions in another order than {logged}: of which "
             "moment a snapshot's rows would be cannot be told",
-            next_step=f"bring the old server back; or {_ANEW}",
+            next_step=f"bring the old server back; or {ANEW}",
             details={"read": str(logged), "found": str(walk.seen)},
         )
     return walk.position()
@@ -226,5 +284,5 @@ def _nameless(at: Position, event: Event) -> OncewardError:
     return SourceReplaced(
         f"the transaction at {event.file}:{event.position} on the server {at.server} has no GTID: whether it was read "
         "on the server before cannot be told",
-        next_step=f"{_ANEW}; with gtid_mode=ON on all servers a query goes on by itself",
+        next_step=f"{ANEW}; with gtid_mode=ON on all servers a query goes on by itself",
     )

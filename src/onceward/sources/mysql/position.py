@@ -22,7 +22,8 @@ FIRST_BYTE = 4
 
 
 class Place(NamedTuple):
-    """A byte of a server's binlogs. Files are compared by their numbers, as the server counts them."""
+    """A byte of a server's binlogs. Files are compared by their numbers, as the server counts them, as long as they
+    have one base name: a server that is started with another ``--log-bin`` counts anew."""
 
     file: str
     pos: int
@@ -32,8 +33,12 @@ class Place(NamedTuple):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Places of one server, in the order of its writing."""
+        """Places of one server and one base name, in the order of its writing."""
         return (number_of(self.file), self.pos)
+
+    def is_at_or_behind(self, other: Place) -> bool:
+        """Under one base name. Of two base names nobody knows the order without the server's index."""
+        return base_of(self.file) == base_of(other.file) and self.order >= other.order
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,8 @@ class Position:
     server: str
     """Which server's binlogs ``file`` and ``pos`` are of: its ``server_uuid``, or what stands for it on MariaDB."""
     era: int
-    """How often the query has gone on to another server: places of a later era come later."""
+    """How often the query has gone on to another server, or to another base name of a server's binlogs: places of a
+    later era come later."""
     file: str
     pos: int
     born: int | None
@@ -90,6 +96,11 @@ class Position:
             f"the checkpoint has {str(value)[:200]}, which is no position of mysql_changes of this version of Onceward",
             next_step="start this query with a checkpoint of its own, and do not change the order of its sources",
         )
+
+
+def base_of(file: str) -> str:
+    """What stands before the number: ``binlog`` of ``binlog.000007``."""
+    return file.rpartition(".")[0]
 
 
 def number_of(file: str) -> int:

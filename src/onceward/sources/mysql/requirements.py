@@ -1,6 +1,7 @@
 """What a server must have set, and a login must be granted, so that no change is lost. Driver, and ``onceward doctor``.
 
-:func:`findings` looks at everything and says all at once; :func:`check` is what a query does before it reads.
+:func:`findings` looks at everything and says all at once; :class:`Look` is what a query does before it reads, and again
+whenever what it has seen may have changed.
 
 What is not obvious:
 
@@ -15,13 +16,16 @@ What is not obvious:
 from __future__ import annotations
 
 import re
+import secrets
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from onceward.errors import AccessDenied, ServerUnfit
-from onceward.sources.mysql.connection import Server, reading
+from onceward.errors import AccessDenied, ServerUnfit, ServerUnreachable
+from onceward.sources.mysql.connection import LOCK_WAIT, Server, reading, said_number
 from onceward.sources.mysql.position import FIRST_BYTE, Place
 from onceward.sources.mysql.settings import SYSTEM, Settings
+from onceward.sources.mysql.snapshot.state import is_missing
 
 _NEEDED = {
     "binlog_format": "ROW",
@@ -41,10 +45,12 @@ GRANTS = {
 }
 """Behind it stands the login. MariaDB's first word for SLAVE MONITOR was REPLICATION CLIENT, too: until 10.5."""
 _FOREIGN_KEY = re.compile(r"\s+CONSTRAINT `(.+?)` FOREIGN KEY ")  # a ` in the name is ` on MariaDB, and `` on MySQL
+_NAME = re.compile(r"`(?:[^`]|``)*`")
 _CHANGES = re.compile(r"ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)")
 _UPDATES = "log_replica_updates"
-_REPLICA_RENAMED = (8, 0, 22)  # SHOW SLAVE STATUS has another name there, and is gone in 8.4
 NOT_THERE = "not there"
+_EVERY_SECONDS = 60.0
+_PAUSES = 100  # times as long as the look took: of thousands of tables it takes seconds
 
 
 @dataclass(frozen=True)
@@ -62,13 +68,45 @@ class Finding:
     """What to do: a statement where one will do."""
 
 
-def check(server: Server, settings: Settings, *, begins: bool) -> None:
+class Look:
+    """What was seen of a server, for as long as nothing has happened that may have changed it.
+
+    It is looked at again behind each new session (the server may be another one, or has other settings since it was
+    started), when a statement of the binlog has defined a wanted table, when changes come of a table that was not seen,
+    and every minute: a server becomes a replica, or loses a grant, without a word in its binlog.
     """
-    :param begins: the query has no position yet: then a table that is not there is a wrong name, and else one that was
-        dropped.
-    :raises ServerUnfit: changes would be lost, or cannot be read; the error says all that is to be done.
-    """
-    unfit = [one for one in findings(server, settings) if not one.fit and (begins or one.said != NOT_THERE)]
+
+    def __init__(self) -> None:
+        self.tables: frozenset[tuple[str, str]] = frozenset()
+        """The wanted ones, as the server compares names."""
+        self._due = 0.0
+
+    def again(self) -> None:
+        """What was seen is not known any more."""
+        self._due = 0.0
+
+    def at(
+        self, server: Server, settings: Settings, *, begins: bool = False, unseen: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        """Look, unless all is known.
+
+        :param begins: the query has no position yet: then a table that is not there is a wrong name, and else one that
+            was dropped.
+        :param unseen: tables that the binlog names, and that may not be visible.
+        :raises ServerUnfit: changes would be lost, or cannot be read; the error says all that is to be done.
+        """
+        began = time.monotonic()
+        if began < self._due:
+            return
+        tables = {*tables_of(server, settings), *unseen}  # before the look: who comes later is unseen
+        _must_be_fit(server, [*findings(server, settings), *_selectable(server, unseen)], begins)
+        self.tables = frozenset(settings.as_compared(*one) for one in tables)
+        now = time.monotonic()
+        self._due = now + max(_EVERY_SECONDS, (now - began) * _PAUSES)
+
+
+def _must_be_fit(server: Server, found: Iterable[Finding], begins: bool) -> None:
+    unfit = list(dict.fromkeys(one for one in found if not one.fit and (begins or one.said != NOT_THERE)))
     if not unfit:
         return
     raise ServerUnfit(
@@ -79,8 +117,11 @@ def check(server: Server, settings: Settings, *, begins: bool) -> None:
     )
 
 
-def findings(server: Server, settings: Settings) -> list[Finding]:
-    """All that there is to say, fit or not."""
+def findings(server: Server, settings: Settings, *, whole: bool = True) -> list[Finding]:
+    """All that there is to say, fit or not.
+
+    :param whole: must all tables that fit a pattern be visible?
+    """
     variables = server.variables(*_NEEDED, "log_bin", "gtid_mode", "log_replica_updates", "log_slave_updates")
     found = [_binlog(variables)]
     if not found[0].fit:
@@ -91,6 +132,8 @@ def findings(server: Server, settings: Settings) -> list[Finding]:
     if all(one.fit for one in granted):
         found += _left_out(server, settings)
         found += _replica(server, variables)
+    if whole:
+        found += _patterns(server, settings)
     tables = tables_of(server, settings)
     found += _tables(server, settings, tables)
     return found
@@ -183,9 +226,8 @@ def _replica(server: Server, variables: Mapping[str, str]) -> Iterator[Finding]:
     if said == "ON":
         return
     fix = "start the server with log_replica_updates=ON (log_slave_updates=ON), or read from the server it replicates"
-    renamed = server.dialect == "mysql" and server.version >= _REPLICA_RENAMED
     try:
-        is_replica = bool(server.ask("SHOW REPLICA STATUS" if renamed else "SHOW SLAVE STATUS"))
+        is_replica = server.is_replica()
     except AccessDenied:  # MariaDB has a right of its own for that
         why = "if it is a replica, what it applies is in no binlog of its own, and whether it is one may not be asked"
         yield Finding("SLAVE MONITOR", "not granted", fit=False, why=why, fix=_grants(server))
@@ -195,16 +237,52 @@ def _replica(server: Server, variables: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _tables(server: Server, settings: Settings, tables: list[tuple[str, str]]) -> Iterator[Finding]:
-    for database, table in settings.tables:
-        if "*" in database + table:
-            continue
-        there = any(settings.is_named(*one, database, table) for one in tables)
+    for pattern in settings.tables:
+        there = any(settings.fits(*one, pattern) for one in tables)
         yield Finding(
-            f"{database}.{table}", "there" if there else NOT_THERE, there, "no such table is seen",
-            f"correct the name, or GRANT SELECT ON {database}.{table} TO the login",
+            ".".join(pattern), "there" if there else NOT_THERE, there, "no such table is seen",
+            f"correct the name, make the table first, or GRANT SELECT ON {granted_on(*pattern)} TO the login",
         )  # fmt: skip
     yield from _selectable(server, tables)
     yield from _cascades(server, settings, tables)
+
+
+def _patterns(server: Server, settings: Settings) -> Iterator[Finding]:
+    """May all tables be seen that fit? A table on which nothing is granted is in no list, and would be in no snapshot.
+
+    Tried out, with a name that no table has: a server says of a right before it says what is there.
+    """
+    for pattern in settings.tables:
+        if "*" not in "".join(pattern):
+            continue
+        database, table = (one.replace("*", f"onceward_{secrets.token_hex(4)}") for one in pattern)
+        if _is_denied(server, f"SELECT 1 FROM {quoted(database)}.{quoted(table)} LIMIT 0"):  # noqa: S608 — quoted
+            yield Finding(
+                f"SELECT on {'.'.join(pattern)}", "not granted on all of it", fit=False,
+                why="tables on which nothing is granted are not seen, and their rows would be missing",
+                fix=f"GRANT SELECT ON {granted_on(*pattern)} TO the login, or name the tables one by one",
+            )  # fmt: skip
+
+
+def granted_on(database: str, table: str) -> str:
+    """A table, or all that may fit a pattern, as GRANT has it."""
+    if "*" not in database + table:
+        return f"{quoted(database)}.{quoted(table)}"
+    if database == "*":
+        return "*.*"
+    if "*" in database:
+        database = database.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%").replace("*", "%")
+    return f"{quoted(database)}.*"
+
+
+def _is_denied(server: Server, statement: str) -> bool:
+    try:
+        server.ask(statement)
+    except AccessDenied:
+        return True
+    except ServerUnfit:  # no such table, no such database
+        return False
+    return False
 
 
 def _selectable(server: Server, tables: Iterable[tuple[str, str]]) -> Iterator[Finding]:
@@ -213,7 +291,7 @@ def _selectable(server: Server, tables: Iterable[tuple[str, str]]) -> Iterator[F
         if refused:
             yield Finding(
                 f"SELECT on {database}.{table}", refused, fit=False, why="its rows may not be read",
-                fix=f"GRANT SELECT ON {database}.{table} TO the login",
+                fix=f"GRANT SELECT ON {granted_on(database, table)} TO the login",
             )  # fmt: skip
 
 
@@ -221,12 +299,15 @@ def _refused(server: Server, statement: str) -> str | None:
     try:
         server.ask(statement)
     except (AccessDenied, ServerUnfit) as error:
-        return error.message
+        return None if is_missing(error) else error.message
+    except ServerUnreachable as error:
+        if said_number(error) != LOCK_WAIT:  # a right is asked for before a lock
+            raise
     return None
 
 
 def _cascades(server: Server, settings: Settings, tables: Iterable[tuple[str, str]]) -> Iterator[Finding]:
-    if server.variables("innodb_native_foreign_keys").get("innodb_native_foreign_keys") == "OFF":
+    if server.cascades_are_logged:
         return
     rows = server.ask(
         "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.KEY_COLUMN_USAGE "
@@ -234,7 +315,7 @@ def _cascades(server: Server, settings: Settings, tables: Iterable[tuple[str, st
     )
     with_keys = {(str(schema), str(table)) for schema, table in rows}
     for schema, table in tables:
-        if (schema, table) not in with_keys or f"{schema}.{table}" in settings.passed_cascades:
+        if (schema, table) not in with_keys or settings.passes_cascade(schema, table):
             continue
         for name, rules in _keys_that_change_rows(server, schema, table):
             yield Finding(
@@ -254,7 +335,7 @@ def _keys_that_change_rows(server: Server, schema: str, table: str) -> Iterator[
         return  # said already: its rows may not be read either
     for line in str(statement).splitlines():
         key = _FOREIGN_KEY.match(line)
-        rules = _CHANGES.findall(line) if key else []
+        rules = _CHANGES.findall(_NAME.sub("", line)) if key else []
         if key and rules:
             yield key[1].replace("``", "`"), ", ".join(rules)
 

@@ -51,6 +51,10 @@ class Settings:
     """A task reads so much of the binlog, at least."""
     any_case: bool = False
     """Does the server compare names of tables without regard to case? It says so."""
+    named: tuple[tuple[str, str], ...] = ()
+    """:attr:`tables` as the user wrote them, once a server has said how it compares names."""
+    cascades_are_logged: bool = False
+    """Does the server write what a foreign key changes into its binlog? It says so."""
 
     @property
     def where(self) -> str:
@@ -61,25 +65,31 @@ class Settings:
         """Are this table's changes read?"""
         if database in SYSTEM:
             return False
-        if self.any_case:
-            database, table = database.lower(), table.lower()
-        return any(_fits(database, one) and _fits(table, other) for one, other in self.tables)
+        return any(self.fits(database, table, pattern) for pattern in self.tables)
 
-    def is_named(self, database: str, table: str, *name: str) -> bool:
-        """Is ``name``, one of :attr:`tables`, that table's?"""
-        return (database, table) == name or (self.any_case and (database.lower(), table.lower()) == name)
+    def fits(self, database: str, table: str, pattern: tuple[str, str]) -> bool:
+        """Does that table fit one of :attr:`tables`?"""
+        return all(map(_fits, self.as_compared(database, table), pattern))
+
+    def as_compared(self, database: str, table: str) -> tuple[str, str]:
+        """The name as it is equal to itself, however it is spelled."""
+        return (database.lower(), table.lower()) if self.any_case else (database, table)
+
+    def passes_cascade(self, database: str, table: str) -> bool:
+        """May a foreign key change its rows?"""
+        return self.cascades_are_logged or ".".join(self.as_compared(database, table)) in self.passed_cascades
 
     def wanted_database(self, database: str) -> bool:
         """Is any table of it read?"""
         database = database.lower() if self.any_case else database
         return database not in SYSTEM and any(_fits(database, one) for one, _ in self.tables)
 
-    def for_server(self, lower_case_table_names: int) -> Settings:
+    def for_server(self, lower_case_table_names: int, *, cascades_are_logged: bool = False) -> Settings:
         """As this server compares names."""
-        if not lower_case_table_names:
-            return self
-        tables = tuple((database.lower(), table.lower()) for database, table in self.tables)
-        return replace(self, tables=tables, any_case=True)
+        named = self.named or self.tables  # whatever another server had made of them
+        any_case = bool(lower_case_table_names)
+        tables = tuple((database.lower(), table.lower()) for database, table in named) if any_case else named
+        return replace(self, named=named, tables=tables, any_case=any_case, cascades_are_logged=cascades_are_logged)
 
     @property
     def passed_places(self) -> frozenset[str]:
@@ -93,8 +103,9 @@ class Settings:
 
     @property
     def passed_cascades(self) -> frozenset[str]:
-        """Tables whose rows may be changed by a cascade, which the binlog does not have."""
-        return frozenset(one.removeprefix("cascade:") for one in self.pass_over if _CASCADE.fullmatch(one))
+        """Tables whose rows may be changed by a cascade, which the binlog does not have; as the server compares."""
+        said = (one.removeprefix("cascade:") for one in self.pass_over if _CASCADE.fullmatch(one))
+        return frozenset(one.lower() if self.any_case else one for one in said)
 
 
 def settings_of(
@@ -124,7 +135,7 @@ def settings_of(
         values=cast(Values, values),
         max_bytes=max_bytes_per_batch,
         heartbeat_seconds=float(heartbeat_seconds),
-        pass_over=_passed(pass_over),
+        pass_over=_passed(pass_over, _patterns(tables)),
     )
 
 
@@ -182,7 +193,7 @@ def _milliseconds(said: Any) -> int:
     raise _no("starting", {"timestamp": said}, "use a datetime with a time zone, or milliseconds since 1970")
 
 
-def _passed(said: Sequence[str]) -> tuple[str, ...]:
+def _passed(said: Sequence[str], tables: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
     each = [said] if isinstance(said, str) else list(said)
     for one in each:
         known = isinstance(one, str) and any(kind.fullmatch(one) for kind in (_PLACE, _GTID, _CASCADE))
@@ -193,7 +204,15 @@ def _passed(said: Sequence[str]) -> tuple[str, ...]:
                 'name single events as the error did that stopped the query, "binlog.000003:1234"; transactions by '
                 'their GTIDs; or "cascade:shop.items"',
             )
+        if _CASCADE.fullmatch(one) and not _may_be_wanted(one.removeprefix("cascade:"), tables):
+            raise _no("pass_over", one, "name a table that tables= names, as it is spelled there")
     return tuple(each)
+
+
+def _may_be_wanted(name: str, tables: tuple[tuple[str, str], ...]) -> bool:
+    """On any server: some compare names without regard to case."""
+    database, _, table = name.lower().partition(".")
+    return any(_fits(database, one.lower()) and _fits(table, other.lower()) for one, other in tables)
 
 
 def _no(name: str, said: object, next_step: str) -> ConfigurationError:

@@ -13,7 +13,7 @@ it is.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,14 +21,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from onceward.binlog.gtids import Gtids
-from onceward.errors import BinlogDamaged, BinlogPurged, OncewardError, SourceReplaced
+from onceward.errors import (
+    AccessDenied,
+    BinlogDamaged,
+    BinlogPurged,
+    OncewardError,
+    ServerUnfit,
+    SourceReplaced,
+)  # fmt: skip
+from onceward.formats.debezium.changes import TABLES, VALUES
 from onceward.ledger.chain import Ledger
 from onceward.sources.mysql import parts as task_parts
-from onceward.sources.mysql import requirements, snapshot, starts
+from onceward.sources.mysql import snapshot, starts
 from onceward.sources.mysql.connection import Server, follow
 from onceward.sources.mysql.cuts import IDLE_BYTES, Cutter, Range
-from onceward.sources.mysql.failover import located, must_have, renamed
+from onceward.sources.mysql.failover import located, must_have, relocated, renamed
 from onceward.sources.mysql.position import Position
+from onceward.sources.mysql.requirements import Look
 from onceward.sources.mysql.settings import BATCH_BYTES, HEARTBEAT_SECONDS, Settings, Starting, Values, settings_of
 from onceward.sources.mysql.snapshot.state import is_over
 from onceward.sources.resettable.offsets import text_of
@@ -39,10 +48,6 @@ _NUMBERS = {"ts_ms": LongType(), "pos": LongType(), "row": IntegerType(), "serve
 SCHEMA = StructType(
     [StructField(name, _NUMBERS.get(name, StringType()), name in _NULLABLE) for name in task_parts.COLUMNS]
 )
-
-_VALUES = "onceward.values"
-"""What ``formats.debezium`` looks for in a column's metadata: values in another form would be taken for what they are
-not."""
 
 _NO_LIMIT = (1 << 31) - 1
 _KEPT_PLANS = 2  # of ranges whose parts Spark may ask for again
@@ -102,8 +107,11 @@ def mysql_changes(
         ledger=ledger,
         pipeline_id=pipeline_id,
     )
-    written = {_VALUES: values}
-    return frame.withMetadata("before", written).withMetadata("after", written)
+    # What ``formats.debezium`` looks for: values in another form would be taken for what they are not, and a table that
+    # is not read has no changes, ever.
+    written = {VALUES: values}
+    named = {TABLES: [".".join(one) for one in settings.tables]}
+    return frame.withMetadata("before", written).withMetadata("after", written).withMetadata("table", named)
 
 
 @dataclass
@@ -138,7 +146,7 @@ class MySQLChanges(PartitionedSource):
 
     def _forget(self) -> None:
         self._session: Server | None = None
-        self._is_fit = False
+        self._look = Look()
         self._ahead: _Ahead | None = None
         self._without_chunks = 0
         self._plans: dict[str, list[Any]] = {}
@@ -167,7 +175,10 @@ class MySQLChanges(PartitionedSource):
         begin = _without_what_is_over(self._found(server, self._beginning(position, known)))
         if begin.place == server.end() and begin.snapshot is None:
             return self._moved(position, begin, 0)
-        found = self._read(Cutter(self._settings, begin, most_changes=limit), begin)
+        begin, cutter = self._read(
+            begin, lambda at: Cutter(self._settings, at, most_changes=limit, looked_at=self._look.tables)
+        )
+        found = self._looked_at(begin, cutter)
         if begin.snapshot is not None:
             return self._with_chunks(position, begin, found)
         if found.changes:
@@ -176,6 +187,26 @@ class MySQLChanges(PartitionedSource):
             raise found.stop
         return self._moved(position, found.end, found.bytes)
 
+    def _looked_at(self, begin: Position, cutter: Cutter) -> Range:
+        """What a cutter has found. Where it has met something new, the server is looked at before that is passed on: if
+        it is not fit, the range ends before it."""
+        if cutter.news is None:
+            return cutter.range()
+        self._look.again()
+        try:
+            self._look.at(self._connected(), self._settings, unseen=cutter.unseen)
+        except (ServerUnfit, AccessDenied) as unfit:
+            news = cutter.news
+            _, before = self._read(begin, lambda at: Cutter(self._settings, at, upto=news))
+            before.stop = type(unfit)(
+                f"{unfit.message}; it was looked at again for what is in the binlog at {news}, and all changes before "
+                "are passed on",
+                next_step=unfit.next_step,
+                details={**unfit.details, "at": str(news)},
+            )
+            return before.range()
+        return cutter.range()
+
     def _with_chunks(self, position: Any, begin: Position, found: Range) -> Any:
         """A batch of a snapshot that is under way: what the stream has, and chunks as of its end, unless that is far
         from where the binlog ends. But a server that is always ahead of us has its rows read, too."""
@@ -183,7 +214,7 @@ class MySQLChanges(PartitionedSource):
             raise found.stop
         is_turn = not found.is_full or self._without_chunks >= _MOST_WITHOUT_CHUNKS
         state = snapshot.advance(
-            self._server(), self._settings, begin.snapshot, caught_up=found.stop is None and is_turn
+            self._connected(), self._settings, begin.snapshot, caught_up=found.stop is None and is_turn
         )
         self._without_chunks = 0 if state is None or snapshot.chunks_of(state) else self._without_chunks + 1
         end = replace(found.end, snapshot=state)
@@ -210,13 +241,19 @@ class MySQLChanges(PartitionedSource):
         must_have(server, known)
         return known
 
-    def _read(self, cutter: Cutter, begin: Position) -> Range:
-        """As far as it goes. What cannot be read is told of when all before it has been."""
+    def _read(self, begin: Position, cutter_from: Callable[[Position], Cutter]) -> tuple[Position, Cutter]:
+        """From ``begin`` as far as it goes, and where that is now: if its binlog is gone, and all of it was read, the
+        place is in another one. What cannot be read is told of when all before it has been."""
+        cutter = cutter_from(begin)
         try:
             follow(self._settings, begin, cutter.feed)
-        except (BinlogDamaged, BinlogPurged, SourceReplaced) as error:
+        except BinlogPurged as gone:
+            if cutter.place == begin.place:
+                return self._read(relocated(self._settings, self._connected(), begin, gone), cutter_from)
+            cutter.stop = gone
+        except (BinlogDamaged, SourceReplaced) as error:
             cutter.stop = error
-        return cutter.range()
+        return begin, cutter
 
     def _moved(self, position: Any, at: Position, read: int) -> Any:
         """Nothing that is wanted lies before ``at``: where Spark is told that the query stands."""
@@ -242,8 +279,8 @@ class MySQLChanges(PartitionedSource):
         """
         :param end: of the range, on the server that is there. :param state: of the snapshot at its start.
         """
-        names = {"names": self._server().lower_case_table_names}
-        said = {"server": end.server, "era": end.era, **names, **({"snapshot": state} if state is not None else {})}
+        names = {"names": self._connected().lower_case_table_names}
+        said = {"server": end.server, **names, **({"snapshot": state} if state is not None else {})}
         ranges = [{**part, **said} for part in found.parts]
         as_of = replace(end, snapshot=None).to_json()
         chunks = snapshot.chunks_of(end.snapshot) if end.snapshot is not None else []
@@ -255,29 +292,40 @@ class MySQLChanges(PartitionedSource):
         begin = _without_what_is_over(self._found(server, start))
         must_have(server, end)
         end = renamed(self._settings, server, end)
-        if end.server == server.identity:
-            cutter = Cutter(self._settings, begin, upto=end.place)
-        else:
-            cutter = Cutter(self._settings, begin, only=Gtids.parse(end.dialect, end.gtids or ""))
-        found = self._read(cutter, begin)
+        is_here = end.server == server.identity and end.file in server.binlogs()
+
+        def cutter_from(at: Position) -> Cutter:
+            if is_here:
+                return Cutter(self._settings, at, upto=end.place)
+            return Cutter(self._settings, at, only=Gtids.parse(end.dialect, end.gtids or ""))
+
+        begin, cutter = self._read(begin, cutter_from)
+        found = cutter.range()
         if not cutter.full or found.stop is not None:
             raise found.stop or _ends_early(end, found.end)
+        has_chunks = end.snapshot is not None and bool(snapshot.chunks_of(end.snapshot))
         if end.server != server.identity:
-            has_chunks = end.snapshot is not None and snapshot.chunks_of(end.snapshot)
-            end = located(self._settings, server, end, exactly=bool(has_chunks))
+            end = located(self._settings, server, end, exactly=has_chunks)
+        elif not is_here and has_chunks:
+            end = relocated(self._settings, server, end, _ends_early(end, found.end))
         return self._parts(found, end, begin.snapshot)
 
     def _server(self, *, begins: bool = False) -> Server:
-        """The session, and a look at the server's settings the first time."""
+        """The session, and a look at the server where one is due."""
+        session = self._connected()
+        self._look.at(session, self._settings, begins=begins)
+        return session
+
+    def _connected(self) -> Server:
         if self._session is not None and not self._session.is_open:
             self._session.close()
             self._session = None
         if self._session is None:
             self._session = Server(self._settings)
-            self._settings = self._settings.for_server(self._session.lower_case_table_names)
-        if not self._is_fit:
-            requirements.check(self._session, self._settings, begins=begins)
-            self._is_fit = True
+            self._settings = self._settings.for_server(
+                self._session.lower_case_table_names, cascades_are_logged=self._session.cascades_are_logged
+            )
+            self._look.again()
         return self._session
 
     # In tasks

@@ -1,12 +1,14 @@
 """Where a query with a new checkpoint begins. Driver.
 
 Each start is a place between two transactions, with the set of all transactions before it, counted from the beginning
-of its binlog: what a server says of both at once may be of two moments.
+of its binlog: what a server says of both at once may be of two moments. What is in none of its binlogs (they were
+removed, or it was made of a dump) lies before it, too: else another server's old binlogs would be read as new.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from onceward.binlog.event import Event
@@ -23,12 +25,33 @@ def first(settings: Settings, server: Server) -> Position:
 
     :raises ConfigurationError: there is no such place.
     """
+    before = _in_no_binlog(settings, server)
+    found = _first(settings, server)
+    if found.gtids is None or not before:
+        return found
+    gtids = Gtids.parse(server.dialect, found.gtids)
+    gtids.update(Gtids.parse(server.dialect, before))
+    return replace(found, gtids=str(gtids))
+
+
+def _in_no_binlog(settings: Settings, server: Server) -> str:
+    """Asked before the place is chosen: what is removed later may lie behind it.
+
+    MariaDB says of a replica's transactions the last ones, in its binlogs or not: all of them lie before its end, and
+    before no other place.
+    """
+    if server.dialect == "mysql":
+        return server.purged()
+    return server.replicated() if settings.starting in ("initial", "latest") else ""
+
+
+def _first(settings: Settings, server: Server) -> Position:
     starting = settings.starting
     if starting in ("initial", "latest"):
         end = server.end()
         return _walked(settings, server, end.file, lambda event, _: _place(event).order >= end.order)
     if starting == "earliest":
-        return _walked(settings, server, server.binlogs()[0], lambda *_: True)
+        return _walked(settings, server, next(iter(server.binlogs())), lambda *_: True)
     if "timestamp" in starting:
         return _since(settings, server, starting["timestamp"])
     if "gtid" in starting:
@@ -41,7 +64,7 @@ def _since(settings: Settings, server: Server, milliseconds: int) -> Position:
 
     All that is in a binlog was committed after it was begun, and before the next one was.
     """
-    files = server.binlogs()
+    files = list(server.binlogs())
     while len(files) > 1:
         born, _ = first_of(settings, server.identity, files[-1])
         if born is not None and born * 1000 < milliseconds:
@@ -58,12 +81,13 @@ def _since(settings: Settings, server: Server, milliseconds: int) -> Position:
 
 def _behind(settings: Settings, server: Server, gtids: str) -> Position:
     said = str(Gtids.parse(server.dialect, gtids).given())
-    return located(settings, server, _beginning(server, server.binlogs()[0], said, era=-1))
+    return located(settings, server, _beginning(server, next(iter(server.binlogs())), said, era=-1))
 
 
 def _at(settings: Settings, server: Server, place: Place) -> Position:
-    if place.file not in server.binlogs():
-        raise _no_place(server, place, f"it has {', '.join(server.binlogs()[-5:])}")
+    files = list(server.binlogs())
+    if place.file not in files:
+        raise _no_place(server, place, f"it has {', '.join(files[-5:])}")
     found = _walked(settings, server, place.file, lambda event, _: _place(event).order >= place.order)
     if found.place != place and place.pos != FIRST_BYTE:
         raise _no_place(server, place, f"the nearest place between two transactions is {found.place}")

@@ -32,7 +32,7 @@ from onceward.binlog.stops import damaged, unreadable
 from onceward.binlog.table_map import TableMap
 from onceward.binlog.xa import decided, prepared
 from onceward.errors import BinlogDamaged, ChangeUnreadable, OncewardError, SourceReplaced
-from onceward.sources.mysql.position import Place, Position, number_of
+from onceward.sources.mysql.position import Place, Position, base_of, number_of
 
 OUTSIDE, BEGUN, OPEN = range(3)
 """Between transactions; behind the first event of one; behind its BEGIN."""
@@ -66,7 +66,7 @@ class Walk:
     ) -> None:
         self.at = at
         self.dialect = at.dialect
-        self.place, self.born = at.place, at.born
+        self.place, self.born, self.era = at.place, at.born, at.era
         self.gtids: Gtids | None = None if at.gtids is None else Gtids.parse(at.dialect, at.gtids)
         self._skips = None if at.skips is None else MariaState.parsed(at.skips)
         self.prepared = dict(at.prepared or {})
@@ -124,6 +124,7 @@ class Walk:
             file=self.place.file,
             pos=self.place.pos,
             born=self.born,
+            era=self.era,
             gtids=None if self.gtids is None else str(self.gtids),
             skips=str(self._skips) if self._skips else None,
             unordered=self.at.unordered or (self.gtids is not None and self.gtids.unordered),
@@ -268,7 +269,7 @@ class Walk:
 
     def _stands_behind(self, event: Event) -> None:
         self.place = Place(event.file, _end_of(event))
-        if self._upto is not None and self.place.order >= self._upto.order:
+        if self._upto is not None and self.place.is_at_or_behind(self._upto):
             self._reach(self._upto, event)
 
     def _reach(self, upto: Place, event: Event) -> None:
@@ -283,7 +284,9 @@ class Walk:
             passing, self._passing, self._state = self._passing, False, OUTSIDE
             if not passing:
                 self._torn()
-        if number_of(event.file) <= number_of(self._file):
+        if base_of(event.file) != base_of(self._file):
+            self.era += 1  # the server was started with another --log-bin, and counts from 1 again
+        elif number_of(event.file) <= number_of(self._file):
             raise damaged(event, f"what follows {self._file}, and its name is not a later one")
         self._file = event.file
 

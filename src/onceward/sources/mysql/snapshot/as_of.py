@@ -38,9 +38,9 @@ from onceward.binlog.event import Event
 from onceward.binlog.refusals import BadCell
 from onceward.binlog.texts import Values
 from onceward.binlog.values.from_text import columns_from_text
-from onceward.errors import OncewardError, ServerUnfit, ServerUnreachable
+from onceward.errors import ServerUnfit, ServerUnreachable
 from onceward.libraries import library
-from onceward.sources.mysql.connection import Server
+from onceward.sources.mysql.connection import Server, named, said_number
 from onceward.sources.mysql.dump import Dump
 from onceward.sources.mysql.position import Place, Position
 from onceward.sources.mysql.settings import Settings
@@ -52,13 +52,14 @@ from onceward.sources.mysql.snapshot.results import rows_of
 from onceward.sources.mysql.snapshot.state import Chunk, is_missing, key_of, must_be_same
 
 PINNED = (
-    "SET SESSION time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, lock_wait_timeout = 600, "
+    "SET SESSION time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, lock_wait_timeout = 240, "
     "transaction_isolation = 'REPEATABLE-READ'"
 )
 """What values mean, how long a slow reader is waited for, how long we wait for an ALTER TABLE at its end."""
 _OLDER_MARIADB = PINNED.replace("transaction_isolation", "tx_isolation")
 _SECONDS = 60.0
 _PAUSE = 0.02
+_TRIES = 100
 _FLUSH_BYTES = 8 << 20
 _DEFINITION_CHANGED = 1412  # ER_TABLE_DEF_CHANGED: the table is younger than the view
 
@@ -82,10 +83,9 @@ class View:
             self._server.ask("ROLLBACK")
             self._server.ask("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
             high = self._high()
-            if high.order >= self._as_of.place.order:
+            if not self._as_of.place.is_at_or_behind(high) or high == self._as_of.place:
                 return high
-            if time.monotonic() > self._ends:
-                raise self._late(f"its newest view is of {high}")
+            self.must_not_be_late(f"its newest view is of {high}")
             time.sleep(0.005)
 
     def _high(self) -> Place:
@@ -105,20 +105,20 @@ class View:
                 "initial",
             )
         while gtids:
-            left = self._ends - time.monotonic()
-            (done,) = self._server.ask(
-                f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{_checked(gtids)}', {max(1, min(5, round(left)))})"
-            )
+            (done,) = self._server.ask(f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{_checked(gtids)}', 1)")
             if done[0] == 0:
                 return
-            if left <= 0:
-                raise self._late("they are not in gtid_executed")
+            self.must_not_be_late("it is not in gtid_executed")
 
-    def _late(self, why: str) -> OncewardError:
-        return ServerUnreachable(
-            f"the server did not commit for a minute what its binlog has before {self._as_of.place}: {why}",
-            next_step="see in SHOW PROCESSLIST what its commits wait for (a semi-synchronous replica, a full disk)",
-        )
+    def must_not_be_late(self, why: str) -> None:
+        """
+        :raises ServerUnreachable: there was no view that could be read for a minute.
+        """
+        if time.monotonic() > self._ends:
+            raise ServerUnreachable(
+                f"the server did not show for a minute what its binlog has before {self._as_of.place}: {why}",
+                next_step="see in SHOW PROCESSLIST what its commits wait for (a semi-synchronous replica, a full disk)",
+            )
 
 
 def chunk_as_of(server: Server, reading: Reading, chunk: Chunk, as_of: Position, settings: Settings) -> pa.Table:
@@ -129,7 +129,7 @@ def chunk_as_of(server: Server, reading: Reading, chunk: Chunk, as_of: Position,
     :raises BinlogPurged: the binlog is gone back to E.
     """
     ask = server.ask
-    view = View(server, as_of)
+    view, tries = View(server, as_of), 0
     while True:
         high = view.open()
         table = _seen(ask, as_of, chunk)
@@ -142,8 +142,15 @@ def chunk_as_of(server: Server, reading: Reading, chunk: Chunk, as_of: Position,
             )
             break
         except _driver().MySQLError as error:
-            if error.args[:1] != (_DEFINITION_CHANGED,):
-                raise
+            if said_number(error) != _DEFINITION_CHANGED:
+                with named(server.where):
+                    raise
+            tries += 1
+            if tries > _TRIES:
+                raise ServerUnreachable(
+                    f"the definition of {'.'.join(chunk['table'])} changes again and again while it is read: {error}",
+                    next_step="see in SHOW PROCESSLIST who alters it; the query tries again when it is started again",
+                ) from error
             time.sleep(0.05)
     rows = {key: row for key, row in first.items() if row is not None}
     return _numbered([*found, _rows_before(chunk, as_of, rows)])
@@ -151,10 +158,9 @@ def chunk_as_of(server: Server, reading: Reading, chunk: Chunk, as_of: Position,
 
 def _before(events: list[Event], high: Place) -> list[Event]:
     """Those of a block that are before ``high``: mostly all."""
-    limit = high.order
-    if Place(events[-1].file, events[-1].position).order < limit:
+    if not Place(events[-1].file, events[-1].position).is_at_or_behind(high):
         return events
-    return [event for event in events if Place(event.file, event.position).order < limit]
+    return [event for event in events if not Place(event.file, event.position).is_at_or_behind(high)]
 
 
 def _numbered(tables: list[pa.Table]) -> pa.Table:
@@ -184,7 +190,7 @@ def _first_changes(
     ask: Ask, reading: Reading, chunk: Chunk, as_of: Position, high: Place, settings: Settings
 ) -> dict[str, str | None]:
     """Step 3: by key, as JSON, the row at E, as JSON; None where there was none."""
-    if high.order <= as_of.place.order:
+    if as_of.place.is_at_or_behind(high):
         return {}
     wanted, values, passed = tuple(chunk["table"]), settings.values, settings.passed_places
     found: dict[str, str | None] = {}
@@ -224,13 +230,13 @@ def _blocks_up_to(reading: Reading, place: Place, high: Place) -> Generator[list
     ``sql/sql_repl.cc`` (``should_stop``).
     """
     ends = time.monotonic() + _SECONDS
-    while place.order < high.order:
+    while not place.is_at_or_behind(high):
         begun = place
         with reading(place) as dump:
             for events in dump.blocks():
                 yield _before(events, high)
                 place = Place(dump.reader.file, dump.reader.position)
-                if place.order >= high.order:
+                if place.is_at_or_behind(high):
                     return
             place = Place(dump.reader.file, dump.reader.position)
         if place != begun:

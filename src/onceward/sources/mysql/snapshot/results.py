@@ -108,7 +108,13 @@ class _Packets:
         return (np.array(starts, np.int64), np.array(stops, np.int64)) if starts else None
 
     def _received(self, space: memoryview) -> int:
-        count: int = self._socket.recv_into(space)
+        try:
+            count: int = self._socket.recv_into(space)
+        except OSError as error:  # also a patience that is over
+            raise ServerUnreachable(
+                f"the server did not go on sending a snapshot's rows: {error}",
+                next_step="see whether it runs; the chunk is read again when the query is started again",
+            ) from error
         if not count:
             raise ServerUnreachable(
                 "the server closed the connection in the middle of a snapshot's rows",

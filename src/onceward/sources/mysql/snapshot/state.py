@@ -20,7 +20,7 @@ from typing import Any
 
 from onceward.binlog.kinds import Dialect
 from onceward.errors import ChangeUnreadable, OncewardError
-from onceward.libraries import library
+from onceward.sources.mysql.connection import said_number
 from onceward.sources.mysql.snapshot.catalogue import Described, described, quoted_table
 from onceward.sources.mysql.snapshot.keys import Ask, Key, KeyColumn, Place, within
 
@@ -109,9 +109,7 @@ def key_changed(database: str, table: str) -> OncewardError:
 
 def is_missing(error: BaseException) -> bool:
     """Does the server say that there is no such table? Not that it may not be seen."""
-    driver = library("a snapshot of a MySQL or MariaDB needs PyMySQL", "mysql", "pymysql")
-    said = error.__cause__ if isinstance(error, OncewardError) else error
-    return isinstance(said, driver.MySQLError) and bool(said.args) and said.args[0] in MISSING
+    return said_number(error) in MISSING
 
 
 def _still_there(ask: Ask, dialect: Dialect, table: list[str], key: Any) -> Described | None:

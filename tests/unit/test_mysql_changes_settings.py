@@ -1,0 +1,54 @@
+"""What is said to ``ow.mysql_changes`` before there is a server, and a server that takes a connection, but no more."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from onceward.errors import ConfigurationError, ServerUnreachable
+from onceward.sources.mysql.connection import Server
+from onceward.sources.mysql.settings import Settings, settings_of
+
+
+def settings(**said: Any) -> Settings:
+    usual: dict[str, Any] = {
+        "url": "mysql://reader:hidden@host", "tables": ["Shop.Orders", "stock.*"], "starting": "latest",
+        "max_bytes_per_batch": 1, "heartbeat_seconds": 60, "pass_over": (), "values": "text",
+    }  # fmt: skip
+    return settings_of(**{**usual, **said})
+
+
+def test_a_server_that_takes_a_connection_and_says_nothing_is_waited_for_a_while():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(ServerUnreachable, match="timed out"):
+            Server(settings(url=f"mysql://reader:hidden@127.0.0.1:{port}?connect_timeout=1"))
+
+
+@pytest.mark.parametrize(
+    ("names", "database", "table", "passed"),
+    [
+        (0, "Shop", "Orders", True), (0, "shop", "orders", False), (0, "stock", "parts", False),
+        (1, "shop", "orders", True), (2, "SHOP", "ORDERS", True),
+    ],
+)  # fmt: skip
+def test_a_cascade_is_passed_for_a_table_as_the_server_compares_names(
+    names: int, database: str, table: str, passed: bool
+):
+    said = settings(pass_over=["cascade:Shop.Orders"]).for_server(names)
+    assert said.passes_cascade(database, table) is passed
+    assert said.wanted(database, table) is (passed or database == "stock")
+    assert said == settings(pass_over=["cascade:Shop.Orders"]).for_server(1 - bool(names)).for_server(names)
+
+
+@pytest.mark.parametrize("name", ["shop.orders", "Stock.Parts", "STOCK.x"])
+def test_a_cascade_may_be_of_any_table_that_is_read_on_some_server(name: str):
+    assert settings(pass_over=[f"cascade:{name}"]).passed_cascades == {name}
+
+
+@pytest.mark.parametrize("name", ["shop.order", "stocks.parts"])
+def test_a_cascade_of_a_table_that_is_never_read_is_refused(name: str):
+    with pytest.raises(ConfigurationError, match=f"cascade:{name}"):
+        settings(pass_over=[f"cascade:{name}"])
