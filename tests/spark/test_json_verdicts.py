@@ -321,7 +321,8 @@ def test_a_number_in_a_variant_is_never_infinite(spark: Any):
     zeros = "0" * 310
     infinite = ["1e309", "-1E+400", "[[1e999]]", '{"a":{"b":-1e309}}', f"1{zeros}", f"1{zeros}.0", f"0.1{zeros}e999",
                 "1.7976931348623159e308", "1e0000309", "1" * 250 + "e70", '["Infinity\\"",1e309]']  # fmt: skip
-    finite = ["1e308", "1e-400", '"1e309"', '{"Infinity":"1e309"}', '["\\"Infinity",1e300]', f"0.{zeros}", "null",
+    finite = ['["Infinity",1e300]', r'{"a\"Infinity":{"-Infinity":1e300}}', r'{"k\\\\":"1e309","Infinity":1e300}',
+              "1e308", "1e-400", '"1e309"', '{"Infinity":"1e309"}', '["\\"Infinity",1e300]', f"0.{zeros}", "null",
               "1.7976931348623157e308", '"a\\\\"', f'"{zeros}"',
               '["' + r"\"" * 100_000 + "1" * 1_000_000 + '",1e308]']  # fmt: skip
     for schema, around in (("v VARIANT", "%s"), ("v ARRAY<STRUCT<m: MAP<STRING, VARIANT>>>", '[null,{"m":{"k":%s}}]')):

@@ -131,7 +131,6 @@ def text_of(schema: RegisteredSchema, family: Family) -> str | None:
 
 def test_what_it_refuses_avro_refuses_too(spark: Any):
     parser = getattr(spark._jvm.org.apache.avro, "Schema$Parser")()
-    text = '{"type":"record","name":"x.D","fields":[]}'
-    parser.parse(text)
-    with pytest.raises(Py4JJavaError, match="redefine"):
-        parser.parse(text)
+    parser.parse('{"type":"record","name":"x.D","fields":[]}')
+    with pytest.raises(Py4JJavaError, match="redefine"):  # later releases take the same once more
+        parser.parse('{"type":"record","name":"x.D","fields":[{"name":"a","type":"int"}]}')

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
 
-from onceward.formats.json.types import JSON, Types, has_variants
+from onceward.formats.json.types import JSON, Types, has_variants, only_variants
 from onceward.formats.judged import DOES_NOT_FIT, poison, quoted, with_one
 
 DECODED = "onceward_decoded"
@@ -39,7 +39,10 @@ _WHOLE_CHARACTERS = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-
 # A number that may be too large for a double: with an exponent of three digits, or of more digits than any double has.
 # Looked for from a number's begin, so that a text of a million digits is read once.
 _A_HUGE_NUMBER = r"\d\.?[eE]\+?0*+[1-9]\d\d|(?<![\d.])[\d.]{20,}+[eE]|(?<![\d.])\d{300}"
-_ESCAPES, _TEXTS = r"\\.", r'"[^"]*+"'
+# A text with all its strings empty but keys: escapes that hide where a string ends go first. Each pattern reads a text
+# once, and without a stack; `"~` begins what is not decided yet.
+_ESCAPED_QUOTE, _STRING, _VALUE, _UNDECIDED = r'\\["\\]', r'"([^"]*+)"', r'"~[^"]*+"(?!\s*+:)', r'"~'
+_ESCAPE, _KEY = r"\\.", r'"[^"]*+":'
 _HALF_A_CHARACTER = r"\\u[dD][89a-fA-F]"
 
 
@@ -123,11 +126,15 @@ class Plan:
         return [condition for _, condition in self._fields()]
 
     def _finite(self) -> list[Column]:
-        """A number in a VARIANT is infinite where it is too large for a double; written as JSON, it is a word without
-        quotes."""
+        """A number in a VARIANT is infinite where it is too large for a double. Written as JSON, it is a word: without
+        quotes, and since Spark 4.1 within. So the text is read once more with no strings in it but keys."""
         if not has_variants(self._schema):
             return []
-        said = F.regexp_replace(F.regexp_replace(F.to_json(self._record), _ESCAPES, ""), _TEXTS, "")
+        text = self._text
+        for pattern, instead in ((_ESCAPED_QUOTE, ""), (_STRING, '"~$1"'), (_VALUE, '""'), (_UNDECIDED, '"')):
+            text = F.regexp_replace(text, pattern, instead)
+        read = F.to_json(F.from_json(text, only_variants(self._schema), STRICTLY))
+        said = F.regexp_replace(F.regexp_replace(read, _ESCAPE, ""), _KEY, "")
         return [~self._text.rlike(_A_HUGE_NUMBER) | ~F.coalesce(F.contains(said, F.lit("Infinity")), F.lit(False))]
 
     def _fields(self) -> list[tuple[str, Column]]:

@@ -179,6 +179,22 @@ def has_variants(kind: DataType) -> bool:
     return has_variants(kind.valueType) if isinstance(kind, MapType) else isinstance(kind, VariantType)
 
 
+def only_variants(kind: StructType) -> StructType:
+    """Return ``kind`` without the fields that have no VARIANT."""
+    found = _only_variants(kind)
+    assert isinstance(found, StructType)  # noqa: S101 — it was one
+    return found
+
+
+def _only_variants(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        wanted = [field for field in kind.fields if has_variants(field.dataType)]
+        return StructType([StructField(field.name, _only_variants(field.dataType)) for field in wanted])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_only_variants(kind.elementType))
+    return MapType(StringType(), _only_variants(kind.valueType)) if isinstance(kind, MapType) else kind
+
+
 def _nullable(kind: DataType) -> DataType:
     if isinstance(kind, StructType):
         return StructType([StructField(field.name, _nullable(field.dataType)) for field in kind.fields])
