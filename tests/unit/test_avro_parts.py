@@ -25,6 +25,7 @@ from onceward.formats.avro.schemas import (
     parsed,
     same_with_bytes,
     texts_as_bytes,
+    without_times,
 )
 from onceward.formats.avro.step import Witness
 from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read, why_values_would_change
@@ -96,6 +97,22 @@ def test_where_fields_of_ours_cannot_be_beside_others():
 
 def record(*types: Any, name: str = "R") -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": [{"name": f"f{n}", "type": t} for n, t in enumerate(types)]}
+
+
+def test_times_are_the_numbers_that_they_are_written_as():
+    time, moment = {"type": "int", "logicalType": "time-millis"}, {"type": "long", "logicalType": "timestamp-micros"}
+    default = {"logicalType": "time-micros"}
+    fields = [
+        {"name": "a", "type": ["null", time], "default": None}, {"name": "b", "type": moment},
+        {"name": "c", "type": {"type": "array", "items": time}},
+        {"name": "d", "type": {"type": "map", "values": "string"}, "default": default},
+    ]  # fmt: skip
+    found = json.loads(without_times(json.dumps({"type": "record", "name": "R", "fields": fields})))["fields"]
+    assert [field["type"] for field in found] == [
+        ["null", {"type": "int"}], moment, {"type": "array", "items": {"type": "int"}}, fields[3]["type"],
+    ]  # fmt: skip
+    assert found[3]["default"] == default
+    assert without_times("string") == "string"
 
 
 def test_decimals_that_could_be_cut_down_are_widened_and_nothing_else_is():
@@ -270,6 +287,13 @@ def test_what_avro_says_of_a_value_is_heard():
     )
     assert isinstance(null, ValueUnfit)
     assert "com.x.R.name is null" in null.message
+    condition = "AVRO_CANNOT_WRITE_NULL_FIELD"  # Spark's own, since 4.2
+    of_spark = (
+        f'[{condition}] Cannot write null value for field `id` defined as non-null Avro data type "long".\nTo allow'
+    )
+    null = known_failure([Thrown("org.apache.spark.SparkRuntimeException", of_spark, condition)])
+    assert isinstance(null, ValueUnfit)
+    assert "id is null, and its schema has a long there" in null.message
     said = "Cannot convert SQL field 'kind' to Avro field 'kind' because \"Q\" cannot be written since it's not "
     symbol = known_failure(
         [Thrown("org.apache.spark.sql.avro.IncompatibleSchemaException", said + 'defined in enum "A", "B"')]

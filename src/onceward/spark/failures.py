@@ -28,6 +28,8 @@ _WHAT_IS_LOST = "Reason:"  # what Spark's Kafka source says behind its general w
 
 # Avro's GenericDatumWriter, with the way to the value.
 _NULL = re.compile(r"null value for \(non-nullable\) (\S+) at ([^\s:]+)")
+_NULL_FIELD = "AVRO_CANNOT_WRITE_NULL_FIELD"
+_NULL_IN_FIELD = re.compile(r"for field `([^`]+)` defined as non-null Avro data type (.+?)\.\s")
 _TRACED_IN = ".TracingNullPointException"
 _NO_SYMBOL = "Cannot convert SQL "
 
@@ -102,6 +104,9 @@ def _unfit_value(thrown: Sequence[Thrown]) -> OncewardError | None:
     null = next((one for one in thrown if one.thrown_in.endswith(_TRACED_IN)), None)
     if null is not None and (found := _NULL.search(null.message)) is not None:
         return _unfit(f"a value at {found[2]} is null, and its schema has a {found[1]} there")
+    null = of_condition(thrown, _NULL_FIELD)  # of Spark's AvroSerializer, since 4.2
+    if null is not None and (found := _NULL_IN_FIELD.search(null.message)) is not None:
+        return _unfit(f"a value at {found[1]} is null, and its schema has a {found[2].strip(chr(34))} there")
     symbol = of_kind(thrown, "IncompatibleSchemaException")  # of Spark's AvroSerializer
     if symbol is not None and symbol.message.startswith(_NO_SYMBOL):
         return _unfit(" ".join(symbol.message.split()))

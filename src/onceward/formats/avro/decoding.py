@@ -12,6 +12,7 @@ from onceward.engine.decoding import TAG
 from onceward.errors import ConfigurationError, SchemaUnfit, SchemaUnknown
 from onceward.formats.avro.known import Registry, Schemas, in_context_of, known_of, registry_of
 from onceward.formats.avro.plan import Plan
+from onceward.formats.avro.schemas import without_times
 from onceward.formats.avro.step import MOST_IDS, AvroDecoding
 from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read, why_values_would_change
 from onceward.formats.judged import refuse_frame
@@ -145,7 +146,8 @@ def _reader(registry: Registry, subject: str | None, given: str | int | None) ->
 
 
 def _refuse_reader(session: SparkSession, reader: str, name: str) -> None:
-    why = why_not_a_schema(session, reader) or why_spark_cannot_read(reader) or why_not_a_column(session, reader)
+    why = why_not_a_schema(session, reader) or why_spark_cannot_read(reader)
+    why = why or why_not_a_column(session, without_times(reader))
     if why is None and session.conf.get("spark.sql.caseSensitive") != "true":
         why = why_names_collide(reader)
     if why is not None:
@@ -167,4 +169,5 @@ def _plan(session: SparkSession, tag: str, column: str, schemas: Schemas, reader
         texts[number] = text
         if (doubt := why_not_readable_as(session, text, reader)) is not None:
             unfit[number] = doubt
+    reader = without_times(reader)
     return Plan(tag, column, Schemas(texts, unreadable, schemas.missing), reader, column_of(session, reader), unfit)

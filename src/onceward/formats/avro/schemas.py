@@ -133,6 +133,27 @@ def _as_bytes(field: dict[str, Any]) -> dict[str, Any]:
     return field | {"type": bytes_now}
 
 
+def without_times(text: str) -> str:
+    """Return ``text`` with the numbers of ``time-millis`` and ``time-micros`` as they are. Spark's columns had them so
+    until it learnt of TIME, which it refuses unless ``spark.sql.timeType.enabled`` is set."""
+    return json.dumps(_without_times(parsed(text))) if "time-m" in text else text
+
+
+def _without_times(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_times(member) for member in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {
+        name: _without_times(value) if name in ("type", "items", "values") else value for name, value in schema.items()
+    }
+    if found.get("logicalType") in ("time-millis", "time-micros"):
+        del found["logicalType"]
+    if found.get("type") in ("record", "error"):
+        found["fields"] = [one | {"type": _without_times(one["type"])} for one in found["fields"]]
+    return found
+
+
 def parsed(text: str) -> Any:
     """``text`` as JSON; a bare word is a primitive type, as registries have it without quotes at times.
 
