@@ -109,12 +109,15 @@ def pipeline_id(value: str) -> PipelineId:
     return PipelineId(value)
 
 
-def topic_name(value: str) -> str:
-    """``value`` checked by Kafka's own rule for topic names (``Topic.validate``)."""
+def topic_name(value: str, setting: str = "") -> str:
+    """``value`` checked by Kafka's own rule for topic names (``Topic.validate``).
+
+    :param setting: the parameter that has it, for the message.
+    """
     legal = isinstance(value, str) and _LEGAL.fullmatch(value) and value not in (".", "..")
     if not legal or len(value) > _TOPIC_MAX_LENGTH:
         raise InvalidTopicName(
-            f"topic name {value!r} is invalid",
+            f"{setting}={value!r} is not the name of a topic" if setting else f"topic name {value!r} is invalid",
             next_step=f"use 1 to {_TOPIC_MAX_LENGTH} characters of a-z, A-Z, 0-9, '.', '_' and '-', "
             "but not '.' or '..'",
         )

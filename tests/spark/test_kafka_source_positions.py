@@ -166,6 +166,20 @@ def test_positions_and_options_that_cannot_be(spark: Any, options: dict[str, Any
     assert named in str(caught.value)
 
 
+def test_more_tasks_than_partitions_keep_each_key_in_order(pipeline: Pipeline):
+    """As the refusal of minPartitions says."""
+    pipeline.feed([(b"key-%d" % (n // 2 % 3), b"%d" % n) for n in range(120)])
+    told = "concat_ws(':', partition, offset, CAST(value AS STRING)) AS value"
+    many = lambda rows: rows.selectExpr("key", told, "offset").repartition(5)  # noqa: E731 — as a user writes it
+    pipeline.run(many, order_by="offset", frame=pipeline.frame(max_offsets_per_trigger=None))
+    for key in range(3):
+        said = [m.value().decode().split(":") for m in pipeline.visible() if m.key() == b"key-%d" % key]
+        for partition in "01":
+            offsets = [int(offset) for source, offset, _ in said if source == partition]
+            assert offsets == sorted(offsets)
+            assert len(offsets) == 20
+
+
 def test_a_missing_topic_is_named(pipeline: Pipeline):
     with pytest.raises(TopicMissing, match="topic-that-is-not-there"):
         pipeline.frame(topic="topic-that-is-not-there", starting="group", pipeline_id=pipeline.name)

@@ -68,6 +68,29 @@ def test_record_batches_are_as_full_as_before(monkeypatch: pytest.MonkeyPatch):
         assert len(parts) > 5
 
 
+def test_a_partition_with_very_much_is_encoded_in_parts(monkeypatch: pytest.MonkeyPatch):
+    """An Arrow column ends at 2 GiB; what a task may hold does not."""
+    monkeypatch.setattr(held, "_PIECE_BYTES", 10_000)
+    monkeypatch.setattr(held, "_MOST_TOGETHER_BYTES", 50_000)
+    together: list[int] = []
+    concat = held.RecordColumns.concat
+
+    def watched(parts: list[held.RecordColumns]) -> held.RecordColumns:
+        together.append(sum(part.nbytes for part in parts))
+        return concat(parts)
+
+    monkeypatch.setattr(held.RecordColumns, "concat", staticmethod(watched))
+    holder = HeldRows("out", lambda _: 2, ProducerSettings(), 0)
+    for start in range(0, 3_000, 300):
+        holder.add(arrow(range(start, start + 300)))
+    found = [values_of(parts) for parts in holder.encode().values()]
+    assert len(found) == 2
+    assert all(numbers == sorted(numbers) for numbers in found)
+    assert sorted(n for numbers in found for n in numbers) == list(range(3_000))
+    assert len(together) > 4
+    assert max(together) < 70_000
+
+
 def test_a_large_arrow_batch_comes_in_pieces(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(held, "_PIECE_BYTES", 10_000)
     batch = arrow(range(1_000))

@@ -686,6 +686,42 @@ def test_a_slow_hello_gets_in_byte_by_byte(sequencer, ticket):
         assert raw.recv(5) == frames.frame(frames.Op.WELCOME)
 
 
+@pytest.mark.parametrize("failing", ["a tick", "an admission"])
+def test_the_door_outlives_whatever_it_meets(failing):
+    """Else the run would have no clock and no way in any more: every task would find nobody."""
+    met = []
+
+    def fail_once(kind):
+        if kind == failing and not met:
+            met.append(kind)
+            raise OSError(22, "Invalid argument") if kind == "an admission" else ValueError(kind)
+
+    def admit(*_):
+        fail_once("an admission")
+        return False
+
+    with closing(
+        door.Door("127.0.0.1", 0, admit=admit, on_tick=lambda _: fail_once("a tick"), patience_seconds=600.0)
+    ) as watched:
+        for _ in range(2):
+            with closing(socket.create_connection(("127.0.0.1", watched.port), 20)) as knocking:
+                with suppress(ConnectionError):
+                    knocking.sendall(frames.hello_frame(bytes(frames.TOKEN_BYTES), task(0)))
+                    assert knocking.recv(1) == b""
+        until(lambda: bool(met))
+        assert watched._thread.is_alive()
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_a_driver_with_an_ipv6_address_is_found(host):
+    """Spark writes it in brackets (spark.driver.host), sockets take it without."""
+    with closing(Sequencer(host, host)) as service:
+        ticket = service.open_epoch(IDENTITY, lease_limit_seconds=LONG)
+        with SequencerConnection(ticket, task(0), timeout_s=20.0) as worker:
+            assert worker.lease_some([P0]) == {P0: 0}
+
+
 # ── where it listens, what it leaves behind ──
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -35,7 +35,7 @@ class SinkPolicy:
         one_of("resume", self.resume, RESUME_CHOICES)
         one_of("skipped_batches", self.skipped_batches, get_args(SkippedBatches))
         whole_number("batch_attempts", self.batch_attempts, 1)
-        if self.batch_timeout_s is not None and not self.batch_timeout_s > 0:
+        if self.batch_timeout_s is not None and not (_is_a_number(self.batch_timeout_s) and self.batch_timeout_s > 0):
             raise ConfigurationError(
                 f"batch_timeout_s={self.batch_timeout_s!r} is not a positive number of seconds",
                 next_step="pass seconds, or None for no limit",
@@ -63,7 +63,7 @@ def must_be_decided(ledger: object, commit_timeout_s: float) -> None:
             f"ledger={ledger!r} is no ledger",
             next_step="pass ow.FolderLedger(…), ow.DatabaseLedger(…) or ow.KafkaLedger(…)",
         )
-    if not commit_timeout_s >= 0:
+    if not (_is_a_number(commit_timeout_s) and commit_timeout_s >= 0):
         raise ConfigurationError(
             f"commit_timeout_s={commit_timeout_s!r} is not a number of seconds", next_step="pass 0 or more"
         )
@@ -71,8 +71,12 @@ def must_be_decided(ledger: object, commit_timeout_s: float) -> None:
 
 def one_of(name: str, value: object, choices: Sequence[object]) -> None:
     """:raises ConfigurationError: the setting ``name`` is none of ``choices``."""
-    if value not in choices:
+    if value not in choices or type(value) not in map(type, choices):  # 1 is True, for Python
         raise ConfigurationError(f"{name}={value!r} is unknown", next_step=f"use one of {', '.join(map(str, choices))}")
+
+
+def _is_a_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def whole_number(name: str, value: object, least: int, most: int | None = None) -> None:
@@ -90,7 +94,7 @@ def names(setting: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
     """
     if value is None:
         return ()
-    found = (value,) if isinstance(value, str) else tuple(value)
+    found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else ()
     if not found or any(not isinstance(name, str) or not name for name in found) or len(set(found)) < len(found):
         raise ConfigurationError(
             f"{setting}={value!r} does not name columns", next_step="pass a column's name, or a list of different ones"

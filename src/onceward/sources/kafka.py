@@ -47,6 +47,7 @@ Starting = Literal["earliest", "latest", "group", "ledger"] | datetime
 
 _NAMES = ("earliest", "latest", "group", "ledger")
 _LOGINS = ("kafka.bootstrap.servers", "kafka.security.", "kafka.sasl.", "kafka.ssl.")
+_SPLITTING = ("minpartitions", "maxrecordsperpartition")
 _OTHERWISE = ("earliest", "latest", "error")
 
 # The Java consumer's defaults are made for many small answers; Spark reads one partition after the other, as fast as it
@@ -95,11 +96,12 @@ def kafka_source(
     :param max_offsets_per_trigger: Spark's ``maxOffsetsPerTrigger``: at most so many offsets a batch.
     :param options: Kafka client settings by Kafka's own names, as for the sink; producer settings are ignored here.
         Passwords and keys appear in no query plan, page or log of Spark (:mod:`onceward.spark.hidden_options`).
-    :param spark_options: further options of Spark's Kafka source, such as ``failOnDataLoss`` or ``minPartitions``
-        (which gives up the order within a source partition); secrets among them are hidden just so. Also the way to
-        other settings of its consumer: ``kafka.max.poll.records``, ``kafka.max.partition.fetch.bytes``,
-        ``kafka.fetch.max.bytes`` and ``kafka.receive.buffer.bytes`` are larger than Kafka's defaults. A task then
-        holds an answer of up to 8 MiB, and its records, outside Spark's memory accounts.
+    :param spark_options: further options of Spark's Kafka source, such as ``failOnDataLoss``; secrets among them are
+        hidden just so. Not ``minPartitions`` or ``maxRecordsPerPartition``, by which several tasks read one partition
+        and its order is lost. Also the way to other settings of its consumer: ``kafka.max.poll.records``,
+        ``kafka.max.partition.fetch.bytes``, ``kafka.fetch.max.bytes`` and ``kafka.receive.buffer.bytes`` are larger
+        than Kafka's defaults. A task then holds an answer of up to 8 MiB, and its records, outside Spark's memory
+        accounts.
     :param oauth_token_provider: as for the sink; only for looking up positions, Spark's own reader takes its login
         from ``sasl.jaas.config``.
     :param ledger_topic: for ``starting="ledger"``: the ledger topic of a ``KafkaSink``, on this cluster.
@@ -265,6 +267,13 @@ def _own(spark_options: Mapping[str, Any]) -> dict[str, str]:
             raise ContradictoryOptions(
                 f"{name}={value}: the source reads committed records only",
                 next_step="remove the option; aborted attempts must not be counted",
+            )
+        if low in _SPLITTING:
+            raise ContradictoryOptions(
+                f"spark_options has {name}, with which several tasks read one partition at once: its records would be "
+                "written in any order",
+                next_step="leave it out; for more tasks than partitions use frame.repartition(…), and for KafkaSink "
+                'order_by="offset" where the order of each key matters',
             )
         if low.startswith(("starting", "subscribe", "assign")):
             raise ContradictoryOptions(

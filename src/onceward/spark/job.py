@@ -108,7 +108,11 @@ def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
     def watch() -> None:
         since: float | None = None
         while not done.wait(_POLL_SECONDS):
-            reason = lost()
+            try:
+                reason = lost()
+            except Exception:
+                log.exception("whether the job's attempt is lost could not be found out; looking again")
+                continue
             if reason is None:
                 continue
             since = since or time.monotonic()

@@ -31,6 +31,9 @@ _PIECE_BYTES = 4 << 20
 """Rows are put to their partitions, and partitions encoded, in pieces of about so many bytes: enough to pay for the
 calls, little enough that what they need in between (several times as much) does not count."""
 
+_MOST_TOGETHER_BYTES = 256 << 20
+"""Of one partition that many are encoded at once, and the rest for themselves: an Arrow column ends at 2 GiB."""
+
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """``batch`` in slices of a few mebibytes, which share its memory; nothing for an empty one."""
@@ -112,7 +115,8 @@ class HeldRows:
             columns = RecordColumns.concat([part for _, parts in group for part in parts])
             ends = np.cumsum([sum(map(len, parts)) for _, parts in group]).tolist()
             partitions = [partition for partition, _ in group]
-            fragments.update(zip(partitions, self._encode_runs(columns, ends, partitions), strict=True))
+            for partition, some in zip(partitions, self._encode_runs(columns, ends, partitions), strict=True):
+                fragments.setdefault(partition, []).extend(some)
         return fragments
 
     def _encode_runs(
@@ -171,13 +175,19 @@ class HeldRows:
 def _groups(
     held: dict[TopicPartition, list[RecordColumns]],
 ) -> Iterator[list[tuple[TopicPartition, list[RecordColumns]]]]:
-    """``held`` a few mebibytes at a time, each partition in one group; takes out what it gives."""
+    """``held`` a few mebibytes at a time, a partition in one group if it is not very much; takes out what it gives."""
     group: list[tuple[TopicPartition, list[RecordColumns]]] = []
     size = 0
     for partition in list(held):
-        parts = held.pop(partition)
+        parts: list[RecordColumns] = []
         group.append((partition, parts))
-        size += sum(part.nbytes for part in parts)
+        for part in held.pop(partition):
+            if parts and size + part.nbytes > _MOST_TOGETHER_BYTES:
+                yield group
+                parts, size = [], 0
+                group = [(partition, parts)]
+            parts.append(part)
+            size += part.nbytes
         if size >= _PIECE_BYTES:
             yield group
             group, size = [], 0

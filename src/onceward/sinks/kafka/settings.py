@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from onceward.engine.policy import SinkPolicy, one_of, whole_number
-from onceward.errors import ContradictoryOptions
+from onceward.errors import ConfigurationError, ContradictoryOptions, InvalidTopicName
 from onceward.ids import topic_name
 from onceward.sinks.kafka.ordering import OrderWithin
 from onceward.wire.options.settings import ClientSettings, ProducerSettings
@@ -14,6 +14,7 @@ from onceward.wire.options.settings import ClientSettings, ProducerSettings
 OnError = Literal["stop", "dead_letter"]
 
 _LEAST_HELD_BYTES = 1 << 20
+_MOST_HELD_BYTES = 16 << 30  # a worker needs four times as much
 _MOST_DRIVER_RECORDS = 1_000_000
 _MOST_DRIVER_BYTES = 1 << 30
 
@@ -46,12 +47,20 @@ class KafkaSinkSettings:
         one_of("lineage", self.lineage, (True, False))
         whole_number("driver_records", self.driver_records, 0, _MOST_DRIVER_RECORDS)
         whole_number("driver_bytes", self.driver_bytes, 0, _MOST_DRIVER_BYTES)
-        whole_number("held_bytes", self.held_bytes, _LEAST_HELD_BYTES)
+        whole_number("held_bytes", self.held_bytes, _LEAST_HELD_BYTES, _MOST_HELD_BYTES)
         whole_number("sequencer_port", self.sequencer_port, 0, 65_535)
         if self.create_topic_partitions is not None:
             whole_number("create_topic_partitions", self.create_topic_partitions, 1)
-        topic_name(self.ledger_topic)
-        if self.topic is not None and topic_name(self.topic) == self.ledger_topic:
+        topic_name(self.ledger_topic, "ledger_topic")
+        if self.topic is not None:
+            _refuse_several(self.topic)
+            topic_name(self.topic, "topic")
+        if self.sequencer_host is not None and not (isinstance(self.sequencer_host, str) and self.sequencer_host):
+            raise ConfigurationError(
+                f"sequencer_host={self.sequencer_host!r} is not the name or address of a host",
+                next_step="pass the one under which executors reach the driver, or leave it out",
+            )
+        if self.topic == self.ledger_topic:
             raise ContradictoryOptions(
                 f"topic and ledger_topic are both {self.topic!r}", next_step="write records to a topic of their own"
             )
@@ -80,7 +89,7 @@ class KafkaSinkSettings:
                     'on_error="dead_letter" and no dead_letter_topic', next_step="pass dead_letter_topic= as well"
                 )
             return
-        if topic_name(self.dead_letter_topic) in (self.ledger_topic, self.topic):
+        if topic_name(self.dead_letter_topic, "dead_letter_topic") in (self.ledger_topic, self.topic):
             raise ContradictoryOptions(
                 f"dead_letter_topic={self.dead_letter_topic!r} is the sink's own topic, or its ledger topic",
                 next_step="give dead letters a topic of their own",
@@ -97,3 +106,13 @@ class KafkaSinkSettings:
                 next_step="pass topic=, or leave on_error= out (dead_letter_topic= by itself takes what a format "
                 "cannot read)",
             )
+
+
+def _refuse_several(topic: object) -> None:
+    """``topic="a,b"``, as sources take it."""
+    several = topic.split(",") if isinstance(topic, str) else topic
+    if isinstance(several, list | tuple | set) and len(several) > 1:
+        raise InvalidTopicName(
+            f"topic={topic!r} names {len(several)} topics, and a sink writes to one, or to those that the rows name",
+            next_step="leave topic= out and give the frame a column 'topic', or pass one name",
+        )

@@ -127,7 +127,7 @@ class KafkaSink(ForeachBatchSink):
         name = checked_pipeline_id(pipeline_id)
         client, producer = settings_from_options(
             bootstrap_servers,
-            options or {},
+            {} if options is None else options,
             client_id=f"onceward-{name}",
             oauth_token_provider=oauth_token_provider,
             delivery=delivery,

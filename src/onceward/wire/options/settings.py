@@ -10,7 +10,7 @@ import contextlib
 import difflib
 import uuid
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,6 +120,15 @@ def settings_from_options(
     :raises ContradictoryOptions: two settings that cannot both hold.
     :raises ConfigurationError: not a number, out of range, unreadable.
     """
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(
+            f"options={options!r} is no dict", next_step='pass Kafka\'s settings by their names: {"batch.size": 65536}'
+        )
+    if oauth_token_provider is not None and not callable(getattr(oauth_token_provider, "token", None)):
+        raise ConfigurationError(
+            f"oauth_token_provider={oauth_token_provider!r} has no method token()",
+            next_step="pass an object whose token() returns the token, or leave it out",
+        )
     texts = {name: _text(name, value) for name, value in options.items()}
     for name in texts:
         _refuse_unknown(name)
@@ -223,7 +232,11 @@ def _refuse_unknown(name: str) -> None:
 
 
 def _servers(given: str | Sequence[str]) -> tuple[str, ...]:
-    parts = given.split(",") if isinstance(given, str) else list(given)
+    parts = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    if not all(isinstance(part, str) for part in parts):
+        raise ConfigurationError(
+            f"bootstrap_servers={given!r} is no text", next_step='write "host:port", or a list of such texts'
+        )
     servers = tuple(part.strip() for part in parts if part.strip())
     for server in servers:
         host, _, port = server.rpartition(":")

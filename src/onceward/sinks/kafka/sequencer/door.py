@@ -9,6 +9,7 @@ allocation by a length that it sent, no word in return, and no contact with the 
 from __future__ import annotations
 
 import errno
+import logging
 import selectors
 import socket
 import threading
@@ -19,6 +20,9 @@ from dataclasses import dataclass, field
 from onceward.errors import ConfigurationError
 from onceward.ids import TaskAttempt
 from onceward.sinks.kafka.sequencer.frames import HELLO_FRAME_BYTES, is_hello_header, parse_hello
+from onceward.sinks.kafka.sequencer.line import plain_host
+
+log = logging.getLogger(__name__)
 
 Admit = Callable[[socket.socket, bytes, TaskAttempt], bool]
 
@@ -82,19 +86,26 @@ class Door:
     def _run(self) -> None:
         try:
             while not self._closing.is_set():
-                for key, _ in self._selector.select(_TICK_SECONDS):
-                    if key.fileobj is self._listener:
-                        self._accept()
-                    else:
-                        self._listen_to(key.data)
-                now = time.monotonic()
-                self._drop_late_strangers(now)
-                self._on_tick(now)
+                try:
+                    self._round()
+                except Exception:  # noqa: PERF203 — this thread is the epoch's clock and its only way in
+                    log.exception("the sequencer's door goes on after an error")
+                    self._closing.wait(_TICK_SECONDS)
         finally:
             for stranger in list(self._strangers.values()):
                 self._drop(stranger)
             self._selector.close()
             self._listener.close()
+
+    def _round(self) -> None:
+        for key, _ in self._selector.select(_TICK_SECONDS):
+            if key.fileobj is self._listener:
+                self._accept()
+            else:
+                self._listen_to(key.data)
+        now = time.monotonic()
+        self._drop_late_strangers(now)
+        self._on_tick(now)
 
     def _accept(self) -> None:
         try:
@@ -134,7 +145,11 @@ class Door:
     def _let_in(self, stranger: _Stranger) -> None:
         token, task = parse_hello(stranger.received)
         self._forget(stranger)
-        if not self._admit(stranger.sock, token, task):
+        try:
+            admitted = self._admit(stranger.sock, token, task)
+        except OSError:  # reset by its peer meanwhile
+            admitted = False
+        if not admitted:
             stranger.sock.close()
 
     def _drop_late_strangers(self, now: float) -> None:
@@ -173,11 +188,13 @@ def _listen(bind_host: str, port: int) -> socket.socket:
 
 def _server_at(bind_host: str, port: int) -> socket.socket:
     """A fixed port may still be held by the run before, which gives it back within seconds."""
-    family = socket.getaddrinfo(bind_host, port, type=socket.SOCK_STREAM)[0][0]
+    host = plain_host(bind_host)
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
     deadline = time.monotonic() + _PORT_SECONDS
     while True:
         try:
-            return socket.create_server((bind_host, port), family=family, backlog=_BACKLOG)
+            return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                 raise

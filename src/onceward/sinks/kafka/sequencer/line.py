@@ -1,6 +1,6 @@
 """A task's line to the sequencer: all that it does with a socket, and all its waiting. Made by ``sequencer.lease``.
 
-Runs in executor tasks; one thread.
+Runs in executor tasks; one thread. :func:`plain_host` is for the driver's end, too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,11 @@ import socket
 _RECEIVE_BYTES = 65_536
 
 
+def plain_host(host: str) -> str:
+    """``host`` as sockets take it. Spark writes an IPv6 address as in a URI, in brackets."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
 class Line:
     """A connected socket that never blocks. Every method raises OSError when the other end is gone.
 
@@ -18,7 +23,7 @@ class Line:
     """
 
     def __init__(self, host: str, port: int, timeout_s: float) -> None:
-        self._sock = socket.create_connection((host, port), timeout_s)
+        self._sock = socket.create_connection((plain_host(host), port), timeout_s)
         self._sock.setblocking(False)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,0 +1,65 @@
+"""``KafkaSink(…)`` refuses what cannot be where it is written, and names the parameter."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import onceward as ow
+from onceward.errors import ConfigurationError, ContradictoryOptions, InvalidTopicName, OncewardError
+
+GOOD: dict[str, Any] = {"bootstrap_servers": "a:9092", "pipeline_id": "p", "topic": "t"}
+ODD = ["abc", "", "a,b", 5, -1, 1.5, True, [], ["a", "b"], {}, object(), float("nan"), b"x"]
+FINE = {
+    "bootstrap_servers": [],
+    "pipeline_id": ["abc"],
+    "topic": ["abc"],
+    "ledger_topic": ["abc"],
+    "dead_letter_topic": ["abc"],
+    "options": [{}],
+    "create_topic_partitions": [5],
+    "batch_attempts": [5],
+    "batch_timeout_s": [5, 1.5],
+    "driver_records": [5],
+    "driver_bytes": [5],
+    "sequencer_host": ["abc", "a,b"],
+    "sequencer_port": [5],
+    "lineage": [True],
+    "order_by": ["abc", "a,b", ["a", "b"]],
+}
+PARAMETERS = list(inspect.signature(ow.KafkaSink.__init__).parameters)[1:]
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_wrong_kind_of_value_is_refused_by_its_parameter(name: str):
+    for value in ODD:
+        wanted = any(type(value) is type(fine) and value == fine for fine in FINE.get(name, []))
+        if wanted:
+            ow.KafkaSink(**GOOD | {name: value})
+            continue
+        with pytest.raises(OncewardError, match=name) as refused:
+            ow.KafkaSink(**GOOD | {name: value})
+        assert refused.value.next_step, value
+
+
+@pytest.mark.parametrize("topic", ["a,b", ["a", "b"], ("a", "b")])
+def test_several_topics_in_one_are_told_what_to_do(topic: Any):
+    with pytest.raises(InvalidTopicName, match=r"names 2 topics.*column 'topic'"):
+        ow.KafkaSink(**GOOD | {"topic": topic})
+
+
+def test_what_a_task_holds_back_has_limits():
+    ow.KafkaSink(**GOOD, held_bytes=3 << 30)
+    for wrong in (1, 1 << 50):
+        with pytest.raises(ConfigurationError, match="held_bytes"):
+            ow.KafkaSink(**GOOD, held_bytes=wrong)
+
+
+@pytest.mark.parametrize("option", ["minPartitions", "maxRecordsPerPartition", "MAXRECORDSPERPARTITION"])
+def test_a_partition_is_not_split_among_tasks(option: str):
+    from onceward.sources.kafka import _own
+
+    with pytest.raises(ContradictoryOptions, match=option):
+        _own({option: 8})
