@@ -704,10 +704,10 @@ def test_the_door_outlives_whatever_it_meets(failing):
         door.Door("127.0.0.1", 0, admit=admit, on_tick=lambda _: fail_once("a tick"), patience_seconds=600.0)
     ) as watched:
         for _ in range(2):
-            with closing(socket.create_connection(("127.0.0.1", watched.port), 20)) as knocking:
-                with suppress(ConnectionError):
-                    knocking.sendall(frames.hello_frame(bytes(frames.TOKEN_BYTES), task(0)))
-                    assert knocking.recv(1) == b""
+            knocking = socket.create_connection(("127.0.0.1", watched.port), 20)
+            with closing(knocking), suppress(ConnectionError):
+                knocking.sendall(frames.hello_frame(bytes(frames.TOKEN_BYTES), task(0)))
+                assert knocking.recv(1) == b""
         until(lambda: bool(met))
         assert watched._thread.is_alive()
 

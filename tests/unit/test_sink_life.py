@@ -33,6 +33,7 @@ from onceward.errors import (
     UnsupportedQuery,
 )
 from onceward.ids import BatchId, PipelineId
+from onceward.spark.job import JobInterrupted
 
 
 class Frame(str):
@@ -373,15 +374,26 @@ def test_a_batch_that_is_given_up_is_one_paragraph_in_the_log(
     assert record.exc_info is None
 
 
-def test_a_batch_that_somebody_stops_is_no_error_in_the_log(
-    sink: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "met", [RuntimeError("of a thread that is interrupted"), CheckpointUnreachable("a file, say"), SendFailed("lost")]
+)
+def test_a_batch_that_somebody_stops_is_no_error(
+    sink: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, met: Exception
 ) -> None:
-    monkeypatch.setattr(Batches, "error", RuntimeError("java.lang.InterruptedException"))
+    monkeypatch.setattr(Batches, "error", met)
     stopped.add("run-stopped/q")
-    with pytest.raises(RuntimeError):
+    with pytest.raises(JobInterrupted, match=r"InterruptedException$") as ended:
         call(sink, "run-stopped/q", 3)
+    assert len(str(ended.value)) < 300, "Spark's expression for it takes stack for each character"
     (record,) = [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]
     assert record.getMessage() == "p: stopped in batch 3, which the next start runs again"
+
+
+def test_a_takeover_is_told_also_while_somebody_stops_the_query(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Batches, "error", Fenced("somebody newer"))
+    stopped.add("run-fenced/q")
+    with pytest.raises(Fenced):
+        call(sink, "run-fenced/q", 3)
 
 
 def test_a_failed_attempt_whose_state_spark_would_commit_is_not_tried_again_by_the_function(

@@ -159,19 +159,15 @@ class ForeachBatchSink(ABC):
             writes = [*writes, *self._set_aside(steps, frame)]
             with patience.asking(Ending(lambda: is_being_stopped(frame))):
                 self._process(frame, writes, running)
-        except OncewardError as failed:
-            error = decoding.explained(failed, steps, frame)
+        except BaseException as met:
+            error = _as_it_ended(met, steps, frame)
             self._gave_up(frame, batch_id, error, writes)
-            # Spark prints what is raised here three times, with all that led to it. The error says it all in a
-            # paragraph; what it came from is for whoever asks.
-            log.debug("%s: batch %s is not written", self._policy.pipeline, batch_id, exc_info=error)
+            log.debug("%s: batch %s is not written", self._policy.pipeline, batch_id, exc_info=met)
+            if not isinstance(error, OncewardError | JobInterrupted):
+                raise
+            # Spark prints what is raised here three times, with all that led to it, and looks through all of the text.
+            # The error says it all in a paragraph; what it came from is for whoever asks.
             raise error.with_traceback(None) from None
-        except JobInterrupted as stopped:
-            self._gave_up(frame, batch_id, stopped, writes)
-            raise stopped.with_traceback(None) from None  # Spark looks through all of the text
-        except BaseException as error:
-            self._gave_up(frame, batch_id, error, writes)
-            raise
         runs.memory(runs.Place(running.run_id, self._where)).error = None  # what an earlier try met ended no query
 
     def _set_aside(self, steps: Sequence[decoding.DecodingStep], frame: DataFrame) -> list[Write]:
@@ -301,6 +297,14 @@ def _known(error: OncewardError, frame: object) -> OncewardError:
     if isinstance(frame, DataFrame):
         runs.memory(runs.Place(current_run_id(frame), None)).error = error
     return error
+
+
+def _as_it_ended(met: BaseException, steps: Sequence[decoding.DecodingStep], frame: DataFrame) -> BaseException:
+    """What a batch ended with that met ``met``. While its query is being stopped that is no error, whatever it is:
+    ``stop()`` interrupts the thread, and all that waits in it fails in a way of its own."""
+    if isinstance(met, Exception) and not isinstance(met, Fenced | JobInterrupted) and is_being_stopped(frame):
+        return JobInterrupted("the query is being stopped in the middle of a batch, which the next start settles.")
+    return decoding.explained(met, tuple(steps), frame) if isinstance(met, OncewardError) else met
 
 
 def error_of(query: StreamingQuery) -> OncewardError | None:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, Row
 from onceward.errors import OncewardError
 from onceward.spark.failures import known_failure
 from onceward.spark.query import is_being_stopped
-from onceward.spark.thrown import thrown_by
+from onceward.spark.thrown import of_condition, thrown_by
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _ABORTED = "the query is being stopped; the batch was aborted, and the next star
 
 
 class JobInterrupted(Exception):
-    """The query is being stopped. The batch is aborted, and the query has not failed.
+    """The query is being stopped, or its job was cancelled by somebody. The batch is aborted; nothing has failed.
 
     Its text goes to Spark (``StreamExecution.isInterruptionException``), which takes a Python exception for the end of
     a stopped query only if it finds in it the words of the second sentence. Spark looks for them with a regular
@@ -99,7 +99,7 @@ def _task_count(frame: DataFrame) -> int:
 def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
     """Inside, the jobs of this thread are cancelled soon after ``lost`` has a reason.
 
-    :raises JobInterrupted: the job failed while the query is being stopped.
+    :raises JobInterrupted: the job failed while the query is being stopped, or somebody else has cancelled it.
     """
     context = frame.sparkSession.sparkContext
     tag = f"onceward-{uuid.uuid4()}"
@@ -126,11 +126,13 @@ def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
     watcher.start()
     try:
         yield
-    except Exception:
-        if is_being_stopped(
-            frame
-        ):  # whatever came of it: Spark cancels the job and interrupts the thread, in any order
+    except Exception as error:
+        # Whatever came of it: Spark cancels the job and interrupts the thread, in any order.
+        if is_being_stopped(frame):
             raise JobInterrupted from None
+        cancelled = of_condition(thrown_by(error), "SPARK_JOB_CANCELLED")
+        if cancelled is not None and lost() is None:  # not by us: Ctrl-C (PySpark cancels all jobs), or Spark's page
+            raise JobInterrupted(f"the job of this batch was cancelled ({cancelled.message}).") from None
         raise
     finally:
         done.set()
