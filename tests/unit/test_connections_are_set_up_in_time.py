@@ -99,7 +99,7 @@ def test_a_step_that_nobody_answers_ends_and_the_next_try_opens_another_connecti
             client.cluster_id()
         broker.silent_at = None
         tried_until_answered(client)
-        kept = [connection._request_buffer for connection in client._connections._manager._conns.values()]
+        kept = [connection._request_buffer for connection in client._connections._loop.manager._conns.values()]
         assert not any(kept), "what was given up is not sent any more"
 
 
@@ -247,7 +247,7 @@ def test_a_broker_that_was_upgraded_is_asked_anew_what_it_speaks(client_of: Call
         client.cluster_id()
         broker.spoken = {**broker.spoken, 0: (0, 11)}
         client.call(about_nothing(), 1)
-        manager = client._connections._manager
+        manager = client._connections._loop.manager
         assert manager._conns[1].broker_version_data.api_versions[0] == (0, 11)
 
 
@@ -323,10 +323,35 @@ def test_no_other_thread_looks_into_what_the_io_thread_changes(client_of: Callab
 
     with HandmadeBroker() as broker:
         client = client_of(broker.bootstrap_servers)
-        manager = client._connections._manager
+        manager = client._connections._loop.manager
         manager._conns = Watched()
         client.cluster_id()
         assert client.brokers() == [1]
         client.call(about_nothing(), 1)
         assert client._connections.nodes()[0] == 1
         assert not foreign
+
+
+def stuck_for_a_while() -> None:
+    time.sleep(5)
+
+
+@pytest.mark.parametrize("trouble", ["crashed", "stuck"])
+def test_an_io_thread_that_is_good_for_nothing_is_replaced(client_of: Callable[..., KafkaClient], trouble: str) -> None:
+    with HandmadeBroker() as broker:
+        client = client_of(broker.bootstrap_servers)
+        client.cluster_id()
+        net = client._connections._loop.net
+        broker.silent_at = METADATA
+        outstanding = client.send(about_nothing(), 1, 60_000)
+        broker.silent_at = None
+        if trouble == "crashed":
+            net._selector.close()
+            net.wakeup()
+            net._io_thread.join(PATIENCE_SECONDS)
+        else:
+            net.call_soon_threadsafe(stuck_for_a_while)
+        with pytest.raises(BrokerUnreachable):
+            client.call(about_nothing(), 1, 300)
+        client.call(about_nothing(), 1)
+        assert isinstance(outstanding.exception(PATIENCE_SECONDS), BrokerUnreachable), "lost with the thread"

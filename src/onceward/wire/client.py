@@ -93,6 +93,7 @@ class KafkaClient:
         try:
             return patience.result(answer, (timeout_ms + _LATE_MS) / 1000)
         except FutureTimeoutError:
+            self._connections.start_anew()
             raise ConnectionLost(f"no answer from broker {node_id}: the IO thread is stuck") from None
         except AuthenticationFailed:
             self._connections.forget_authentication_failures()  # asked again, it is tried again

@@ -18,7 +18,8 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Any
 
 import kafka.errors as kafka_errors
@@ -82,6 +83,23 @@ def _without_bodies(record: logging.LogRecord) -> bool:
 _keep_kafka_python_quiet()
 
 
+class _Loop:
+    """An IO thread, and the answers that are waited for."""
+
+    def __init__(self, net: NetworkSelector, manager: Manager) -> None:
+        self.net, self.manager = net, manager
+        self.outstanding: set[Future[Any]] = set()
+
+
+def _settle(answer: Future[Any], outcome: object) -> None:
+    """With an answer or an error of ours; what comes second comes too late."""
+    with suppress(InvalidStateError):
+        if isinstance(outcome, OncewardError):
+            answer.set_exception(outcome)
+        else:
+            answer.set_result(outcome)
+
+
 class Connections:
     """The IO thread and its sockets. Thread safe; a forked child must make its own.
 
@@ -93,9 +111,16 @@ class Connections:
         self._lock = threading.Lock()
         security = settings.security
         self._certificates = Certificates(security) if security.uses_tls else None  # first: it may raise
-        self._net = NetworkSelector(client_id=settings.client_id)
-        self._manager = Manager(
-            self._net,
+        self._brokers: Mapping[int, Address] = {}
+        self._closed = False
+        self._loop, self._forgotten = self._started()
+        self._bootstrap = self._loop.manager.addresses
+
+    def _started(self) -> tuple[_Loop, weakref.finalize[..., Any]]:
+        settings, security = self._settings, self._settings.security
+        net = NetworkSelector(client_id=settings.client_id)
+        manager = Manager(
+            net,
             certificates=self._certificates,
             tokens=settings.oauth_token_provider if security.uses_sasl else None,
             bootstrap_servers=list(settings.bootstrap_servers),
@@ -113,16 +138,31 @@ class Connections:
             sasl_plain_username=security.username,
             sasl_plain_password=security.password,
         )
-        self._bootstrap = self._manager.addresses
-        self._brokers: Mapping[int, Address] = {}
-        self._net.start()
-        self._forgotten = weakref.finalize(self, _end_soon, self._net, self._manager, os.getpid())
-        self._forgotten.atexit = False  # then the thread ends with the process, and nobody can start another one
+        net.start()
+        forgotten = weakref.finalize(self, _end_soon, net, manager, os.getpid())
+        forgotten.atexit = False  # then the thread ends with the process, and nobody can start another one
+        return _Loop(net, manager), forgotten
+
+    def start_anew(self, loop: _Loop | None = None) -> None:
+        """Give up an IO thread that has crashed, or is stuck, with all that is outstanding on it.
+
+        :param loop: the one to give up; None: the present one.
+        """
+        with self._lock:
+            given_up = self._loop if loop is None else loop
+            if self._closed or self._loop is not given_up:
+                return
+            forgotten = self._forgotten
+            self._loop, self._forgotten = self._started()
+            self._know(self._brokers)
+        forgotten()
+        for answer in list(given_up.outstanding):
+            _settle(answer, ConnectionLost("the IO thread was given up, as it had crashed, or was stuck"))
 
     def nodes(self) -> Sequence[NodeId]:
         """Every node that could be asked: brokers that are connected first, then other known ones, then the bootstrap
         servers."""
-        connected = self._manager.connected
+        connected = self._loop.manager.connected
         return [*sorted(self._brokers, key=lambda node: node not in connected), *self._bootstrap]
 
     def addresses(self) -> frozenset[str]:
@@ -144,7 +184,7 @@ class Connections:
 
     def _know(self, brokers: Mapping[int, Address]) -> None:
         self._brokers = brokers
-        self._manager.addresses = {**self._bootstrap, **brokers}
+        self._loop.manager.addresses = {**self._bootstrap, **brokers}
 
     def submit(self, request: Any, node_id: NodeId, timeout_ms: float) -> Future[Any]:
         """Send ``request`` to ``node_id``; the future holds the answer or one of our errors.
@@ -152,26 +192,30 @@ class Connections:
         Requests submitted one after the other for the same node leave in that order.
         """
         answer: Future[Any] = Future()
-        deadline = time.monotonic() + timeout_ms / 1000
+        deadline, loop = time.monotonic() + timeout_ms / 1000, self._loop
+        loop.outstanding.add(answer)
+        answer.add_done_callback(loop.outstanding.discard)
 
         async def exchange() -> None:
             try:
-                answer.set_result(await self._exchange(request, node_id, deadline))
+                _settle(answer, await self._exchange(loop, request, node_id, deadline))
             except BaseException as error:  # noqa: BLE001 - handed to the waiting thread
-                answer.set_exception(self._translated(error, node_id))
+                _settle(answer, self._translated(error, node_id))
 
         try:
-            self._net.call_soon_threadsafe(exchange)
+            loop.net.call_soon_threadsafe(exchange)
         except Exception as error:  # noqa: BLE001 - a closed or crashed IO loop
-            answer.set_exception(self._translated(error, node_id))
+            _settle(answer, self._translated(error, node_id))
+            self.start_anew(loop)
         return answer
 
-    async def _exchange(self, request: Any, node_id: NodeId, deadline: float) -> Any:
+    async def _exchange(self, loop: _Loop, request: Any, node_id: NodeId, deadline: float) -> Any:
+        manager = loop.manager
         while True:
             try:
-                connection = self._manager.get_connection(node_id)
+                connection = manager.get_connection(node_id)
             except kafka_errors.NodeNotReadyError:
-                delay = self._manager.connection_delay(node_id)  # waiting to reconnect
+                delay = manager.connection_delay(node_id)  # waiting to reconnect
             else:
                 if connection.connected and connection.paused:
                     delay = _THROTTLE_POLL_S  # the broker asked for a pause (quotas)
@@ -181,14 +225,14 @@ class Connections:
                     left_ms = max(1.0, (deadline - time.monotonic()) * 1000)
                     queued = not connection.connected or connection._reauth.is_reauthenticating
                     answer = connection.send_request(request, request_timeout_ms=left_ms)
-                    return await (self._set_up_and_answered(connection, answer, left_ms) if queued else answer)
+                    return await (self._set_up_and_answered(manager, connection, answer, left_ms) if queued else answer)
             if time.monotonic() + delay >= deadline:
                 raise kafka_errors.KafkaTimeoutError("not connected in time")
-            await self._net.sleep(delay)
+            await loop.net.sleep(delay)
 
-    async def _set_up_and_answered(self, connection: Any, answer: Any, left_ms: float) -> Any:
+    async def _set_up_and_answered(self, manager: Manager, connection: Any, answer: Any, left_ms: float) -> Any:
         try:
-            return await self._manager.wait_for(answer, left_ms)
+            return await manager.wait_for(answer, left_ms)
         except kafka_errors.KafkaTimeoutError:
             waits_for = "an answer" if connection.connected else connection.waits_for
             if waits_for == PROVIDER:
@@ -220,14 +264,16 @@ class Connections:
     def forget_authentication_failures(self) -> None:
         """Let nodes that refused us be tried again: the password may be right by now, or the user created, or the
         certificate renewed."""
-        self._manager._auth_failures.clear()
+        self._loop.manager._auth_failures.clear()
         if self._certificates is not None:
             self._certificates.forget()
 
     def close(self) -> None:
         """Close every socket and end the IO thread. Outstanding requests fail with :class:`ConnectionLost`."""
+        with self._lock:
+            self._closed = True
         if self._forgotten.detach() is not None:
-            _end(self._net, self._manager)
+            _end(self._loop.net, self._loop.manager)
 
 
 def _end(net: NetworkSelector, manager: Manager) -> None:

@@ -69,6 +69,9 @@ class Connections:
         if node_id not in self._known:
             self._known.append(node_id)
 
+    def start_anew(self) -> None:
+        """No thread is stuck here."""
+
     def forget_authentication_failures(self) -> None:
         """Nobody is refused here."""
 
