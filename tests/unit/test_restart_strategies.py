@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from pyspark.errors import StreamingQueryException
 
 import onceward as ow
-from onceward import surroundings
+from onceward import patience, surroundings
 from onceward.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
     ConfigurationError,
     Fenced,
+    OncewardError,
     SchemaIdUnseen,
     SendFailed,
 )
@@ -309,3 +310,26 @@ def test_a_query_that_cannot_be_stopped_hides_no_error(lives: Any):
 
     _, error = lives(Stubborn(Fenced("a newer copy"), endless=True))
     assert isinstance(error, Fenced)
+
+
+def test_a_start_that_waits_for_a_broker_ends_when_the_supervisor_is_told_to_stop() -> None:
+    stop, begun = threading.Event(), threading.Event()
+
+    def start() -> Any:
+        begun.set()
+        patience.pause(36_000)
+
+    ended: list[BaseException] = []
+
+    def supervised() -> None:
+        try:
+            ow.supervise(start, ow.FixedDelay(delay_s=0), stop=stop)
+        except OncewardError as error:
+            ended.append(error)
+
+    supervisor = threading.Thread(target=supervised, daemon=True)
+    supervisor.start()
+    assert begun.wait(30)
+    stop.set()
+    supervisor.join(30)
+    assert "told to stop" in str(ended[0])

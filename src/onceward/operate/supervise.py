@@ -28,7 +28,7 @@ from typing import TypeVar
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from onceward import surroundings
+from onceward import patience, surroundings
 from onceward.engine.foreach_batch import error_of
 from onceward.errors import ConfigurationError, OncewardError, Recovery
 from onceward.operate.restart import ExponentialDelay, Failure, RestartStrategy, least_pause
@@ -165,7 +165,8 @@ class _Life:
     def run(self, *, first: bool) -> Exception | None:
         """Start the query, wait for its end; what it failed with."""
         try:
-            query = self._start()
+            with patience.asking(self._still_wanted):
+                query = self._start()
         except Exception as error:
             if first and not isinstance(error, OncewardError):
                 raise  # the program is wrong; later, Spark's own start may meet what the query has met
@@ -189,6 +190,14 @@ class _Life:
         finally:
             self._stop(query)
         return None
+
+    def _still_wanted(self) -> None:
+        """Asked by whatever waits while the query is defined, for a broker most likely."""
+        if self._ended.is_set():
+            raise OncewardError(
+                "the query was being started, and waited for somebody, when the supervisor was told to stop",
+                next_step="nothing",
+            )
 
     def _look(self, query: StreamingQuery) -> int | None:
         """The newest batch in the checkpoint's log of commits; as before, if it cannot be read now."""
