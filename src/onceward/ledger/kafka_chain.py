@@ -52,12 +52,9 @@ class KafkaChain(Chain):
         """:param confirm: make sure that what is read is the newest. Whoever confirms it before a commit anyway, and
         does nothing on the strength of it before, need not."""
         with patience.within(2 * self.transaction.patience_ms):
-            return self._taken(confirm)
-
-    def _taken(self, confirm: bool) -> LedgerRecord | None:
-        self._topic.ensure_topic()
-        # The order matters: after take_over no earlier owner can commit, so what the ledger says then is final.
-        self._producer_id = self.transaction.take_over().producer_id
+            self._topic.ensure_topic()
+            # The order matters: after take_over no earlier owner can commit, so what the ledger says then is final.
+            self._producer_id = self.transaction.take_over().producer_id
         newest = self.newest()
         self._doubt_a_strange_writer(newest)
         if confirm:
@@ -245,13 +242,10 @@ class KafkaChain(Chain):
     def settle(self, *, confirm: bool = True) -> LedgerRecord | None:
         """:param confirm: as for :meth:`take`."""
         with patience.within(2 * self.transaction.patience_ms):
-            return self._settled(confirm)
-
-    def _settled(self, confirm: bool) -> LedgerRecord | None:
-        if self.transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
-            self.transaction.recover()
-        else:
-            self.transaction.abort()  # EndTxn was never sent, or it was answered: then nothing is open
+            if self.transaction.state in (State.IN_DOUBT, State.TIMED_OUT):
+                self.transaction.recover()
+            else:
+                self.transaction.abort()  # EndTxn was never sent, or it was answered: then nothing is open
         newest = self.newest()
         if confirm:
             self._confirm_now()
