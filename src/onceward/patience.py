@@ -43,8 +43,15 @@ def asking(*should_stop: ShouldStop) -> Iterator[None]:
 
 def ask() -> None:
     """Call what is to be asked here. :raises Exception: what it raises: nobody waits any more."""
-    for should_stop in _asked.get():
-        should_stop()
+    asked = _asked.get()
+    if not asked:
+        return
+    token = _asked.set(())  # an answer may have to wait for a broker itself
+    try:
+        for should_stop in asked:
+            should_stop()
+    finally:
+        _asked.reset(token)
 
 
 def carried(function: Callable[_P, _T]) -> Callable[_P, _T]:

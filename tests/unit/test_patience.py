@@ -77,6 +77,20 @@ def test_all_that_was_said_around_a_wait_is_asked_and_nothing_afterwards() -> No
     assert heard == ["outer", "inner"]
 
 
+def test_an_answer_that_has_to_wait_itself_is_not_asked_for_meanwhile() -> None:
+    """Whether a transaction is late may have to be asked of a broker."""
+    heard: list[str] = []
+
+    def ask() -> None:
+        heard.append("asked")
+        patience.pause(0.001)
+        patience.ask()
+
+    with patience.asking(ask):
+        patience.ask()
+    assert heard == ["asked"]
+
+
 def test_another_thread_asks_only_what_was_carried_to_it() -> None:
     heard: list[str] = []
 

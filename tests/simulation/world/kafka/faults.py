@@ -210,6 +210,7 @@ NEVER: Mapping[int, str] = {
     100: "of requests that name topics by id; of ours only Fetch could, at a version that it does not speak",
     113: "STALE_MEMBER_EPOCH: of a member's commit, and ours are nobody's (ConsumerGroup.validateOffsetCommit)",
     120: "of requests in a transaction",
+    129: "of Metadata from version 13 on, and of ApiVersions with a node's id (KIP-1102, KIP-1242): ours ask neither",
 }
 """Why a code that is in neither list of a request is no answer to it."""
 
