@@ -240,6 +240,25 @@ def test_behind_a_failover_what_was_read_is_passed_over_once_and_what_was_not_is
     assert (second.changes, second.end.skips) == (2, None)
 
 
+@pytest.mark.parametrize(
+    ("read", "first", "fits"),
+    [
+        ("0-1-2", "0-1-3", True),
+        ("0-1-2", "0-1-6", False),
+        ("0-1-2,0-2-5", "0-1-6", True),
+        ("0-1-2,0-2-5", "0-2-7", False),
+        ("0-1-2", "0-2-3", True),
+        ("0-1-2", "0-2-9", False),
+        ("0-1-2", "1-1-9", True),
+    ],
+)
+def test_behind_a_failover_a_server_whose_binlogs_begin_later_is_refused(read: str, first: str, fits: bool):
+    """It was made of a dump, and says nowhere of which moment."""
+    found = cut(MariaLog().before().transactions(first).events, start("mariadb", gtids=read, skips=read))
+    assert found.changes == fits
+    assert isinstance(found.stop, SourceReplaced) is not fits
+
+
 def test_behind_a_failover_numbers_out_of_order_are_refused():
     log = MariaLog().before("0-1-99").transactions("0-1-100", "0-1-104", "0-1-102")
     found = cut(log.events, start("mariadb", gtids="0-1-110", skips="0-1-110"))

@@ -389,3 +389,27 @@ def test_a_replica_that_does_not_log_what_it_applies_is_refused_in_mid_run():
         assert place.all() == []
         sql_at(primary.url, f"INSERT INTO {place.schema}.t VALUES (2, 'b')")
         assert brief(place.all()) == [("c", "t", None, row(2, "b"))]
+
+
+def test_a_mariadb_that_was_made_of_a_later_dump_is_refused():
+    with LocalMySQL("mariadb", binlog=True) as primary, LocalMySQL("mariadb", binlog=True) as replica:
+        place = ChangesPlace(primary).begin()
+        place.sql("INSERT INTO {s}.t VALUES (1, 'not read')")
+        ((done,),) = sql_at(primary.url, "SELECT @@GLOBAL.gtid_binlog_pos")
+        for statement in (
+            f"CREATE DATABASE {place.schema}",
+            f"CREATE TABLE {place.schema}.t (id int PRIMARY KEY, v varchar(40))",
+            f"INSERT INTO {place.schema}.t VALUES (1, 'not read')",
+            "RESET MASTER",
+            f"SET GLOBAL gtid_slave_pos = '{done}'",
+        ):
+            sql_at(replica.url, statement)
+        replica.follow(primary)
+        place.sql("INSERT INTO {s}.t VALUES (2, 'b')")
+        replica.wait_for(primary)
+        behind = place.position["gtids"]
+        place.url = replica.url
+        with pytest.raises(SourceReplaced, match="made of a dump"):
+            place.restarted().advanced()
+        with pytest.raises(SourceReplaced, match="made of a dump"):
+            place.begin(starting={"gtid": behind})

@@ -247,6 +247,16 @@ class MariaState(Gtids):
         domain, server, number = _numbers(gtid)
         return domain in self._up_to or number <= self._last.get(domain, {}).get(server, -1)
 
+    def leaves_out(self, gtid: str, read: Gtids) -> bool:
+        """Are transactions lacking before it? So it is if it comes before the last that was ``read`` in its domain, and
+        is not the next one behind all of them: who writes gives the number above the highest that it has."""
+        domain, server, number = _numbers(gtid)
+        servers = self._last.get(domain, {})
+        if not servers or domain in self._up_to or number <= servers.get(server, -1):
+            return False
+        highest: int = max(_same(self, read)._last[domain].values())
+        return number > highest + 1
+
     def reached(self, state: Gtids) -> None:
         """All these have come: there is nothing more to pass over of what they were the last of."""
         for domain, server, number in _same(self, state)._each():

@@ -26,7 +26,7 @@ from onceward.errors import AccessDenied, BinlogPurged, OncewardError, ServerUnr
 from onceward.sources.mysql.connection import ANEW, Server, follow, reading
 from onceward.sources.mysql.position import FIRST_BYTE, Place, Position, base_of, number_of
 from onceward.sources.mysql.settings import Settings
-from onceward.sources.mysql.transactions import Walk, out_of_order
+from onceward.sources.mysql.transactions import Walk, begins_later, out_of_order
 
 _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 
@@ -270,6 +270,10 @@ def _first_unread(settings: Settings, at: Position, logged: Gtids | None) -> Pos
         return True
 
     walk = walked(settings, at, ends)
+    found = walk.position()
+    if found.skips is not None and not Gtids.parse("mariadb", found.skips).is_whole:
+        # All is passed over until the place comes that was named by it, and that is not there.
+        raise begins_later(at, f"none of {found.skips}")
     if logged is not None and not walk.seen.covers(logged):
         raise SourceReplaced(
             f"{settings.where} (the server {at.server}) has transactions in another order than {logged}: of which "
@@ -277,7 +281,7 @@ def _first_unread(settings: Settings, at: Position, logged: Gtids | None) -> Pos
             next_step=f"bring the old server back; or {ANEW}",
             details={"read": str(logged), "found": str(walk.seen)},
         )
-    return walk.position()
+    return found
 
 
 def _nameless(at: Position, event: Event) -> OncewardError:

@@ -192,6 +192,8 @@ class Walk:
         if gtid is None:
             return False
         if self.dialect == "mariadb":
+            if self._skips is not None and self.gtids is not None and self._skips.leaves_out(gtid, self.gtids):
+                raise begins_later(self.at, gtid)
             return self._skips is not None and self._skips.skips(gtid)
         return self.gtids is not None and gtid in self.gtids
 
@@ -324,6 +326,16 @@ class Walk:
     def _refuse(self, event: Event, error: ChangeUnreadable) -> None:
         """:raises ChangeUnreadable: unless a person has said that it may pass."""
         raise error
+
+
+def begins_later(at: Position, what: str) -> SourceReplaced:
+    """A MariaDB has no set of transactions that it has removed, or was made of."""
+    return SourceReplaced(
+        f"the binlogs of the server {at.server} have {what}, and not the last transactions that the query has read "
+        f"({at.gtids}), nor the next ones: it was made of a dump, or its binlogs were removed, behind that place",
+        next_step="bring the old server back; or start from a new checkpoint, with a snapshot",
+        details={"found": at.server, "read": at.gtids},
+    )
 
 
 def out_of_order(at: Position, what: str) -> SourceReplaced:
