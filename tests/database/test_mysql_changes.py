@@ -389,6 +389,18 @@ def test_a_server_that_is_not_fit(place: ChangesPlace):
     assert f"SET {said} binlog_row_metadata = 'FULL'" in unfit.value.next_step
 
 
+def test_a_server_without_a_number_sends_no_binlog(place: ChangesPlace):
+    ((number,),) = place.sql("SELECT @@GLOBAL.server_id")
+    place.sql("SET GLOBAL server_id = 0")
+    try:
+        with pytest.raises(ServerUnfit, match="server_id is 0") as unfit:
+            place.begin()
+        assert unfit.value.details["unfit"] == ["server_id"]
+    finally:
+        place.sql(f"SET GLOBAL server_id = {number}")
+    place.begin()
+
+
 def test_a_login_without_rights(place: ChangesPlace):
     user = f"u{place.schema[-10:]}"
     place.sql(f"CREATE USER {user} IDENTIFIED BY 'secret_of_user'", f"GRANT SELECT ON {{s}}.* TO {user}")

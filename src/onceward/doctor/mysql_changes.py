@@ -81,11 +81,9 @@ def _missing(needed: Iterable[requirements.Finding], warned: Iterable[str], sett
 def _warnings(server: Server) -> Iterator[tuple[str, Finding]]:
     """What a query would start with all the same, each with the setting that it is about."""
     said = server.variables(
-        "server_id", "binlog_checksum", "binlog_expire_logs_seconds", "expire_logs_days", "max_binlog_total_size",
+        "binlog_checksum", "binlog_expire_logs_seconds", "expire_logs_days", "max_binlog_total_size",
         "binlog_expire_logs_auto_purge", *_COMPRESSED,
     )  # fmt: skip
-    if said.get("server_id") == "0":
-        yield "server_id", Finding("fail", "server_id: 0; the server sends no binlog to anybody", "give it a number")
     yield "binlog_expire_logs_seconds", _kept(said)
     if said.get("binlog_checksum") == "NONE":
         what = "binlog_checksum: NONE; damage to a binlog is noticed only where it can no longer be read"

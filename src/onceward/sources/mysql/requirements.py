@@ -122,11 +122,16 @@ def findings(server: Server, settings: Settings, *, whole: bool = True) -> list[
 
     :param whole: must all tables that fit a pattern be visible?
     """
-    variables = server.variables(*_NEEDED, "log_bin", "gtid_mode", "log_replica_updates", "log_slave_updates")
+    variables = server.variables(
+        *_NEEDED, "log_bin", "server_id", "gtid_mode", "log_replica_updates", "log_slave_updates"
+    )
     found = [_binlog(variables)]
     if not found[0].fit:
         return found
     found += _variables(server, variables)
+    if variables.get("server_id") == "0":
+        fix = _set(server, "server_id", "1")
+        return [*found, Finding("server_id", "0", fit=False, why="the server sends its binlog to nobody", fix=fix)]
     granted = list(_granted(server, settings))
     found += granted
     if all(one.fit for one in granted):
