@@ -250,6 +250,8 @@ def test_behind_a_failover_what_was_read_is_passed_over_once_and_what_was_not_is
         ("0-1-2", "0-2-3", True),
         ("0-1-2", "0-2-9", False),
         ("0-1-2", "1-1-9", True),
+        ("..0-1-2", "0-1-3", True),
+        ("..0-1-2", "0-1-4", False),
     ],
 )
 def test_behind_a_failover_a_server_whose_binlogs_begin_later_is_refused(read: str, first: str, fits: bool):

@@ -201,14 +201,6 @@ def test_a_truncate_stops_and_what_is_said_helps(spark: Any):
     assert [(row.op, row.id) for row in rows.collect()] == [("c", 3)]
 
 
-@pytest.mark.parametrize(
-    "one",
-    [
-        change("x", 1, None, {"id": 1}), change("c", 1, None, None), change("d", 1, None, {"id": 1}),
-        change("u", 1, None, {"id": 1}), change(None, 1, None, {"id": 1}),
-        change("c", 1, None, {"id": 1}, table=None),
-    ],
-)  # fmt: skip
 def read_from(spark: Any, tables: list[str], *changes: tuple) -> DataFrame:
     """As a source gives it that was told these tables."""
     return frame(spark, *changes).withMetadata("table", {"onceward.tables": tables})
@@ -240,6 +232,14 @@ def test_a_table_that_the_source_does_not_read_is_refused(spark: Any, table: str
         ow.debezium.structs(changes, table=table, schema="id INT", key="id", prefix="p")
 
 
+@pytest.mark.parametrize(
+    "one",
+    [
+        change("x", 1, None, {"id": 1}), change("c", 1, None, None), change("d", 1, None, {"id": 1}),
+        change("u", 1, None, {"id": 1}), change(None, 1, None, {"id": 1}),
+        change("c", 1, None, {"id": 1}, table=None),
+    ],
+)  # fmt: skip
 def test_a_change_that_is_none_becomes_no_tombstone(spark: Any, one: tuple):
     error = stopped(ow.debezium.encode(frame(spark, one), prefix="p").collect)
     assert isinstance(error, ChangeUnreadable)

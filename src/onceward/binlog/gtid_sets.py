@@ -245,16 +245,19 @@ class MariaState(Gtids):
     def skips(self, gtid: str) -> bool:
         """Is it to be passed over, on a server where the last of these has not come yet?"""
         domain, server, number = _numbers(gtid)
-        return domain in self._up_to or number <= self._last.get(domain, {}).get(server, -1)
+        last = self._last.get(domain, {}).get(server, -1)
+        if domain in self._up_to:
+            return last == -1 or number <= last or server != list(self._last[domain])[-1]
+        return number <= last
 
     def leaves_out(self, gtid: str, read: Gtids) -> bool:
         """Are transactions lacking before it? So it is if it comes before the last that was ``read`` in its domain, and
         is not the next one behind all of them: who writes gives the number above the highest that it has."""
-        domain, server, number = _numbers(gtid)
+        domain, _, number = _numbers(gtid)
         servers = self._last.get(domain, {})
-        if not servers or domain in self._up_to or number <= servers.get(server, -1):
+        if not servers or self.skips(gtid):
             return False
-        highest: int = max(_same(self, read)._last[domain].values())
+        highest: int = max((servers if domain in self._up_to else _same(self, read)._last[domain]).values())
         return number > highest + 1
 
     def reached(self, state: Gtids) -> None:
