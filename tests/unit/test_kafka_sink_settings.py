@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import onceward as ow
-from onceward.errors import ConfigurationError, ContradictoryOptions, InvalidTopicName, OncewardError
+from onceward.engine.policy import with_the_next_start
+from onceward.errors import ConfigurationError, ContradictoryOptions, InvalidTopicName, OncewardError, SendFailed
 
 GOOD: dict[str, Any] = {"bootstrap_servers": "a:9092", "pipeline_id": "p", "topic": "t"}
 ODD = ["abc", "", "a,b", 5, -1, 1.5, True, [], ["a", "b"], {}, object(), float("nan"), b"x"]
@@ -63,3 +64,19 @@ def test_a_partition_is_not_split_among_tasks(option: str):
 
     with pytest.raises(ContradictoryOptions, match=option):
         _own({option: 8})
+
+
+@pytest.mark.parametrize(
+    ("said", "then"),
+    [
+        ("the batch runs again; check the brokers", "; then the batch runs again; check the brokers"),
+        ("nothing; the batch runs again", "; then the batch runs again"),
+        ("none: the batch runs again under a new epoch", "; then the batch runs again under a new epoch"),
+        ("", ""),
+    ],
+)
+def test_what_was_tried_often_enough_says_that_a_start_is_needed(said: str, then: str):
+    error = SendFailed("lost", next_step=said)
+    for _ in range(2):  # the same one may be met twice
+        with_the_next_start(error)
+        assert error.next_step == f"start the query again, as ow.supervise does{then}"

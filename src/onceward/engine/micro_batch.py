@@ -29,7 +29,7 @@ from collections.abc import Sequence
 
 from onceward import events, patience, surroundings
 from onceward.engine.failed_batches import FailedBatches, must_compute_once
-from onceward.engine.policy import SinkPolicy
+from onceward.engine.policy import SinkPolicy, with_the_next_start
 from onceward.engine.replays import replay
 from onceward.engine.target import Attempt, Prepared, Target, Write, ids_of
 from onceward.errors import (
@@ -197,7 +197,10 @@ class MicroBatches:
             try:
                 return self._attempt(writes, running, supplemented)
             except OncewardError as error:
-                if attempt >= self._policy.batch_attempts or error.recovery is not Recovery.RUN_AGAIN:
+                if error.recovery is not Recovery.RUN_AGAIN:
+                    raise
+                if attempt >= self._policy.batch_attempts:
+                    with_the_next_start(error)
                     raise
                 must_compute_once(running, error)
                 log.warning(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.errors import ConfigurationError, ContradictoryOptions, OncewardError
 from onceward.ids import PipelineId
 from onceward.ledger.admission import RESUME_CHOICES, Resume, SkippedBatches
 from onceward.ledger.chain import Ledger
@@ -51,6 +51,19 @@ class SinkPolicy:
     def has_ledger(self) -> bool:
         """Is there a chain of batches that a lost one would be missing from?"""
         return self.delivery == "exactly_once"
+
+
+_START_AGAIN = "start the query again"
+_NOTHING_TO_DO = ("nothing; ", "nothing, ", "nothing: ", "none: ")
+
+
+def with_the_next_start(error: OncewardError) -> None:
+    """A batch was tried as often as it may be in one run: what ``error`` says of the next try is for the next start."""
+    step = error.next_step
+    for nothing in _NOTHING_TO_DO:
+        step = step.removeprefix(nothing)
+    if not step.startswith(_START_AGAIN):
+        error.next_step = f"{_START_AGAIN}, as ow.supervise does" + (f"; then {step}" if step else "")
 
 
 def must_be_decided(ledger: object, commit_timeout_s: float) -> None:

@@ -188,8 +188,11 @@ def is_being_stopped(frame: DataFrame) -> bool:
     ``StreamExecution.stop`` says so before it cancels jobs and interrupts the thread; a batch that fails by itself does
     so while the query is active.
     """
-    execution = query_of(frame)
-    return execution is not None and not execution.isActive()
+    try:
+        execution = query_of(frame)
+        return execution is not None and not execution.isActive()
+    except Exception:  # noqa: BLE001 — the JVM is gone, and whoever asks has an error that says so
+        return False
 
 
 def is_running(frame: DataFrame, query_id: str) -> bool:

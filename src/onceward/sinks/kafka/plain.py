@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from onceward import events, surroundings
 from onceward.engine import task_job
+from onceward.engine.policy import with_the_next_start
 from onceward.engine.target import Write
 from onceward.engine.task_writer import TaskWriter, results
 from onceward.errors import ROWS_REFUSED, BatchNotWritten, OncewardError, Recovery
@@ -68,7 +69,10 @@ class PlainBatches:
                     self._write(write, running)
                     break
                 except OncewardError as error:
-                    if attempt >= policy.batch_attempts or error.recovery is not Recovery.RUN_AGAIN:
+                    if error.recovery is not Recovery.RUN_AGAIN:
+                        raise
+                    if attempt >= policy.batch_attempts:
+                        with_the_next_start(error)
                         raise
                     log.warning(
                         "%s: attempt %d of %s failed, writing it again: %s",
