@@ -258,8 +258,9 @@ def test_any_other_error_before_the_commit_is_aborted_and_raised(step: str, erro
 
 def test_attempts_are_counted():
     target = MemoryTarget(write=[RETRIABLE] * 3)
-    with pytest.raises(SendFailed):
+    with pytest.raises(SendFailed) as caught:
         process(target, attempts=3)
+    assert caught.value.next_step.startswith("start the query again"), "this run does not try it any more"
     assert target.calls.count("write") == 3
     assert_once(target)
 
