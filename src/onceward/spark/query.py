@@ -117,9 +117,16 @@ class SparkHistory:
     def ends(self, batch_id: int) -> tuple[Any, ...] | None:
         """``OffsetSeqLog``: written before each batch, kept for ``minBatchesToRetain`` batches."""
         found = self._execution.offsetLog().get(batch_id)
-        if found.isEmpty() or found.get().getClass().getSimpleName() != "OffsetSeq":
+        if found.isEmpty():
             return None
-        offsets = found.get().offsets()
+        logged = found.get()
+        kind = logged.getClass().getSimpleName()
+        if kind == "OffsetMap":  # spark.sql.streaming.offsetLog.formatVersion=2, by the sources' names: their places
+            by_name = logged.offsetsMap()
+            return tuple(_offset(by_name.apply(str(index))) for index in range(by_name.size()))
+        if kind != "OffsetSeq":
+            return None
+        offsets = logged.offsets()
         return tuple(_offset(offsets.apply(index)) for index in range(offsets.size()))
 
     def first_of_run(self) -> bool:
