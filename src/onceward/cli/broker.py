@@ -39,12 +39,13 @@ def broker(
     from onceward.testing import LocalKafka
 
     topics, stopped = _topics(topic), threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
     typer.echo(f"starting Kafka {version} with {nodes} node(s) …", err=True)
     ports = None if port is None else range(port, port + nodes)
     cluster = LocalKafka(nodes, version, properties=_settings(setting), ports=ports, heap_mb=heap_mb, log_dir=log_dir)
     with cluster:
+        # Not before: a start, which may fetch jars, is left at once by Ctrl-C.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stopped.set())
         _create(cluster.bootstrap_servers, topics)
         typer.echo(cluster.bootstrap_servers)  # alone on stdout, for scripts
         typer.echo("running until Ctrl-C; only --topic creates topics; data are removed at the end", err=True)
