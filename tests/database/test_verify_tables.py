@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from database_place import Place, three_batches
 
+import onceward as ow
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
@@ -316,3 +317,26 @@ def test_what_is_decided_and_not_committed_accuses_nobody(place: Place):
         commit(name)
     assert verified(place)["verdict"] == "exactly_once", "committed, and only the ledger does not say so yet"
     target.close()
+
+
+def test_a_fan_out_into_two_tables_is_accused_of_nothing(place: Place):
+    """One sink decides by its own transaction; tasks of the other prepare theirs, which are committed afterwards."""
+    place.sql("CREATE TABLE {s}.t (value bigint); CREATE TABLE {s}.u (value bigint)")
+    ledger = ow.DatabaseLedger(place.server.url, f"{place.schema}.ledger")
+    target = ow.FanOut({"t": place.sink("t"), "u": place.sink("u", xa=True, ledger=ledger)}).new_target()
+    for number in range(2):
+        frame = ArrowFrame(rows(number, number))
+        writes = [Write(frame, "@u"), Write(frame, f"{place.schema}.t")]  # type: ignore[arg-type]
+        MicroBatches(target, SinkPolicy(place.pipeline)).process(writes, batch(number))
+    target.close()
+    answer = verified(place)
+    assert answer["verdict"] == "exactly_once", answer
+    assert {name: told["rows"] for name, told in answer["facts"]["tables"].items()} == {
+        f"{place.schema}.t": 4,
+        f"{place.schema}.u": 4,
+    }
+    for table_of_it in ("t", "u"):
+        place.sql(f"DELETE FROM {{s}}.{table_of_it} WHERE value = 1")  # noqa: S608
+    answer = verified(place)
+    assert anomalies(answer) == {"lost-write"}
+    assert len(answer["anomalies"]) == 2

@@ -131,17 +131,21 @@ def _judge_tables(
             "does not say which transactions its tasks had prepared"
         )
         return
-    wrote_record = {one.sequence: one.written_by for one in kept}
-    transactions = {batch.sequence: _writers(batch) or (wrote_record[batch.sequence],) for batch in every}
-    before = [number for batch in left_out for number in transactions[batch.sequence]]
+    decided: dict[int, int] = {}
+    for one in kept:  # of one that was written again, when all was published, the first is the decision
+        decided.setdefault(one.sequence, one.written_by)
     for found, spelled in _tables_of(database, chain, findings).items():
+        transactions = {batch.sequence: _writers(batch, spelled, decided[batch.sequence]) for batch in every}
+        before = [number for batch in left_out for number in transactions[batch.sequence]]
         judged = JudgedByTransaction(found, spelled, chain, transactions, findings, shared=question.shared_tables)
         judged.judge(database.rows(found), before)
 
 
-def _writers(batch: Batch) -> tuple[int, ...]:
-    """The transactions that its tasks had prepared; empty: there are none."""
-    return tuple(number for part in batch.tables for number in part.transactions or ())
+def _writers(batch: Batch, spelled: frozenset[str], decision: int) -> tuple[int, ...]:
+    """The transactions that may have written a batch's rows of one table: those that its tasks had prepared, or the
+    decision itself. Of a fan-out each sink has its own."""
+    parts = [part.transactions or (decision,) for part in batch.tables if part.table in spelled]
+    return tuple(dict.fromkeys(number for numbers in parts for number in numbers)) or (decision,)
 
 
 def _tables_of(database: Database, chain: Chain, findings: Findings) -> dict[Found, frozenset[str]]:
