@@ -35,6 +35,8 @@ class Place:
 
     def __init__(self, server: LocalPostgres | LocalMySQL) -> None:
         self.server = server
+        self.url = server.url
+        """The pipeline's."""
         self.schema = f"test_{uuid.uuid4().hex[:10]}"
         self.pipeline = pipeline_id(f"p-{self.schema}")
         self.small = False
@@ -55,7 +57,7 @@ class Place:
 
     def sink(self, table: str | None, **settings: Any) -> ow.DatabaseSink:
         return ow.DatabaseSink(
-            url=self.server.url,
+            url=self.url,
             pipeline_id=self.pipeline,
             table=None if table is None else f"{self.schema}.{table}",
             ledger_table=f"{self.schema}.ledger",

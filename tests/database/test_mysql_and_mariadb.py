@@ -358,7 +358,8 @@ def test_a_row_that_a_load_leaves_out_is_noticed(my_place: Place) -> None:
         else:
             with pytest.raises(expected_error, match="Duplicate entry"):
                 writer.pre_commit()
-    run.drop_staging(["onceward_staging_here"])
+    run.drop_later(["onceward_staging_here"])
+    run.drop_staging()
 
 
 @pytest.mark.fault("database-staging-left")
@@ -600,7 +601,7 @@ def test_a_lock_that_is_waited_for_in_vain_undoes_the_whole_attempt(
     my_either.sql("INSERT INTO {s}.t VALUES (1, 0)")
     with (
         transaction_at(my_either.server.url, f"UPDATE {my_either.schema}.t SET n = 5"),  # noqa: S608
-        pytest.raises(SendFailed, match="held a lock"),
+        pytest.raises(SendFailed, match="holds a lock"),
     ):
         my_either.write("t", keyed((1, 1), names="id n"), **UPSERT)
     assert my_either.sql("SELECT sequence FROM {s}.ledger") == [(-1,)]

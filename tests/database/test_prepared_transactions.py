@@ -230,7 +230,7 @@ def test_of_tasks_that_wait_for_each_other_one_gives_up(
 ) -> None:
     """One key in two tasks: the second waits for the first, which is prepared and waits for the decision."""
     in_any_place.place.sql("CREATE TABLE {s}.t (value varchar(20) PRIMARY KEY)")
-    monkeypatch.setattr(preparing, "_BEGIN", ("BEGIN", "SET LOCAL lock_timeout = '300ms'"))
+    monkeypatch.setattr(preparing, "_SETTINGS", ("SET LOCAL lock_timeout = '300ms'",))
     session = mysql_preparing._SESSION.replace("innodb_lock_wait_timeout = 60", "innodb_lock_wait_timeout = 1")
     monkeypatch.setattr(mysql_preparing, "_SESSION", session)
     with pytest.raises((SendFailed, RowRefused)):
@@ -426,7 +426,7 @@ def test_a_crash_of_the_server_takes_nothing_and_its_room_is_named(
     found.place.sql(TABLE)
     target = found.new_target()
     batches = MicroBatches(target, SinkPolicy(found.pipeline, batch_attempts=1))
-    with pytest.raises(ConfigurationError, match=r"no room .*max_prepared_transactions"):
+    with pytest.raises(SendFailed, match=r"maximum number of prepared transactions .*max_prepared_transactions"):
         batches.process([Write(found.frame(["a", "b", "c"], tasks=3), None)], batch(0))
     assert found.prepared() == []
     target.close()

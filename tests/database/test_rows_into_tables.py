@@ -164,7 +164,7 @@ def test_defaults_and_identities_are_the_servers(either: Place) -> None:
         ("uuid", "no uuid", "invalid input syntax for type uuid"),
         ("jsonb", "{", "invalid input syntax for type json"),
         ("text CHECK (x <> 'no')", "no", "violates check constraint"),
-        ("text", "a\0b", "NUL|0x00"),
+        ("text", "a\0b", "character of code 0"),
     ],
 )
 @pytest.mark.fault("database-column-unfit")
@@ -265,17 +265,6 @@ def test_an_older_copy_drops_nothing_of_its_heirs(anywhere: Place, monkeypatch: 
     assert anywhere.sql("SELECT * FROM {s}.t") == [(1,)]
 
 
-def test_a_date_that_python_has_not_goes_through_tasks(place: Place) -> None:
-    place.sql("CREATE TABLE {s}.t (x date)")
-    late = pa.table({"x": pa.array([4_000_000], pa.int32()).cast(pa.date32())})
-    place.small = True
-    with pytest.raises(RowRefused, match="driver_records=0"):
-        place.write("t", late)
-    place.small = False
-    place.write("t", late)
-    assert place.sql("SELECT x::text FROM {s}.t") == [("12921-08-18",)]
-
-
 def late_task(dead: Process, table: str) -> None:
     """Of an executor that was stopped all the while."""
     run = dead.attempt._kept  # type: ignore[attr-defined]
@@ -292,7 +281,7 @@ def test_a_worker_keeps_its_connection_and_replaces_one_that_broke(place: Place)
     (kept,) = staging.sessions.kept.values()
     place.write("t", pa.table({"x": [3, 4]}))
     assert list(staging.sessions.kept.values()) == [kept]
-    place.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COPY%'")
+    place.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'onceward'")
     place.write("t", pa.table({"x": [5, 6]}))
     assert list(staging.sessions.kept.values()) != [kept]
     assert sorted(place.sql("SELECT * FROM {s}.t")) == [(n,) for n in range(1, 7)]
@@ -451,8 +440,8 @@ def test_a_table_that_changes_after_the_look_is_looked_at_again(
     assert place.sql("SELECT * FROM {s}.t") == []
 
 
-def test_a_delete_that_takes_other_rows_of_the_batch_is_refused(anywhere: Place) -> None:
-    """Deletes go first. In the stream's order row 2 had left its parent before that was deleted."""
+def test_a_delete_takes_no_other_rows_of_the_batch_along(anywhere: Place) -> None:
+    """In the stream's order row 2 has left its parent before that is deleted. If it has not, somebody has to say so."""
     cascade = "REFERENCES {s}.t(id) ON DELETE CASCADE"
     anywhere.sql(f"CREATE TABLE {{s}}.t (id bigint PRIMARY KEY, parent bigint, FOREIGN KEY (parent) {cascade})")
     anywhere.sql(f"CREATE TABLE {{s}}.items (item bigint, node bigint, FOREIGN KEY (node) {cascade})")
@@ -460,6 +449,9 @@ def test_a_delete_that_takes_other_rows_of_the_batch_is_refused(anywhere: Place)
     anywhere.sql("INSERT INTO {s}.t VALUES (2, 1)")
     anywhere.sql("INSERT INTO {s}.items VALUES (10, 2)")
     rows = pa.table({"id": [2, 1], "parent": [3, None], "n": [1, 2], "op": ["u", "d"]})
+    anywhere.write("t", rows, mode="changes", key="id", order_by="n")
+    assert sorted(anywhere.sql("SELECT id, parent FROM {s}.t")) == [(2, 3), (3, None)]
+    rows = pa.table({"id": [2, 3], "parent": [3, None], "n": [1, 2], "op": ["u", "d"]})
     with pytest.raises(RowRefused, match="CASCADE"):
         anywhere.write("t", rows, mode="changes", key="id", order_by="n")
     assert anywhere.sql("SELECT item FROM {s}.items") == [(10,)]

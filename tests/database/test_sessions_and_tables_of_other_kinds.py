@@ -206,6 +206,7 @@ def test_a_moment_that_the_server_has_not_is_refused(place: Place, kind: pa.Data
 
 def test_a_copy_that_fails_leaves_no_session_in_the_middle_of_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.sql("CREATE TABLE {s}.t (x text)")
+    monkeypatch.setattr(staging, "storable", lambda rows: rows)  # nobody looks at the values but the server
     with pytest.raises(RowRefused, match="0x00"):
         place.write("t", pa.table({"x": ["a\0"]}))
     assert staging.sessions.kept == {}

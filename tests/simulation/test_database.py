@@ -11,7 +11,6 @@ import pytest
 
 from onceward.ledger import mysql, table
 from onceward.sinks.database import attempt, prepared, prepared_target, run
-from onceward.sinks.database.mysql import dialect as mysql_dialect
 from onceward.sinks.database.postgresql import statements
 from simulation import swarm
 from simulation.run import Outcome, simulate, simulate_setting
@@ -99,7 +98,7 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
         {**STAGED, "piece_rows": 2, "piece": 2},
     ),
     "staged rows are not counted": (
-        "database", changed(ATTEMPT, "_move_into", "if moved != expected", "if moved > expected"),
+        "database", changed(ATTEMPT, "_append", "if moved != part.expected", "if moved > part.expected"),
         {"db:crash": 20},
         STAGED,
     ),
@@ -117,11 +116,6 @@ PLANTED: dict[str, tuple[str, Plant, dict[str, float], dict[str, Any]]] = {
         "database", changed(RUN, "drop_what_is_left", "in found if", "in [] if"),
         {"crash:send.finished": 5},
         STAGED,
-    ),
-    "dropping staging decides": (
-        "database", set_to(mysql_dialect.MySQLDialect, "staging_outlives", False),
-        {"db:broken": 40},
-        {**STAGED, "server": "mysql", "topics": 3, "user": "frames"},
     ),
     "what is unknown was committed": (
         "prepared",

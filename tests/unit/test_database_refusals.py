@@ -2,26 +2,89 @@
 
 from __future__ import annotations
 
+import psycopg
+import pymysql
 import pytest
 
-from onceward.errors import RowRefused, SendFailed, TableMissing
+from onceward.errors import AccessDenied, ConfigurationError, RowRefused, SendFailed, TableMissing
+from onceward.ledger.mysql import MySQL
+from onceward.ledger.overdue import Overdue
+from onceward.ledger.postgresql import PostgreSQL
 from onceward.sinks.database.mysql import refusals as mysql
 from onceward.sinks.database.postgresql import refusals as postgresql
 
+PASSES_IN_MYSQL = {
+    1021: "disk full", 1030: "engine", 1040: "Too many connections", 1041: "out of resources", 1045: "Access denied",
+    1047: "WSREP has not yet prepared node for application use", 1053: "shutdown", 1105: "unknown", 1114: "table full",
+    1129: "host is blocked", 1130: "host may not connect", 1180: "error during COMMIT", 1181: "during ROLLBACK",
+    1203: "max_user_connections", 1205: "lock wait timeout", 1206: "lock table", 1213: "deadlock", 1226: "a limit",
+    1290: "read only", 1317: "interrupted", 1399: "XAER_RMFAIL", 1402: "XA_RBROLLBACK", 1613: "XA_RBTIMEOUT",
+    1614: "XA_RBDEADLOCK", 1836: "read only", 1862: "password expired", 1927: "killed", 1969: "max_statement_time",
+    1999: "nobody knows", 2003: "cannot connect", 2006: "gone away", 2013: "lost", 3024: "max_execution_time",
+    3100: "hook before_commit", 3101: "told to roll back", 3118: "account locked", 3169: "session killed",
+    3572: "NOWAIT", 4031: "idle", 0: "no answer", 9999: "nobody knows",
+}  # fmt: skip
+REFUSED_IN_MYSQL = (1048, 1062, 1264, 1292, 1366, 1406, 1451, 1452, 1644, 3140, 3819, 4025, 1064, 1442, 3098, 1197)
+PASSES_IN_POSTGRESQL = (
+    None, "08006", "08P01", "25006", "25P02", "25P03", "26000", "28000", "28P01", "3D000", "40001", "40003", "40P01",
+    "53000", "53100", "53200", "53300", "53400", "55000", "55006", "55P03", "57014", "57P01", "57P02", "57P03", "58000",
+    "58030", "72000", "F0000", "HV000", "XX000", "XX001", "ZZ999",
+)  # fmt: skip
+REFUSED_IN_POSTGRESQL = (
+    "21000",
+    "22001",
+    "22003",
+    "22P02",
+    "23502",
+    "23503",
+    "23505",
+    "23514",
+    "44000",
+    "P0001",
+    "54000",
+    "42883",
+    "0A000",
+)
 
-@pytest.mark.parametrize("number", [1021, 1114, 1213, 1290, 1836, 4031])
-def test_the_servers_own_trouble_passes_in_mysql(number: int) -> None:
-    assert isinstance(mysql.refusal(number, "The MySQL server is running with --read-only", "moving rows"), SendFailed)
+
+@pytest.mark.parametrize("number", PASSES_IN_MYSQL)
+def test_what_is_not_known_to_be_about_rows_may_pass_in_mysql(number: int) -> None:
+    error = mysql.refusal(number, PASSES_IN_MYSQL[number], "moving rows")
+    assert isinstance(error, SendFailed)
+    assert f"({number}) {PASSES_IN_MYSQL[number]}" in error.message
+    assert "runs again" in error.next_step
 
 
-@pytest.mark.parametrize("state", ["25006", "40P01", "53100", "57P01"])
-def test_the_servers_own_trouble_passes_in_postgresql(state: str) -> None:
-    assert isinstance(postgresql.refusal(state, "read-only transaction", "moving rows"), SendFailed)
+@pytest.mark.parametrize("state", PASSES_IN_POSTGRESQL)
+def test_what_is_not_known_to_be_about_rows_may_pass_in_postgresql(state: str | None) -> None:
+    error = postgresql.refusal(state, "the server's words", "moving rows")
+    assert isinstance(error, SendFailed)
+    assert (state or "") in error.message
+    assert "the server's words" in error.message
+    assert "runs again" in error.next_step
 
 
-def test_rows_are_to_blame_for_what_they_violate() -> None:
-    assert isinstance(mysql.refusal(1062, "Duplicate entry", "moving rows"), RowRefused)
-    assert isinstance(postgresql.refusal("23505", "duplicate key", "moving rows"), RowRefused)
+@pytest.mark.parametrize("number", REFUSED_IN_MYSQL)
+def test_rows_and_tables_are_to_blame_for_what_they_violate_in_mysql(number: int) -> None:
+    assert isinstance(mysql.refusal(number, "words", "moving rows"), RowRefused)
+
+
+@pytest.mark.parametrize("state", REFUSED_IN_POSTGRESQL)
+def test_rows_and_tables_are_to_blame_for_what_they_violate_in_postgresql(state: str) -> None:
+    assert isinstance(postgresql.refusal(state, "words", "moving rows"), RowRefused)
+
+
+def test_rights_and_settings_are_told_by_their_names() -> None:
+    assert isinstance(mysql.refusal(1142, "INSERT command denied", "moving rows"), AccessDenied)
+    assert isinstance(postgresql.refusal("42501", "permission denied", "moving rows"), AccessDenied)
+    assert isinstance(mysql.refusal(3948, "Loading local data is disabled", "loading rows"), ConfigurationError)
+
+
+def test_a_word_of_a_row_is_no_word_of_the_server() -> None:
+    """A value in an error's text does not choose what becomes of it."""
+    forged = "Duplicate entry 'Transaction of size 9 exceeds specified limit 1' for key 'onceward_staging'"
+    assert "max_offsets_per_trigger" not in mysql.refusal(1062, forged, "moving rows").next_step
+    assert isinstance(postgresql.refusal("23505", "onceward_staging 53300", "moving rows"), RowRefused)
 
 
 def test_a_staging_table_that_is_gone_is_not_the_users() -> None:
@@ -30,3 +93,46 @@ def test_a_staging_table_that_is_gone_is_not_the_users() -> None:
     assert isinstance(postgresql.refusal("42P01", gone, "copying rows to the staging table"), SendFailed)
     assert isinstance(mysql.refusal(1146, "Table 'app.onceward_staging_1' doesn't exist", "loading rows"), SendFailed)
     assert isinstance(postgresql.refusal("42P01", 'relation "orders" does not exist', "looking"), TableMissing)
+
+
+# Of a COMMIT: has the server refused it, or does nobody know?
+
+
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        (pymysql.err.OperationalError(3100, "hook"), True),
+        (pymysql.err.OperationalError(1213, "deadlock"), True),
+        (pymysql.err.OperationalError(1205, "lock"), True),
+        (pymysql.err.OperationalError(1290, "read only"), True),
+        (pymysql.err.OperationalError(2013, "lost"), False),
+        (pymysql.err.OperationalError(2006, "gone"), False),
+        (pymysql.err.OperationalError(1053, "shutdown"), False),
+        (pymysql.err.OperationalError(1317, "interrupted"), False),
+        (pymysql.err.InterfaceError(0, ""), False),
+        (Overdue("no answer"), False),
+    ],
+    ids=lambda value: str(value),
+)
+def test_only_an_answer_of_mysqls_is_a_refusal_of_the_commit(error: Exception, refused: bool) -> None:
+    assert MySQL("mysql://u@h/d").has_refused(error) is refused
+
+
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        (psycopg.errors.SerializationFailure(), True),
+        (psycopg.errors.ForeignKeyViolation(), True),
+        (psycopg.errors.DiskFull(), True),
+        (psycopg.errors.AdminShutdown(), False),
+        (psycopg.errors.QueryCanceled(), False),
+        (psycopg.errors.StatementCompletionUnknown(), False),
+        (psycopg.errors.TransactionResolutionUnknown(), False),
+        (psycopg.errors.InternalError_(), False),
+        (psycopg.OperationalError("closed"), False),
+        (Overdue("no answer"), False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_only_an_answer_of_postgresqls_is_a_refusal_of_the_commit(error: Exception, refused: bool) -> None:
+    assert PostgreSQL("postgresql://u@h/d").has_refused(error) is refused

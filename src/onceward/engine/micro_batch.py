@@ -320,7 +320,7 @@ class MicroBatches:
             log.warning("%s: %s could not be dropped: %s", record.pipeline, attempt.id, also)
         if isinstance(error, CommitInDoubt):
             raise TransactionTimedOut(
-                f"{record.batch} was not committed: the request was never carried out",
+                f"{record.batch} was not committed: the request was never carried out ({error.message})",
                 next_step="nothing; the batch runs again",
             ) from error
         raise error

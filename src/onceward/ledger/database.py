@@ -8,9 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from typing import Any, ClassVar, Protocol
 
+from onceward.ledger.overdue import Patience
+
 
 class Session(Protocol):
     """A connection, in psycopg's manner: a transaction begins with the first statement, and parameters are ``%s``."""
+
+    patience: Patience
+    """How long it waits for an answer."""
 
     @property
     def closed(self) -> bool:
@@ -85,6 +90,12 @@ class Database(ABC):
     def must_last(self, found: Any, table: str, place: str) -> None:
         """:raises ConfigurationError: by that row, a crash may take what is in the table."""
 
+    def must_be_one_session(self, session: Session) -> None:  # noqa: B027
+        """Inside a transaction, where what it does hangs on what was set for the session.
+
+        :raises ConfigurationError: somebody between us and the server has put another one in its place.
+        """
+
     def was_there(self, error: Exception) -> bool:
         """Did a CREATE fail because somebody else was first?"""
         return False
@@ -92,6 +103,10 @@ class Database(ABC):
     @abstractmethod
     def ended_before(self, error: Exception) -> bool:
         """Says the server, or the state of the connection, that the transaction was over before its COMMIT?"""
+
+    @abstractmethod
+    def has_refused(self, error: Exception) -> bool:
+        """Has the server answered the COMMIT, by a refusal? Else nobody knows what has become of it."""
 
     def hold(self, session: Session, table: str, pipeline: str) -> None:  # noqa: B027
         """What :attr:`for_share` does not do where CREATE and DROP end a transaction: nobody else, who asks for the

@@ -18,6 +18,7 @@ What is not obvious:
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import select
 import socket
@@ -27,8 +28,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from onceward import surroundings
 from onceward.errors import ConfigurationError, LedgerUnreachable
 from onceward.ledger.database import Database, Session
+from onceward.ledger.overdue import LOOKS_EVERY_SECONDS, STATEMENT_SECONDS, Overdue, Patience
 from onceward.libraries import library
 
 _LEAST = {False: (8, 0), True: (10, 6)}  # of MySQL, of MariaDB
@@ -117,7 +120,7 @@ CREATE TABLE IF NOT EXISTS {batches} (
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        return (_driver().MySQLError, Warned, Ended)
+        return (_driver().MySQLError, Warned, Ended, Overdue)
 
     def connect(self, name: str, idle_ms: int, statement_ms: int) -> Session:
         session = connected(self.said, name)
@@ -151,8 +154,21 @@ CREATE TABLE IF NOT EXISTS {batches} (
                 next_step=f"ALTER TABLE {self.quoted(table)} ENGINE = InnoDB; or name another table",
             )
 
+    def must_be_one_session(self, session: Any) -> None:
+        if session.mark and session.execute("SELECT @onceward_session").fetchone() != (session.mark,):
+            raise ConfigurationError(
+                f"behind {self.host} is a proxy that carries out the statements of one session in several of the "
+                "server's (multiplexing): what is set for ours, such as a strict mode, does not hold in them",
+                next_step="let the url lead to the server itself, or have the proxy keep one session of the server for "
+                "each of this user's (ProxySQL: multiplex = 0 in mysql_query_rules)",
+            )
+
     def ended_before(self, error: Exception) -> bool:
         return isinstance(error, Ended)
+
+    def has_refused(self, error: Exception) -> bool:
+        number = error.args[0] if isinstance(error, _driver().MySQLError) and error.args else 0
+        return isinstance(number, int) and number >= _SERVERS and number not in _NO_VERDICT
 
     def hold(self, session: Session, table: str, pipeline: str) -> None:
         (got,) = session.execute("SELECT GET_LOCK(%s, %s)", (self._lock(table, pipeline), _HOLD_SECONDS)).fetchone()
@@ -174,11 +190,19 @@ CREATE TABLE IF NOT EXISTS {batches} (
         return schema or str(self.said["database"]), name
 
 
+_SERVERS = 1000
+_NO_VERDICT = (*range(2000, 3000), 1053, 1317, 1927, 3169)
+"""Of the client itself, and of a server that shuts down or was told to end the session."""
+
+
 class MySQLSession:
     """PyMySQL's connection in the manner of :class:`~onceward.ledger.database.Session`."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
+        self.mark = ""
+        """What the server's own session should have as a variable, if that was said."""
+        self.patience = Patience(f"the database at {connection.host}")
         version = connection.get_server_info()
         self.is_mariadb = "MariaDB" in version
         # MariaDB puts 5.5.5- before its own, for old replicas.
@@ -205,6 +229,7 @@ class MySQLSession:
         return bool(poll.poll(0))
 
     def execute(self, statement: str, parameters: Any = None, /) -> Any:
+        self.patience.begin()
         cursor = self.connection.cursor()
         cursor.execute(statement, parameters)
         if cursor.warning_count and not statement.lstrip().startswith(_SILENT):
@@ -222,9 +247,11 @@ class MySQLSession:
         """
         if self.is_ended:
             raise Ended(2013, "the server has ended the session, which stood still in its transaction")
+        self.patience.begin()
         self.connection.commit()
 
     def rollback(self) -> None:
+        self.patience.begin()
         self.connection.rollback()
 
     def close(self) -> None:
@@ -242,6 +269,7 @@ def connected(said: Mapping[str, Any], name: str) -> MySQLSession:
     timeout = said.get("connect_timeout", _CONNECT_SECONDS)
     connection = driver.connect(
         **{**said, "connect_timeout": timeout}, charset="utf8mb4", program_name=name, defer_connect=True,
+        read_timeout=timeout, write_timeout=timeout,
         client_flag=driver.constants.CLIENT.FOUND_ROWS,  # else a row that is set to what it was does not count
         local_infile=True,
     )  # fmt: skip
@@ -253,6 +281,8 @@ def connected(said: Mapping[str, Any], name: str) -> MySQLSession:
     _notice_silence(sock)
     connection.connect(sock)
     session = MySQLSession(connection)
+    connection._rfile = io.BufferedReader(_PatientReader(session))
+    connection._read_timeout = connection._write_timeout = STATEMENT_SECONDS  # of a part of what is read or sent
     limit = "max_statement_time" if session.is_mariadb else "max_execution_time"
     session.execute("SET NAMES utf8mb4 COLLATE utf8mb4_bin")
     session.execute(_PINNED.replace("{limit}", limit).replace("{sorted}", str(SORTED_BYTES)))
@@ -261,7 +291,28 @@ def connected(said: Mapping[str, Any], name: str) -> MySQLSession:
     if session.is_mariadb:
         session.execute("SET SESSION check_constraint_checks = 1")
     session.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")
+    session.mark = surroundings.random_bytes(8).hex()
+    session.execute("SET @onceward_session = %s", (session.mark,))
     return session
+
+
+class _PatientReader(io.RawIOBase):
+    """What comes from the server. Asks the session's ``patience`` while nothing does."""
+
+    def __init__(self, session: MySQLSession) -> None:
+        self._session = session
+        self._poll = select.poll()
+        self._poll.register(session.connection._sock.fileno(), select.POLLIN)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        sock = self._session.connection._sock
+        in_hand = getattr(sock, "pending", lambda: 0)  # TLS has read more than it was asked for
+        while not in_hand() and not self._poll.poll(1000 * LOOKS_EVERY_SECONDS):
+            self._session.patience.look()
+        return int(sock.recv_into(buffer))
 
 
 @contextmanager

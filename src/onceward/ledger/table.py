@@ -32,9 +32,12 @@ from onceward.errors import (
     Fenced,
     LedgerBehind,
     LedgerUnreachable,
+    OncewardError,
+    SendFailed,
     TransactionTimedOut,
 )
 from onceward.ids import AttemptId, PipelineId
+from onceward.ledger import overdue
 from onceward.ledger.chain import Chain, Ledger, cut_off, new_owner, overtaken
 from onceward.ledger.database import Database, Session
 from onceward.ledger.mysql import MySQL
@@ -44,6 +47,7 @@ from onceward.ledger.record import LedgerRecord, decode, encode
 log = logging.getLogger(__name__)
 
 Work = Callable[[Session], None]
+Refusal = Callable[[Exception, str], OncewardError]
 
 DEFAULT_TABLE = "onceward_ledger"
 _TABLE = re.compile(r"[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,54})?|[a-z_][a-z0-9_]{0,54}")  # "_batches" is added
@@ -123,6 +127,11 @@ def _database_at(url: object) -> Database:
     )
 
 
+def _refused(error: Exception, what: str) -> OncewardError:
+    """Of a COMMIT with nothing in it but the ledger's rows."""
+    return SendFailed(f"{what}: {error}", next_step="the batch runs again; if it repeats, see what the server says")
+
+
 class TableChain(Chain):
     """See the module."""
 
@@ -138,6 +147,9 @@ class TableChain(Chain):
         self._known: tuple[int, str] = (-1, "")  # sequence and state of the row, as far as known
         self._attempts = 0
         self._put: LedgerRecord | None = None
+        self._refusal: Refusal = _refused
+        self.connections = 0
+        """So often a session was opened: whoever has looked at the server's settings looks again."""
 
     def peek(self) -> LedgerRecord | None:
         if not self._is_there(self._named):
@@ -211,13 +223,19 @@ class TableChain(Chain):
         self.commit()
 
     def put(
-        self, record: LedgerRecord, work: Work = lambda connection: None, before: Work = lambda connection: None
+        self,
+        record: LedgerRecord,
+        work: Work = lambda connection: None,
+        before: Work = lambda connection: None,
+        refusal: Refusal = _refused,
     ) -> None:
         """The decision, but for its COMMIT. The row is changed first: from now on whoever takes the chain waits.
 
         :param before: what is done in the same session, ahead of the transaction.
         :param work: what becomes true with ``record``, done in the same transaction. What it raises undoes all of it.
+        :param refusal: the error for one of the server's, with which it refuses the COMMIT.
         """
+        self._refusal = refusal
         said = (record.sequence, record.state.value, encode(record).decode())
         self._ours()  # an older copy shall not wait for the lock of its heir's decision only to be refused
         try:
@@ -245,7 +263,8 @@ class TableChain(Chain):
         assert record is not None  # noqa: S101 — put
         assert self._connection is not None  # noqa: S101 — or it would have failed
         try:
-            self._connection.commit()
+            with self._connection.patience.of(overdue.COMMIT_SECONDS, f"the COMMIT of {record.batch}"):
+                self._connection.commit()
         except self._database.errors as error:
             self._forget_connection()
             if self._database.ended_before(error):  # it is rolled back
@@ -254,10 +273,15 @@ class TableChain(Chain):
                     f"{record.batch} was not committed: this process stood still for {_IDLE_MS} ms before its COMMIT",
                     next_step="nothing; the batch runs again",
                 ) from error
+            if self._database.has_refused(error):
+                raise self._refusal(error, f"committing {record.batch} to {self._place}") from error
             raise CommitInDoubt(
                 f"whether {record.batch} was written to {self._place} is not known: {error}",
                 next_step="see that the database answers; the next start of the query asks it",
             ) from error
+        except BaseException:
+            self._forget_connection()  # nobody waits for the answer, which would pass for that of the next statement
+            raise
         self._known = (record.sequence, record.state.value)
 
     def abort(self) -> None:
@@ -342,7 +366,7 @@ class TableChain(Chain):
         return self._read(statement, parameters)
 
     def _read(self, statement: str, parameters: tuple[object, ...]) -> Any:
-        with self._talking() as connection:
+        with self._talking() as connection, connection.patience.of(overdue.READ_SECONDS, "a look at the ledger"):
             found = connection.execute(self._sql(statement), parameters).fetchone()
             connection.commit()
         return found
@@ -354,6 +378,7 @@ class TableChain(Chain):
     def _durably(self, connection: Session) -> None:
         for statement in self._database.durably:
             connection.execute(statement)
+        self._database.must_be_one_session(connection)
 
     def _decoded(self, text: str | None) -> LedgerRecord | None:
         return None if text is None else decode(text.encode(), where=f"{self._place}, row {self._pipeline!r}")
@@ -373,16 +398,26 @@ class TableChain(Chain):
                 next_step="see that the database answers and that this login may SELECT, INSERT, UPDATE and DELETE "
                 "there (and CREATE, where the table is missing); then start the query again",
             ) from error
-        except BaseException:
+        except BaseException as error:
             self.abort()  # no half of it becomes part of what is done next
+            if isinstance(error, SendFailed):  # it may be this session's fault: of a server that is another's standby
+                self._forget_connection()
             raise
 
     def _connected(self) -> Session:
         if self._connection is None or not self._database.is_usable(self._connection):
             self._forget_connection()
             began = surroundings.monotonic()
-            self._connection = self._database.connect(f"onceward-{self._pipeline}", _IDLE_MS, _STATEMENT_MS)
+            connection = self._database.connect(f"onceward-{self._pipeline}", _IDLE_MS, _STATEMENT_MS)
+            self._connection = connection
+            self.connections += 1
             log.debug("connected to %s in %.0f ms", self._place, 1000 * (surroundings.monotonic() - began))
+            if self._owner != _NOBODY:  # this may be another server, or what it keeps may have been changed
+                for table in (self._named, self._named + BATCHES):
+                    found = connection.execute(*self._database.asked_for(table)).fetchone()
+                    if found is not None:
+                        self._database.must_last(found, table, self._place)
+                connection.commit()
         return self._connection
 
     def _forget_connection(self) -> None:

@@ -1,31 +1,36 @@
 """One batch as one transaction of the database. Driver only; made by :mod:`target`.
 
 In reading order: each frame is fetched by the driver where it is small, and else staged by tasks (:meth:`write`); then
-one transaction changes the ledger's row, which fences, moves the rows of all frames into their tables, and drops the
-staging tables (:meth:`stage`); its COMMIT is the decision.
+one transaction changes the ledger's row, which fences, and moves the rows of all frames into their tables
+(:meth:`stage`); its COMMIT is the decision. Staging tables are dropped afterwards, and are no part of it: whoever has
+the weakest lock on one, a dump of the database, would hold the decision up.
+
+Tables that refer to each other are written in the order of their foreign keys (:mod:`order`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from onceward import events
 from onceward.engine import driver_rows, task_job
-from onceward.engine.change_words import DELETES, WRITES
 from onceward.engine.target import Attempt, Prepared, Write, ids_of
 from onceward.engine.task_writer import TaskResult
 from onceward.engine.time_limit import TimeLimit
 from onceward.errors import BadColumn, LedgerUnreachable, RowRefused, SendFailed
 from onceward.ids import AttemptId
 from onceward.ledger.database import Session
+from onceward.ledger.overdue import seconds_for
 from onceward.ledger.record import LedgerRecord, Output
-from onceward.sinks.database.columns import Table, Written, fit, staged_columns
+from onceward.sinks.database.columns import Table, Written, fit, must_show_all, staged_columns
 from onceward.sinks.database.frames import Frame, HeldFrame, StagedFrame
+from onceward.sinks.database.merging import Merging, Part, not_all
+from onceward.sinks.database.order import Reference, circle, parents_first
 from onceward.sinks.database.rows import Merge, Rows
 from onceward.sinks.database.run import DatabaseRun
 from onceward.sinks.database.settings import TABLE_COLUMN
@@ -93,7 +98,9 @@ class DatabaseAttempt(Attempt):
         self._computation.must_be_one()
         if self._frames:
             with self._kept.chain.session() as connection, self._dialect.named("counting staged rows"):
-                self._counts = [self._counted(frame, connection) for frame in self._frames]
+                self._dialect.take_time(connection, _LOCK_SECONDS)
+                with connection.patience.of(self._seconds(), "the count of staged rows"):
+                    self._counts = [self._counted(frame, connection) for frame in self._frames]
         rows: Counter[str] = Counter()
         for counts in self._counts:
             rows.update(counts)
@@ -116,7 +123,9 @@ class DatabaseAttempt(Attempt):
     def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
         with events.step(events.LEDGER, **self._ids(running)):
             try:
-                self._kept.chain.put(record, lambda connection: self._move(connection, running), self._bring)
+                self._kept.chain.put(
+                    record, lambda connection: self._move(connection, running), self._bring, self._dialect.refusal_of
+                )
             except LedgerUnreachable as error:  # before the COMMIT: nothing has happened
                 again = f"the batch runs again; if it repeats, {error.next_step}"
                 raise SendFailed(error.message, next_step=again) from error
@@ -130,108 +139,75 @@ class DatabaseAttempt(Attempt):
 
     def _move(self, connection: Session, running: RunningBatch) -> None:
         """Inside the transaction of the decision: the ledger's row is ours and locked."""
-        self._dialect.begin_move(connection, _LOCK_SECONDS)
-        reached: set[object] = set()
-        for frame, counts in zip(self._frames, self._counts, strict=True):
-            for name, expected in counts.items():
-                step = events.step(events.MOVE, **self._ids(running), table=name) if expected else nullcontext()
-                with step, self._dialect.named(f"writing to table {name}"):
-                    self._move_into(name, frame, expected, connection, reached)
-        self._dialect.end_move(connection)
-        for name in () if self._dialect.staging_outlives else self._staging:
-            with self._dialect.named(f"dropping the staging table {name}"):
-                connection.execute(f"DROP TABLE {self._kept.in_schema(name)}", ())
+        self._dialect.take_time(connection, _LOCK_SECONDS)
+        with connection.patience.of(self._seconds(), "the move of the batch's rows"):
+            parts = [
+                self._part(name, frame, expected, connection)
+                for frame, counts in zip(self._frames, self._counts, strict=True)
+                for name, expected in counts.items()
+            ]
+            many = self._settings.mode != "append" or len({part.table.oid for part in parts}) > 1
+            references = self._dialect.catalogue.references(connection, [p.table for p in parts]) if many else ()
+            try:
+                self._write_all(parents_first(parts, references), references, running, connection)
+                self._dialect.end_move(connection)
+            except RowRefused as refused:
+                if circle(references) and self._dialect.can_defer:
+                    refused.next_step += (
+                        "; if it is a foreign key: these tables refer to each other in a circle, which is written if "
+                        "one of the keys is DEFERRABLE (ALTER TABLE … ALTER CONSTRAINT … DEFERRABLE)"
+                    )
+                raise
 
-    def _move_into(self, name: str, frame: Frame, expected: int, connection: Session, reached: set[object]) -> None:
-        table = self._dialect.catalogue.locked(connection, name, self._settings.ledger.table)
-        if table.oid in reached and self._settings.mode != "append":
-            raise RowRefused(
-                f"the batch comes to table {name} in two parts (two frames, or two spellings of its name), and which "
-                "row of a key is the last is known within one",
-                next_step="hand over one frame for a table, and spell its name in one way",
-            )
-        reached.add(table.oid)
+    def _write_all(
+        self, parts: Sequence[Part], references: Sequence[Reference], running: RunningBatch, connection: Session
+    ) -> None:
+        """:param parts: parents before their children."""
+        if self._settings.mode == "append":
+            for part in parts:
+                with self._writing(part, running):
+                    self._append(part, connection)
+            return
+        merging = Merging(self._statements, self._dialect, parts, references, connection)
+        merging.merge(lambda part: self._writing(part, running))
+
+    @contextmanager
+    def _writing(self, part: Part, running: RunningBatch) -> Iterator[None]:
+        name = part.table.name
+        step = events.step(events.MOVE, **self._ids(running), table=name) if part.expected else nullcontext()
+        with step, self._dialect.named(f"writing to table {name}"):
+            yield
+
+    def _seconds(self) -> float:
+        return seconds_for(sum(frame.number for frame in self._frames))
+
+    def _part(self, name: str, frame: Frame, expected: int, connection: Session) -> Part:
+        """The rows of a frame for one table, which they fit."""
+        with self._dialect.named(f"looking at table {name}"):
+            table = self._dialect.catalogue.locked(connection, name, self._settings.ledger.table)
+        settings = self._settings
         written = self._fit(frame.staged, table)
         rows = frame.rows(name)
-        self._dialect.look_closer(rows, written, table, connection)
-        limited = [column for column in written if column.longest is not None]
-        if limited:
-            self._must_not_be_cut(rows, limited, table, connection)
-        if self._settings.mode == "append":
-            moved = connection.execute(*self._statements.append(rows, table, written)).rowcount
-            if moved != expected:
-                raise self._not_all(rows, expected, moved, table, connection)
-            return
-        self._merge(rows, written, expected, table, connection)
+        with self._dialect.named(f"looking at rows for table {name}"):
+            self._dialect.look_closer(rows, written, table, connection)
+            limited = [column for column in written if column.longest is not None]
+            if limited:
+                self._must_not_be_cut(rows, limited, table, connection)
+        changes = settings.mode == "changes"
+        merge = Merge(settings.key, settings.order_by, settings.op_column if changes else None)
+        return Part(rows, table, written, merge, expected)
 
-    def _merge(self, rows: Rows, written: Sequence[Written], expected: int, table: Table, connection: Session) -> None:
-        changes = self._settings.mode == "changes"
-        merge = Merge(self._settings.key, self._settings.order_by, self._settings.op_column if changes else None)
-        self._dialect.must_tell_keys_apart(rows, written, merge, connection)
-        found = connection.execute(*self._statements.looked_at(rows, written, merge)).fetchone()
-        assert found is not None  # noqa: S101 — counts
-        total, without_key, odd, last, keys, deletes = found
-        if total != expected:
-            raise _staged_rows_are_gone(expected, total)
-        if without_key:
-            raise RowRefused(
-                f"{without_key} rows for table {table.name} have no key: null in {', '.join(merge.key)}",
-                next_step="filter them, or give them a key",
-            )
-        if odd:
-            raise RowRefused(
-                f"{odd} rows for table {table.name} have a value in column {merge.op_column!r} that nobody knows",
-                next_step=f"use one of {', '.join((*WRITES, *DELETES))}",
-            )
-        if last < keys:
-            raise RowRefused(
-                f"table {table.name} has {keys} keys of the batch, of which the server sorts some as the same",
-                next_step="use a key of shorter values, or of numbers",
-            )
-        if last != keys:
-            advice = (
-                f"order_by={list(merge.order_by)} must tell rows of one key apart; add a column to it"
-                if merge.order_by
-                else "pass order_by=, a column by which the last one can be told, or aggregate them in the query"
-            )
-            raise RowRefused(
-                f"the batch has {last - keys} rows for table {table.name} that are neither before nor after another "
-                "one of the same key, so that which is to stay would be chance",
-                next_step=advice,
-            )
-        if deletes:
-            present = self._statements.present(rows, table, written, merge)
-            _, before = connection.execute(*present).fetchone() or (0, 0)
-            connection.execute(*self._statements.delete(rows, table, written, merge))
-            still, after = connection.execute(*present).fetchone() or (0, 0)
-            self._must_be_deleted_alone(table, still, before - after)
-        moved = sum(
-            connection.execute(*statement).rowcount
-            for statement in self._statements.upsert(rows, table, written, merge)
-        )
-        if moved != last - deletes:
-            raise self._not_all(rows, last - deletes, moved, table, connection)
-
-    def _must_be_deleted_alone(self, table: Table, still: int, more: int) -> None:
-        if still:
-            raise RowRefused(
-                f"{still} rows of table {table.name} are still there when they were deleted: a trigger or a policy "
-                "of the table keeps them",
-                next_step="filter such changes in the query, or write to a table without it",
-            )
-        if more:
-            raise RowRefused(
-                f"with the rows that were deleted from table {table.name} {more} others are gone, which the same batch "
-                "changes: a foreign key's ON DELETE CASCADE, or a trigger, takes them although they may have changed "
-                "before",
-                next_step="write to a table without it, or let batches be so small (max_offsets_per_trigger) that such "
-                "changes do not meet",
-            )
+    def _append(self, part: Part, connection: Session) -> None:
+        moved = connection.execute(*self._statements.append(part.rows, part.table, part.written)).rowcount
+        if moved != part.expected:
+            raise not_all(self._statements, part, part.expected, moved, connection)
 
     def _fit(self, staged: Mapping[str, str], table: Table) -> tuple[Written, ...]:
         settings = self._settings
         # A frame that was handed over for one table need not name it in each row.
         control = [column for column in settings.control_columns if column in staged or column != TABLE_COLUMN]
+        if settings.mode == "changes":
+            must_show_all(table)
         return fit(staged, table, control, settings.order_by, settings.key, self._dialect.fitting)
 
     def _must_not_be_cut(self, rows: Rows, limited: Sequence[Written], table: Table, connection: Session) -> None:
@@ -244,44 +220,25 @@ class DatabaseAttempt(Attempt):
                     next_step="widen the column, or shorten the value in the query; nothing of the batch was written",
                 )
 
-    def _not_all(self, rows: Rows, expected: int, moved: int, table: Table, connection: Session) -> Exception:
-        (there,) = connection.execute(*self._statements.count(rows)).fetchone() or (0,)
-        if there < expected:
-            return _staged_rows_are_gone(expected, there)
-        return RowRefused(
-            f"of {expected} rows for table {table.name} the server took {moved}: a trigger or a rule of the table "
-            "leaves some out",
-            next_step="filter them in the query, or write to a table without it",
-        )
-
     def commit(self) -> None:
         try:
             self._kept.chain.commit()
-        except BaseException:
+        finally:
             self._kept.drop_later(self._staging)  # what was moved was read before
-            raise
-        if self._dialect.staging_outlives:
-            self._kept.drop_staging(self._staging)
+        self._kept.drop_staging()
 
     def abort(self) -> None:
         self._kept.chain.abort()
         staging, self._staging, self._frames, self._counts = self._staging, [], [], []
         if staging:
-            self._kept.drop_staging(staging)
+            self._kept.drop_later(staging)
+            self._kept.drop_staging()
 
     def _ids(self, running: RunningBatch) -> dict[str, object]:
         return {**ids_of(self._settings.policy.pipeline, running), **self.ids}
 
 
 _LOCK_SECONDS = 60
-
-
-def _staged_rows_are_gone(expected: int, there: int) -> SendFailed:
-    return SendFailed(
-        f"of {expected} staged rows {there} are left: the server has crashed since they were copied, or somebody else "
-        "wrote to the staging table",
-        next_step="nothing; the batch runs again",
-    )
 
 
 def _row_bytes(staged: Mapping[str, str], wide: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import DataType, StructType
 
-from onceward.errors import BadColumn
+from onceward.errors import BadColumn, ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class Table:
     """Other tables inherit from it, and no unique index holds for all of them."""
     quote: str = '"'
     """Around a column's name in SQL, for advice."""
+    hides_rows: bool = False
+    """A policy of the table may keep rows from this login: a DELETE passes over them without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,3 +194,13 @@ def must_be_a_key(key: Sequence[str], table: Table) -> None:
                 "never the same as another",
                 next_step=f"declare it NOT NULL, by an ALTER TABLE {table.sql}",
             )
+
+
+def must_show_all(table: Table) -> None:
+    """:raises ConfigurationError: rows that are to be deleted may be there, and not seen."""
+    if table.hides_rows:
+        raise ConfigurationError(
+            f"table {table.name} has row-level security for this login, so that a row that it may not see would stay "
+            "where it is to be deleted, without an error",
+            next_step="ALTER ROLE … BYPASSRLS for the login of the sink's url; or CREATE POLICY … USING (true) for it",
+        )

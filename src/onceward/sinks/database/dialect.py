@@ -12,8 +12,10 @@ from pyspark.sql.types import DataType
 
 from onceward.engine.task_writer import OpenWriter
 from onceward.engine.two_phase import Beginner
+from onceward.errors import OncewardError
 from onceward.ledger.database import Session
 from onceward.sinks.database.columns import Column, Table, Written
+from onceward.sinks.database.order import Reference
 from onceward.sinks.database.rows import Merge, Rows
 
 
@@ -75,6 +77,9 @@ class Catalogue(Protocol):
     def schema_of(self, connection: Session, table: str) -> tuple[str, object]:
         """The schema that has a table, and what the table is to the server."""
 
+    def references(self, connection: Session, tables: Sequence[Table]) -> Sequence[Reference]:
+        """The foreign keys between these tables, those of a table to itself included."""
+
     def staging_left(self, connection: Session, schema: str, prefix: str) -> list[str]:
         """The tables of a schema whose names begin so."""
 
@@ -132,8 +137,9 @@ class Dialect(ABC):
     """What a string is staged as."""
     wide: ClassVar[tuple[str, ...]]
     """Staged types whose values may be of any length."""
-    staging_outlives: ClassVar[bool]
-    """A DROP TABLE would end the transaction, so that staging is dropped after the decision."""
+
+    can_defer: ClassVar[bool] = False
+    """A foreign key may be declared so that it is checked at the end of the transaction."""
 
     def must_serve(self, connection: Session) -> None:  # noqa: B027
         """:raises ConfigurationError: by its settings the server cannot be written to in this way."""
@@ -174,9 +180,13 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def begin_move(self, connection: Session, lock_seconds: int) -> None:
-        """Inside the transaction of the decision: from here on statements may take as long as they take, and wait for a
-        lock for so long."""
+    def refusal_of(self, error: Exception, what: str) -> OncewardError:
+        """The error of ours for one of the server's."""
+
+    @abstractmethod
+    def take_time(self, connection: Session, lock_seconds: int) -> None:
+        """Inside a transaction: from here on statements may take as long as they take, and wait for a lock for so
+        long. What the tables let be checked at the end is checked in :meth:`end_move`."""
 
     def end_move(self, connection: Session) -> None:  # noqa: B027
         """Check what the tables would leave to the COMMIT."""
@@ -191,8 +201,8 @@ class Dialect(ABC):
         """:raises RowRefused: the server would sort some of them as if they were the same."""
 
     @abstractmethod
-    def in_a_hurry(self, connection: Session, seconds: int) -> None:
-        """In this transaction, wait for a lock only for so long."""
+    def in_a_hurry(self, connection: Session) -> None:
+        """In this transaction, wait for a lock but a moment, and for no disk."""
 
 
 def quoted_pair(statements: Statements, schema: str, name: str) -> str:

@@ -26,6 +26,11 @@ class Frame(ABC):
     def bring(self, connection: Session) -> None:  # noqa: B027
         """Ahead of the transaction that decides: to where :meth:`rows` finds them."""
 
+    @property
+    @abstractmethod
+    def number(self) -> int:
+        """Of all its rows."""
+
     @abstractmethod
     def counts(self, connection: Session) -> Mapping[str | None, int]:
         """How many rows there are for each table that they name; None: they name none."""
@@ -48,9 +53,13 @@ class HeldFrame(Frame):
         self._name = name
         self._rows = rows
 
+    @property
+    def number(self) -> int:
+        return int(self._rows.num_rows)
+
     def counts(self, connection: Session) -> Mapping[str | None, int]:
         if self.table is not None:
-            return {self.table: self._rows.num_rows}
+            return {self.table: self.number}
         return Counter(values_of(self._rows.column(TABLE_COLUMN), TABLE_COLUMN))
 
     def bring(self, connection: Session) -> None:
@@ -75,9 +84,13 @@ class StagedFrame(Frame):
     def _tasks(self) -> list[int]:
         return [result.task_attempt_id for result in self._results]
 
+    @property
+    def number(self) -> int:
+        return sum(result.rows for result in self._results)
+
     def counts(self, connection: Session) -> Mapping[str | None, int]:
         if self.table is not None:
-            return {self.table: sum(result.rows for result in self._results)}
+            return {self.table: self.number}
         statements = self._dialect.statements
         rows = statements.staged_rows(self._name, self.staged, self._tasks)
         return {table: int(n) for table, n in connection.execute(*statements.by_table(rows, TABLE_COLUMN))}

@@ -90,15 +90,6 @@ class PreparedTransactions:
 
     # what the target asks for besides
 
-    def must_be_kept(self) -> None:
-        """Before anybody is fenced.
-
-        :raises ConfigurationError, AccessDenied: the server keeps no prepared transactions, or not for this login.
-        """
-        with self.talking("asking whether prepared transactions are kept") as session:
-            self._dialect.must_serve(session)
-            self._words.must_keep(session)
-
     def table(self) -> Table:
         """The sink's, as it is now; it may change.
 
@@ -161,9 +152,11 @@ class PreparedTransactions:
 
     @contextmanager
     def talking(self, what: str) -> Iterator[Session]:
-        """With a session in which each statement is a transaction of its own.
+        """With a session in which each statement is a transaction of its own, of a server that keeps what is prepared.
+        That is asked of each session: the next one may lead to another server.
 
         :raises TargetUnreachable: the server's error.
+        :raises ConfigurationError, AccessDenied: the server keeps no prepared transactions, or not for this login.
         """
         try:
             yield self._connected()
@@ -178,7 +171,13 @@ class PreparedTransactions:
         if self._session is None or not self._database.is_usable(self._session):
             self.close()
             session = self._database.connect(f"onceward-{self._pipeline}", _IDLE_MS, _STATEMENT_MS)
-            self._words.each_by_itself(session)
+            try:
+                self._words.each_by_itself(session)
+                self._dialect.must_serve(session)
+                self._words.must_keep(session)
+            except BaseException:
+                session.close()
+                raise
             self._session = session
         return self._session
 

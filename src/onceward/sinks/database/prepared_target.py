@@ -67,7 +67,6 @@ class PreparedTarget(TwoPhaseTarget):
         self._unmarked: int | None = None  # the sequence whose markers were removed last
 
     def look(self) -> list[Any]:
-        self.transactions.must_be_kept()
         try:
             self.transactions.table()
         except SendFailed as error:  # nothing is sent yet, and nothing runs again by itself

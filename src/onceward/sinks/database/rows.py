@@ -30,20 +30,13 @@ class Merge(NamedTuple):
 def values_of(column: pa.ChunkedArray, name: str) -> list[Any]:
     """The values of a column, as Python has them.
 
-    :raises RowRefused: one that Python has not, or a text that is none.
+    :raises RowRefused: a text that is none.
     """
-    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        column = column.cast(pa.timestamp("us", "UTC"))  # Python does not know every name of a zone
     try:
         values: list[Any] = column.to_pylist()
     except UnicodeDecodeError as error:
         raise RowRefused(
             f"a value of column {name!r} is no text: {error}",
             next_step="mend it in the query; is_valid_utf8 finds such",
-        ) from error
-    except (OverflowError, ValueError) as error:  # a date after the year 9999, which Python has not
-        raise RowRefused(
-            f"a value of column {name!r} is none of Python's: {error}",
-            next_step="pass driver_records=0, so that tasks write the rows without Python's values; or mend it",
         ) from error
     return values

@@ -1,8 +1,8 @@
 """What one run of a query keeps from batch to batch, for its attempts. Driver only; made by :mod:`target`.
 
 The chain with its session, and the staging tables. A staging table belongs to one attempt, whose name it has: it is
-made by the owner of the pipeline only, and goes with the decision, or with the attempt. What a crash leaves, the next
-start drops, when no older copy can make another.
+made by the owner of the pipeline only, and is dropped once the attempt is decided or aborted. What a crash leaves, the
+next start drops, when no older copy can make another.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ import logging
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 
+from onceward import surroundings
 from onceward.engine.driver_rows import DriverTurn
 from onceward.engine.task_writer import OpenWriter
 from onceward.errors import Fenced, LedgerUnreachable, OncewardError, SendFailed
 from onceward.ids import AttemptId
 from onceward.ledger.database import Session
-from onceward.sinks.database.columns import Table, must_be_a_key
+from onceward.sinks.database.columns import Table, must_be_a_key, must_show_all
 from onceward.sinks.database.dialect import quoted_pair
 from onceward.sinks.database.settings import DatabaseSinkSettings
 from onceward.spark.shuffles import Shuffles
 
 log = logging.getLogger(__name__)
 
-_LOCK_SECONDS = 5  # what a task is copying just now ends sooner
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2.5, 600.0
 
 
 class DatabaseRun:
@@ -39,7 +40,11 @@ class DatabaseRun:
         self._prefix = ""
         self.schema = ""
         """Of the ledger's table, and so of staging tables, as it is."""
-        self._left: set[str] = set()  # tables that could not be dropped yet
+        self._over: set[str] = set()  # tables whose attempts are over
+        self._left: set[str] = set()  # of these such as could not be dropped
+        self._looked_at = 0  # so many sessions there were when the server was looked at
+        self._drop_at = 0.0
+        self._pause = _FIRST_PAUSE_SECONDS
 
     def check_table(self) -> None:
         """Before anybody is fenced: what can be known without a frame.
@@ -47,14 +52,25 @@ class DatabaseRun:
         :raises TableMissing, BadColumn: the sink's table is not there, or has no such key.
         """
         name = self.settings.table
-        with self.chain.session() as connection:
-            self.dialect.must_serve(connection)
+        self._must_serve()
         if name is not None:
             try:
                 table = self.table_named(name)
             except SendFailed as error:  # nothing is sent yet, and nothing runs again by itself
                 raise LedgerUnreachable(error.message, next_step="see that the database answers") from error
             must_be_a_key(self.settings.key, table)
+            if self.settings.mode == "changes":
+                must_show_all(table)
+
+    def look_again(self) -> None:
+        """At the server, if this is another session: it may be another server, or one that was set up anew."""
+        if self.chain.connections != self._looked_at:
+            self._must_serve()
+
+    def _must_serve(self) -> None:
+        with self.chain.session() as connection:
+            self.dialect.must_serve(connection)
+        self._looked_at = self.chain.connections
 
     def table_named(self, name: str) -> Table:
         """As it is now; it may change.
@@ -81,25 +97,35 @@ class DatabaseRun:
             connection.execute(self.dialect.statements.staging_table(self.in_schema(name), staged), ())
             return self.dialect.open_staging(connection, self.schema, name, staged)
 
-    def drop_staging(self, names: Iterable[str]) -> None:
-        """Tables of attempts that are not decided. What cannot be dropped now is tried again, or left to the next
-        start."""
-        self._left |= set(names)
-        self._left = {name for name in sorted(self._left) if not self._dropped(name, self.chain.session())}
-
     def drop_later(self, names: Iterable[str]) -> None:
-        """Once the transaction that moves their rows is over: see :meth:`try_again_to_drop`."""
-        self._left |= set(names)
+        """Tables of attempts that are over, by :meth:`drop_staging`."""
+        self._over |= set(names)
+
+    def drop_staging(self) -> None:
+        """Those of attempts that are over. What somebody holds a lock on is tried again, less and less often, or left
+        to the next start: no batch waits for a dump of the database to end."""
+        now, over = surroundings.monotonic(), self._over
+        self._over = set()
+        if self._left and now >= self._drop_at:
+            over, self._left = over | self._left, set()
+        left = {name for name in sorted(over) if not self._dropped(name, self.chain.session())}
+        self._left |= left
+        if left:
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+            self._drop_at = now + self._pause
+        elif not self._left:
+            self._pause = _FIRST_PAUSE_SECONDS
 
     def _dropped(self, name: str, session: AbstractContextManager[Session]) -> bool:
         try:
             with session as connection:
-                self.dialect.in_a_hurry(connection, _LOCK_SECONDS)
+                self.dialect.in_a_hurry(connection)
                 connection.execute(f"DROP TABLE IF EXISTS {self.in_schema(name)}", ())
         except Fenced:
             raise
         except OncewardError as error:
-            log.warning("%s: %s is left for now: %s", self.settings.policy.pipeline, name, error)
+            why = error.__cause__ or error
+            log.warning("%s: the staging table %s is left for now: %s", self.settings.policy.pipeline, name, why)
             return False
         return True
 
@@ -114,8 +140,3 @@ class DatabaseRun:
             self._prefix = f"onceward_staging_{hashlib.sha256(named_by).hexdigest()[:16]}_"
             found = self.dialect.catalogue.staging_left(connection, self.schema, self._prefix)
         self._left = {name for name in found if not self._dropped(name, self.chain.owned())}
-
-    def try_again_to_drop(self) -> None:
-        """Between batches."""
-        if self._left:
-            self.drop_staging(())

@@ -36,7 +36,8 @@ class DatabaseTarget(AtomicTarget):
 
     def begin(self, newest: LedgerRecord | None, running: RunningBatch) -> DatabaseAttempt:
         attempt_id = self.run.chain.begin(newest)
-        self.run.try_again_to_drop()
+        self.run.look_again()
+        self.run.drop_staging()
         return DatabaseAttempt(self.run, attempt_id)
 
     def settle(self) -> LedgerRecord | None:

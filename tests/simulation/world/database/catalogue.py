@@ -39,7 +39,7 @@ def _relation(server: Any, transaction: Any, parameters: Sequence[Any]) -> Seque
     schema, _, own = table.name.partition(".")
     is_ledger = table.name in (server.name_of(ledger), server.name_of(batches))
     persistence = "p" if table.logged else "u"
-    return [(table.name, f'"{schema}"."{own}"', "r", own, persistence, False, False, False, is_ledger, "UTF8")]
+    return [(table.name, f'"{schema}"."{own}"', "r", own, persistence, False, False, False, is_ledger, "UTF8", False)]
 
 
 def _columns(server: Any, transaction: Any, parameters: Sequence[Any]) -> Sequence[Any]:
@@ -61,6 +61,10 @@ def _schema_of(server: Any, transaction: Any, parameters: Sequence[Any]) -> Sequ
 def _left(server: Any, transaction: Any, parameters: Sequence[Any]) -> Sequence[Any]:
     prefix = f"{parameters[0]}.{parameters[1].replace(chr(92), '')[:-1]}"
     return [(name.partition(".")[2],) for name in server.tables if name.startswith(prefix)]
+
+
+def _no_references(server: Any, transaction: Any, parameters: Sequence[Any]) -> Sequence[Any]:
+    return []
 
 
 def _shape(server: Any, found: re.Match[str]) -> Understood:
@@ -122,7 +126,14 @@ SHAPES: tuple[tuple[re.Pattern[str], Callable[[Any, Any], Understood]], ...] = (
     (_shaped("SELECT array_agg(a.attname::text)"), _answer(_unique)),
     (_shaped("SELECT n.nspname::text, c.oid FROM pg_class"), _answer(_schema_of)),
     (_shaped("SELECT relname FROM pg_class c JOIN"), _answer(_left)),
-    (re.compile(r"SELECT n\.nspname::text, c\.relname::text, md5.* WHERE c\.oid = '(.+)'::regclass$"), _shape),
+    (_shaped("SELECT DISTINCT conrelid, confrelid, condeferrable FROM pg_constraint"), _answer(_no_references)),
+    (_shaped("SELECT unique_constraint_schema, referenced_table_name"), _answer(_no_references)),
+    (
+        re.compile(
+            r"WITH RECURSIVE tree.* SELECT n\.nspname::text, c\.relname::text, md5.* WHERE c\.oid = '(.+)'::regclass$"
+        ),
+        _shape,
+    ),
     (re.compile(r"SELECT 1 FROM pg_rewrite WHERE ev_class = "), _rules),
     (_shaped("SELECT engine FROM information_schema.tables WHERE"), _answer(_engine)),
     (_shaped("SELECT table_schema, table_name, table_type, engine,"), _answer(_relation_of_mysql)),

@@ -32,18 +32,21 @@ def _setting(server: Any, found: re.Match[str]) -> Understood:
     local, name, value = found["local"], found["name"], found["value"].strip("'")
 
     def run(session: Any, transaction: Any, parameters: Sequence[Any]) -> Result:
-        where = transaction if local else session
-        if name == "synchronous_commit":
-            where.durable = value == "on"
-        elif name == "lock_timeout":
-            where.lock_s = float(value.rstrip("s"))
-        elif name == "statement_timeout":
-            where.statement_s = float(value) / 1000
-        elif name == "idle_in_transaction_session_timeout":
-            session.idle_s = float(value) / 1000
+        _set(session, transaction if local else session, name, value)
         return DONE
 
     return Understood(run, begins=bool(local))
+
+
+def _set(session: Any, where: Any, name: str, value: str) -> None:
+    if name == "synchronous_commit":
+        where.durable = value == "on"
+    elif name == "lock_timeout":
+        where.lock_s = float(value[:-2]) / 1000 if value.endswith("ms") else float(value.rstrip("s"))
+    elif name == "statement_timeout":
+        where.statement_s = float(value) / 1000
+    elif name == "idle_in_transaction_session_timeout":
+        session.idle_s = float(value) / 1000  # which is asked for within transactions alone
 
 
 def _settings_of_mysql(text: str) -> Understood:
@@ -64,8 +67,12 @@ def _settings_of_mysql(text: str) -> Understood:
 
 
 def _begin(server: Any, found: re.Match[str]) -> Understood:
+    settings = [part.removeprefix("SET LOCAL ").split(" = ", 1) for part in found.string.split("; ")[1:]]
+
     def run(session: Any, transaction: Any, parameters: Sequence[Any]) -> Result:
         session.transaction = transaction
+        for name, value in settings:
+            _set(session, transaction, name, value.strip("'"))
         return DONE
 
     return Understood(run, opens=True, commits=server.is_mysql)
@@ -214,11 +221,11 @@ SHAPES: tuple[tuple[re.Pattern[str], Make], ...] = (
         re.compile(r"SET (?:SESSION )?(?P<local>LOCAL )?(?P<name>(?!sql_mode)\w+) = (?P<value>\S+)(?:, \w+ = \d+)*$"),
         _setting,
     ),
-    (re.compile(r"SET CONSTRAINTS ALL IMMEDIATE$"), _says()),
-    (re.compile(r"SELECT set_config\(name, '0', false\) FROM pg_settings"), _says()),
-    (re.compile(r"SET (?:DateStyle|IntervalStyle|SESSION TRANSACTION|NAMES) "), _says()),
-    (re.compile(r"(?:BEGIN|START TRANSACTION)$"), _begin),
-    (re.compile(r"LOCK TABLE (?P<table>\S+) IN ROW EXCLUSIVE MODE$"), _lock_table),
+    (re.compile(r"SET CONSTRAINTS ALL (?:IMMEDIATE|DEFERRED)$"), _says()),
+    (re.compile(r"SELECT set_config\(name, '0', true\) FROM pg_settings"), _says()),
+    (re.compile(r"SET (?:LOCAL DateStyle|SESSION TRANSACTION|NAMES) "), _says()),
+    (re.compile(r"(?:BEGIN(?: ISOLATION LEVEL READ COMMITTED(?:; SET LOCAL .+)?)?|START TRANSACTION)$"), _begin),
+    (re.compile(r"LOCK TABLE ONLY (?P<table>\S+) IN ROW EXCLUSIVE MODE$"), _lock_table),
     (re.compile(r"SELECT 1 FROM (?P<table>\S+) LIMIT 0$"), _lock_table),
     (re.compile(r"SELECT 1$"), _says(1)),
     (re.compile(r"SELECT txid_current\(\)$"), _number),

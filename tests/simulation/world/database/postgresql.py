@@ -13,6 +13,7 @@ from simulation.kernel import current
 from simulation.world.database import line
 from simulation.world.database.arrow import RowsTable
 from simulation.world.database.locks import SHARED
+from simulation.world.database.results import DONE
 from simulation.world.database.session import Session
 from simulation.world.database.trouble import Trouble
 
@@ -37,29 +38,27 @@ _OVER = ("gone", "refused", "ended", "idle")
 
 
 class Connection:
-    """As :class:`psycopg.Connection`: a transaction begins with the first statement."""
+    """As :class:`psycopg.Connection` with autocommit: a transaction begins with ``BEGIN``."""
+
+    info = SimpleNamespace(server_version=170_000)
 
     def __init__(self, said: dict[str, Any]) -> None:
         try:
             self._session = line.connect(current().world.database, str(said.get("application_name", "psycopg")))
         except Trouble as trouble:
             raise _ERRORS[trouble.kind](trouble.text) from None
+        self._session.autocommit = True
         self.closed = False
         self._in_transaction = False
-        self.isolation_level: Any = None
 
-    @property
-    def autocommit(self) -> bool:
-        return self._session.autocommit
-
-    @autocommit.setter
-    def autocommit(self, value: bool) -> None:
-        self._session.autocommit = value
+    @classmethod
+    def connect(cls, *, prepare_threshold: None, autocommit: bool, **said: Any) -> Connection:
+        return cls(said)
 
     def execute(self, statement: str, parameters: Any = None, /) -> Any:
         if self.closed:
             raise psycopg.OperationalError("the connection is closed")
-        if not self._session.autocommit:
+        if statement.startswith("BEGIN"):
             self._in_transaction = True
         try:
             return line.execute(self._session, statement, parameters)
@@ -98,10 +97,9 @@ class Connection:
 
 
 DRIVER = SimpleNamespace(
-    connect=lambda prepare_threshold=None, **said: Connection(said),
+    Connection=Connection,
     Error=psycopg.Error,
     errors=errors,
-    IsolationLevel=psycopg.IsolationLevel,
     conninfo=conninfo,
 )
 """As the module ``psycopg``."""
@@ -145,9 +143,21 @@ class _Cursor:
 
     def execute(self, statement: str) -> None:
         try:
-            self._result = line.execute(self._session, statement, ())
+            if statement == "COMMIT":
+                line.commit(self._session)
+                self._result = DONE
+            else:
+                self._result = line.execute(self._session, statement, ())
         except Trouble as trouble:
             raise _tasks(trouble) from None
+
+    def executescript(self, statements: str) -> None:
+        for statement in statements.split("; "):
+            self.execute(statement)
+
+    @property
+    def description(self) -> Any:
+        return list(self._result._rows) or None
 
     def fetchone(self) -> Any:
         return self._result.fetchone()

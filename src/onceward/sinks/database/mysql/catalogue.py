@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, TableMissing
@@ -10,6 +11,7 @@ from onceward.ledger.database import Session
 from onceward.ledger.table import BATCHES
 from onceward.sinks.database.columns import Column, Table
 from onceward.sinks.database.mysql.types import parsed, why_no_key
+from onceward.sinks.database.order import Reference
 
 _PART = r"\s*(?:`((?:[^`]|``)+)`|([0-9A-Za-z$_\u0080-\uffff]+))\s*"
 _NAME = re.compile(rf"(?:{_PART}\.)?{_PART}")
@@ -22,6 +24,9 @@ FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDE
 _UNIQUE = """
 SELECT index_name, column_name, sub_part
 FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s AND non_unique = 0"""
+_REFERENCES = """
+SELECT unique_constraint_schema, referenced_table_name
+FROM information_schema.referential_constraints WHERE constraint_schema = %s AND table_name = %s"""
 _LEFT = "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND LEFT(table_name, %s) = %s"
 _ENGINE = "InnoDB"
 _SPELLED = {"utf8": "utf8mb3"}  # an alias that will mean another one
@@ -118,6 +123,13 @@ def _parts(name: str) -> tuple[str | None, str]:
     quoted_schema, schema, quoted, plain = found.groups()
     within = (quoted_schema.replace("``", "`") if quoted_schema else schema) or None
     return within, quoted.replace("``", "`") if quoted else plain
+
+
+def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
+    """The foreign keys between these tables, those of a table to itself included."""
+    known = {table.oid for table in tables if isinstance(table.oid, _Relation)}
+    asked = [(oid, _Relation(*name)) for oid in known for name in connection.execute(_REFERENCES, oid)]
+    return [Reference(child, parent) for child, parent in asked if parent in known]
 
 
 def schema_of(connection: Session, table: str) -> tuple[str, str]:

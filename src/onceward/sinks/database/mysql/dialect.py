@@ -11,14 +11,14 @@ from pyspark.sql.types import DataType
 
 from onceward.engine.task_writer import OpenWriter
 from onceward.engine.two_phase import Beginner
-from onceward.errors import ConfigurationError, RowRefused
+from onceward.errors import ConfigurationError, OncewardError, RowRefused
 from onceward.ledger.database import Session
 from onceward.ledger.mysql import SORTED_BYTES, MySQL
 from onceward.sinks.database.columns import Column, Table, Written
 from onceward.sinks.database.dialect import Beside, Dialect, quoted_pair
 from onceward.sinks.database.mysql import catalogue, prepared, statements, types
 from onceward.sinks.database.mysql.loading import load
-from onceward.sinks.database.mysql.refusals import named
+from onceward.sinks.database.mysql.refusals import named, refusal_of
 from onceward.sinks.database.mysql.staging import OpenStagingWriter
 from onceward.sinks.database.rows import Merge, Rows
 
@@ -33,7 +33,6 @@ class MySQLDialect(Dialect):
     prepared = prepared
     text = types.TEXT
     wide = (types.TEXT, "longblob")
-    staging_outlives = True
 
     def __init__(self, database: MySQL) -> None:
         self._said: Mapping[str, Any] = database.said
@@ -76,11 +75,14 @@ class MySQLDialect(Dialect):
     def held_rows(self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None) -> Rows:
         return statements.staged_rows(name, staged, [_OURS], only)
 
-    def begin_move(self, connection: Session, lock_seconds: int) -> None:
+    def refusal_of(self, error: Exception, what: str) -> OncewardError:
+        return refusal_of(error, what)
+
+    def take_time(self, connection: Session, lock_seconds: int) -> None:
         connection.execute(f"SET SESSION innodb_lock_wait_timeout = {lock_seconds}, lock_wait_timeout = {lock_seconds}")
 
-    def in_a_hurry(self, connection: Session, seconds: int) -> None:
-        connection.execute(f"SET SESSION lock_wait_timeout = {seconds}")
+    def in_a_hurry(self, connection: Session) -> None:
+        connection.execute("SET SESSION lock_wait_timeout = 1")
 
     def look_closer(self, rows: Rows, written: Sequence[Written], table: Table, connection: Session) -> None:
         nulls = [column for column in written if column.never_null]

@@ -1,22 +1,41 @@
-"""What the server says of a table. Driver only; one question for the columns, one for the keys."""
+"""What the server says of a table. Driver only; one question for the columns, one for the keys.
+
+Of a partitioned table nothing is asked or locked in a way that locks each of its partitions (``LOCK TABLE`` without
+``ONLY`` does, and ``pg_partition_tree``): there may be thousands, and a server has room for 64 locks a connection.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, TableMissing
 from onceward.ledger.database import Session
 from onceward.ledger.table import BATCHES
 from onceward.sinks.database.columns import Column, Table
+from onceward.sinks.database.order import Reference
 
 _RELATION = """
 SELECT c.oid, format('%%I.%%I', n.nspname, c.relname), c.relkind::text, c.relname::text, c.relpersistence::text,
     c.relkind = 'r' AND EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = c.oid),
     EXISTS (SELECT 1 FROM pg_rewrite WHERE ev_class = c.oid AND is_instead),
-    EXISTS (SELECT 1 FROM pg_partition_tree(c.oid) p JOIN pg_class part ON part.oid = p.relid
-            WHERE part.relpersistence <> 'p' OR part.relkind = 'f'),
+    c.relkind = 'p' AND EXISTS (
+        WITH RECURSIVE part(oid) AS (
+            SELECT inhrelid FROM pg_inherits WHERE inhparent = c.oid
+            UNION ALL SELECT inhrelid FROM pg_inherits JOIN part ON inhparent = part.oid)
+        SELECT 1 FROM part JOIN pg_class is_part ON is_part.oid = part.oid
+        WHERE is_part.relpersistence <> 'p' OR is_part.relkind = 'f'),
     c.oid IN (to_regclass(%s), to_regclass(%s)),
-    current_setting('server_encoding')
+    current_setting('server_encoding'),
+    row_security_active(c.oid) AND NOT (
+        SELECT bool_or(polpermissive AND polcmd IN ('*', 'r') AND is_open)
+            AND bool_or(polpermissive AND polcmd IN ('*', 'd') AND is_open)
+            AND bool_and(polpermissive OR polcmd NOT IN ('*', 'r', 'd') OR is_open)
+        FROM (SELECT *, coalesce(pg_get_expr(polqual, polrelid) = 'true', false) AS is_open FROM pg_policy
+              WHERE polrelid = c.oid AND EXISTS (
+                  SELECT 1 FROM unnest(polroles) AS role
+                  WHERE CASE WHEN role = 0 THEN true ELSE pg_has_role(role, 'USAGE') END)) AS ours
+    ) IS TRUE
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)"""
 _COLUMNS = """
 SELECT a.attname,
@@ -39,13 +58,16 @@ AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND 
 GROUP BY i.indexrelid"""
 _LEFT = "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
 _LEFT += "WHERE n.nspname = %s AND relkind = 'r' AND relname LIKE %s"
+_REFERENCES = """
+SELECT DISTINCT conrelid, confrelid, condeferrable FROM pg_constraint
+WHERE contype = 'f' AND conrelid = ANY(%s) AND confrelid = ANY(%s)"""
 _TABLES = ("r", "p")  # relkind: also partitioned ones
 
 
 def locked(connection: Session, name: str, ledger: str) -> Table:
     """As :func:`table_named`, of a table that cannot be changed until the transaction ends: not between what is found
     out about it and what is done with it."""
-    connection.execute(f"LOCK TABLE {_relation(connection, name, ledger).sql} IN ROW EXCLUSIVE MODE")
+    connection.execute(f"LOCK TABLE ONLY {_relation(connection, name, ledger).sql} IN ROW EXCLUSIVE MODE")
     return table_named(connection, name, ledger)
 
 
@@ -65,13 +87,17 @@ def table_named(connection: Session, name: str, ledger: str) -> Table:
         for column, kind, not_null, default, generated, enum, own_equality in told
     ]  # fmt: skip
     unique = [frozenset(keys) for (keys,) in connection.execute(_UNIQUE, (relation.oid,))]
-    return Table(name, relation.sql, tuple(columns), tuple(unique), relation.oid, relation.has_children)
+    return Table(
+        name, relation.sql, tuple(columns), tuple(unique), relation.oid, relation.has_children,
+        hides_rows=relation.hides_rows,
+    )  # fmt: skip
 
 
 class _Relation(NamedTuple):
     oid: int
     sql: str
     has_children: bool
+    hides_rows: bool
 
 
 def _relation(connection: Session, name: str, ledger: str) -> _Relation:
@@ -83,7 +109,7 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
             next_step="create it, with the columns of the frame; or correct table=, which is spelled as in SQL: "
             'schema.table, and names with capital letters as "Name"',
         )
-    oid, sql, _, own_name, persistence, has_children, instead, frail_part, is_ledger, encoding = found
+    oid, sql, _, own_name, persistence, has_children, instead, frail_part, is_ledger, encoding, hides_rows = found
     if is_ledger or own_name.startswith("onceward_"):
         raise ContradictoryOptions(
             f"table {name} is the sink's own", next_step="write rows to tables with names of their own"
@@ -97,7 +123,13 @@ def _relation(connection: Session, name: str, ledger: str) -> _Relation:
     )  # fmt: skip
     if why:
         raise ConfigurationError(f"table {name} {why}", next_step="write to another table, or change this one")
-    return _Relation(oid, sql, has_children)
+    return _Relation(oid, sql, has_children, hides_rows)
+
+
+def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
+    """The foreign keys between these tables, those of a table to itself included."""
+    oids = [table.oid for table in tables]
+    return [Reference(*found) for found in connection.execute(_REFERENCES, (oids, oids))]
 
 
 def schema_of(connection: Session, table: str) -> tuple[str, int]:

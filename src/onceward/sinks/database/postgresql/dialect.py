@@ -13,12 +13,15 @@ from pyspark.sql.types import DataType
 
 from onceward.engine.task_writer import OpenWriter
 from onceward.engine.two_phase import Beginner
+from onceward.errors import OncewardError
 from onceward.ledger.database import Session
+from onceward.ledger.overdue import Overdue
 from onceward.sinks.database.columns import Column, Table, Written
 from onceward.sinks.database.dialect import Beside, Dialect
 from onceward.sinks.database.postgresql import catalogue, prepared, statements, types
-from onceward.sinks.database.postgresql.refusals import named
+from onceward.sinks.database.postgresql.refusals import named, refusal_of
 from onceward.sinks.database.postgresql.staging import OpenStagingWriter
+from onceward.sinks.database.postgresql.values import must_be_storable, numbers
 from onceward.sinks.database.rows import Rows, values_of
 
 
@@ -30,7 +33,7 @@ class PostgreSQLDialect(Dialect):
     prepared = prepared
     text = "text"
     wide = ("text", "bytea")
-    staging_outlives = False
+    can_defer = True
 
     def staged(self, name: str, kind: DataType) -> str:
         return types.staged(name, kind)
@@ -39,7 +42,7 @@ class PostgreSQLDialect(Dialect):
         return types.fitting(name, staged, column, table)
 
     def named(self, what: str) -> AbstractContextManager[None]:
-        return named(what, psycopg.Error)
+        return named(what, psycopg.Error, Overdue)
 
     def open_staging(self, connection: Session, schema: str, name: str, staged: Mapping[str, str]) -> OpenWriter:
         return OpenStagingWriter(connection_words(connection), schema, name)
@@ -49,25 +52,40 @@ class PostgreSQLDialect(Dialect):
     ) -> Beginner:
         return prepared.landing(session, connection_words(session), beside, staged, table, written)
 
+    def bring(self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table) -> None:
+        """They go with the statements; here they are looked at, as tasks look at theirs."""
+        must_be_storable(rows)
+
     def held_rows(self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None) -> Rows:
         mine = rows if only is None else rows.filter(pc.equal(rows.column(only[0]), only[1]))
-        return statements.held_rows(staged, {column: values_of(mine.column(column), column) for column in staged})
+        values = {column: values_of(_without_limits(mine.column(column)), column) for column in staged}
+        return statements.held_rows(staged, values)
 
-    def begin_move(self, connection: Session, lock_seconds: int) -> None:
+    def refusal_of(self, error: Exception, what: str) -> OncewardError:
+        return refusal_of(error, what)
+
+    def take_time(self, connection: Session, lock_seconds: int) -> None:
         connection.execute(f"SET LOCAL lock_timeout = '{lock_seconds}s'")
-        connection.execute("SET LOCAL statement_timeout = 0")  # moving takes as long as it takes
+        connection.execute("SET LOCAL statement_timeout = 0")
+        connection.execute("SET CONSTRAINTS ALL DEFERRED")
 
     def end_move(self, connection: Session) -> None:
         with self.named("checking what the tables defer to the COMMIT"):
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
-    def in_a_hurry(self, connection: Session, seconds: int) -> None:
-        connection.execute(f"SET LOCAL lock_timeout = '{seconds}s'")
+    def in_a_hurry(self, connection: Session) -> None:
+        connection.execute("SET LOCAL lock_timeout = '200ms'")
+        connection.execute("SET LOCAL synchronous_commit = off")
+
+
+def _without_limits(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """As numbers, where Python's own times have fewer years than the server's."""
+    return numbers(column) if pa.types.is_temporal(column.type) else column
 
 
 def connection_words(connection: Any) -> str:
     """What libpq was told to connect with, its variables and password file included: for processes elsewhere."""
     from psycopg.conninfo import make_conninfo
 
-    told = {word.keyword.decode(): word.val.decode() for word in connection.pgconn.info if word.val}
+    told = {word.keyword.decode(): word.val.decode() for word in connection.connection.pgconn.info if word.val}
     return make_conninfo(**{**told, "application_name": "onceward"})

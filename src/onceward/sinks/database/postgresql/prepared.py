@@ -47,25 +47,27 @@ _SENT_AS = {
 """By the frame's type and the table's, where Arrow can widen every value to what the table has."""
 
 _SHAPE = """
+WITH RECURSIVE tree(oid) AS (
+    SELECT {}::oid UNION ALL SELECT inhrelid FROM pg_inherits JOIN tree ON inhparent = tree.oid)
 SELECT n.nspname::text, c.relname::text,
     md5(concat_ws('/', c.oid, c.relkind, c.relpersistence, c.relhasrules, row_security_active(c.oid),
         (SELECT string_agg(concat_ws(',', attname, atttypid, atttypmod, attnotnull, attgenerated, attidentity), ';'
                            ORDER BY attnum)
          FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped),
-        (SELECT string_agg(relid::oid::text, ',' ORDER BY relid) FROM pg_partition_tree(c.oid)),
-        (SELECT string_agg(concat(t.oid, t.tgenabled), ',' ORDER BY t.oid) FROM pg_trigger t WHERE NOT t.tgisinternal
-         AND (t.tgrelid = c.oid OR t.tgrelid IN (SELECT relid FROM pg_partition_tree(c.oid)))))),
+        (SELECT string_agg(oid::text, ',' ORDER BY oid) FROM tree),
+        (SELECT string_agg(concat(t.oid, t.tgenabled), ',' ORDER BY t.oid) FROM pg_trigger t
+         WHERE NOT t.tgisinternal AND t.tgrelid IN (SELECT oid FROM tree)))),
     NOT (c.relhasrules OR row_security_active(c.oid) OR EXISTS (
         SELECT 1 FROM pg_trigger t WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgtype & 7 = 7
-        AND (t.tgrelid = c.oid OR t.tgrelid IN (SELECT relid FROM pg_partition_tree(c.oid)))))
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = """
+        AND t.tgrelid IN (SELECT oid FROM tree)))
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {}"""
 """Schema and name; all that has to stay as it is until rows are written; and whether COPY would do as INSERT does: it
 leaves rules aside, and does not say how many rows a trigger BEFORE each row (of tgtype bits 1, 2 and 4) left out."""
 
 
 def each_by_itself(session: Any) -> None:
     """From now on each statement is a transaction of its own: COMMIT PREPARED must be one."""
-    session.autocommit = True
+    session.each_by_itself = True
 
 
 def must_keep(session: Session) -> None:
@@ -130,7 +132,7 @@ def landing(
             "that PostgreSQL does not carry out beside them",
             next_step="drop the rules (a trigger may do what they do), or leave xa= out",
         )
-    asked = f"{_SHAPE}'{literal}'::regclass"
+    asked = _SHAPE.replace("{}", f"'{literal}'::regclass")
     schema, name, shape, copies = session.execute(asked).fetchone()
     kinds = {column.name: column.type for column in table.columns}
     sent = {column.name: sent_as(staged[column.name], kinds[column.name]) for column in written}

@@ -24,22 +24,23 @@ import pyarrow as pa
 
 from onceward.engine.task_writer import TaskWriter
 from onceward.engine.two_phase import Task
-from onceward.errors import ConfigurationError, RowRefused, SendFailed
+from onceward.errors import RowRefused, SendFailed
+from onceward.ledger.overdue import seconds_for
 from onceward.sinks.database.columns import Table, Written
 from onceward.sinks.database.pieces import PieceWriter
 from onceward.sinks.database.postgresql import staging, statements
 from onceward.sinks.database.postgresql.refusals import named
+from onceward.sinks.database.postgresql.values import storable
 from onceward.sinks.database.rows import TASK, Rows
 from onceward.sinks.database.transaction_names import name_of, with_number
 from onceward.sinks.database.unchanged import must_stay_as_they_are
 
-_BEGIN = (
-    "BEGIN",
+_SETTINGS = (
     "SET LOCAL synchronous_commit = on",
+    "SET LOCAL statement_timeout = 0",
     "SET LOCAL lock_timeout = '60s'",  # of tasks that wait for each other one gives up
     "SET LOCAL idle_in_transaction_session_timeout = 0",  # a plan takes as long as it takes
 )
-_NONE_LEFT = "53200"
 
 
 @dataclass(frozen=True)
@@ -83,24 +84,23 @@ class TransactionWriter(PieceWriter):
 
     def _send(self, rows: list[pa.RecordBatch]) -> None:
         landing = self._landing
-        table = pa.Table.from_batches([staging.widened(part) for part in rows])
+        table = pa.Table.from_batches([storable(part) for part in rows])
         must_stay_as_they_are(table, landing.written, landing.table.name)
         with named(f"writing to table {landing.table.name}", *staging.errors()):
             if self._connection is None:
                 self._begin()
             if landing.straight is None:
                 own = pa.repeat(pa.scalar(self._task, pa.int64()), table.num_rows)
-                self._copy(landing.home, self._rows_table, table.append_column(TASK, own))
+                staging.copy(self._connection, landing.home, self._rows_table, table.append_column(TASK, own))
             else:
-                self._copy(landing.schema, landing.name, _as(landing.straight, table))
+                staging.copy(self._connection, landing.schema, landing.name, _as(landing.straight, table))
         self._sent += table.num_rows
 
     def _begin(self) -> None:
         landing = self._landing
         self._connection = staging.sessions.lent(landing.connection, lambda: staging.connect(landing.connection))
-        for statement in (*_BEGIN, f"LOCK TABLE {landing.table.sql} IN ROW EXCLUSIVE MODE"):
-            staging.execute(self._connection, statement)
-        found = self._asked(landing.asked)
+        staging.begin(self._connection, *_SETTINGS, f"LOCK TABLE ONLY {landing.table.sql} IN ROW EXCLUSIVE MODE")
+        found = staging.execute(self._connection, landing.asked)
         if found is None or found[:3] != (landing.schema, landing.name, landing.shape):
             raise SendFailed(
                 f"table {landing.table.name} was changed while the batch was written",
@@ -108,19 +108,10 @@ class TransactionWriter(PieceWriter):
             )
         if landing.straight is None:
             made = statements.staging_table(self._rows_sql(), landing.staged)
-            staging.execute(self._connection, made.replace("%%", "%"))
+            staging.run(self._connection, made.replace("%%", "%"))
 
     def _rows_sql(self) -> str:
         return f"{statements.quoted(self._landing.home)}.{statements.quoted(self._rows_table)}"
-
-    def _copy(self, schema: str, name: str, rows: pa.Table) -> None:
-        with self._connection.cursor() as cursor:
-            cursor.adbc_ingest(name, rows, mode="append", db_schema_name=schema)
-
-    def _asked(self, statement: str) -> Any:
-        with self._connection.cursor() as cursor:
-            cursor.execute(statement)
-            return cursor.fetchone()
 
     def pre_commit(self) -> str | None:
         super().pre_commit()
@@ -129,15 +120,15 @@ class TransactionWriter(PieceWriter):
         with named(f"writing to table {self._landing.table.name}", *staging.errors()):
             if self._landing.straight is None:
                 self._cast()
-            (number,) = self._asked("SELECT txid_current()")
+            (number,) = staging.execute(self._connection, "SELECT txid_current()")
             self._name = with_number(self._name, number)  # who looks for its rows finds the lower half in their xmin
-            staging.execute(
+            staging.run(
                 self._connection,
                 f"INSERT INTO {self._landing.markers} (pipeline, name) "  # noqa: S608 — of letters that are known
                 f"VALUES ('{self._pipeline}', '{self._name}')".replace("%%", "%"),
             )
         with named("preparing the transaction of a task", *staging.errors()):
-            self._prepare()
+            staging.run(self._connection, f"PREPARE TRANSACTION '{self._name}'")
         connection, self._connection = self._connection, None
         staging.sessions.give_back(self._landing.connection, connection)
         return self._name
@@ -145,26 +136,15 @@ class TransactionWriter(PieceWriter):
     def _cast(self) -> None:
         rows = Rows(f"SELECT * FROM {self._rows_sql()}", ())  # noqa: S608 — quoted
         insert = statements.append(rows, self._landing.table, self._landing.written).sql.replace("%%", "%")
-        (taken,) = self._asked(f"WITH taken AS ({insert} RETURNING 1) SELECT count(*) FROM taken")  # noqa: S608
+        counted = f"WITH taken AS ({insert} RETURNING 1) SELECT count(*) FROM taken"  # noqa: S608 — quoted
+        (taken,) = staging.execute(self._connection, counted, seconds_for(self._sent))
         if taken != self._sent:
             raise RowRefused(
                 f"of {self._sent} rows for table {self._landing.table.name} the server took {taken}: a trigger or a "
                 "rule of the table leaves some out",
                 next_step="filter them in the query, or write to a table without it",
             )
-        staging.execute(self._connection, f"DROP TABLE {self._rows_sql()}".replace("%%", "%"))
-
-    def _prepare(self) -> None:
-        try:
-            staging.execute(self._connection, f"PREPARE TRANSACTION '{self._name}'")
-        except staging.errors() as error:
-            if getattr(error, "sqlstate", None) != _NONE_LEFT:
-                raise
-            raise ConfigurationError(
-                f"the server has no room for one more prepared transaction: {error}",
-                next_step="raise max_prepared_transactions to at least the number of tasks of a batch, for all "
-                "pipelines together, or let the batch have fewer (coalesce); see pg_prepared_xacts for who has them",
-            ) from error
+        staging.run(self._connection, f"DROP TABLE {self._rows_sql()}".replace("%%", "%"))
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

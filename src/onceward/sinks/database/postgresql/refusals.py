@@ -1,21 +1,39 @@
 """What a PostgreSQL server's errors mean for a batch, by their SQLSTATE. Driver and executors.
 
-Source: *PostgreSQL Error Codes*, appendix A of its documentation. What may pass by itself (a lost connection, a
-deadlock, a lock that somebody held, a server that restarts) lets the batch run again; what the rows or the table are to
-blame for stops the query. All of it is of statements before the COMMIT: nothing of the batch is visible.
+Source: *PostgreSQL Error Codes*, appendix A of its documentation. What the rows or the table are known to be to blame
+for stops the query. Anything else may pass by itself (a lost connection, a deadlock, a lock that somebody held, a
+server that restarts, has no connection left, or takes no writes), and lets the batch run again: of a code that is not
+known here nobody knows that it will never pass. Nothing of the batch is visible: the server has refused a statement, or
+the COMMIT.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from onceward.errors import AccessDenied, OncewardError, RowRefused, SendFailed, TableMissing
 
 _MISSING = ("42P01", "3F000", "42703")
+_OURS = re.compile(r"\bonceward_(?:staging|rows|prepared)")
 _DENIED = "42501"
 _LOCKED = "55P03"
 _CLIENTS_DATA = "22000"
+_ROWS = ("21", "22", "23", "44")
+"""Cardinality, data, integrity constraints, WITH CHECK OPTION."""
+_TABLES = ("0A", "42", "54", "P0")
+"""Not supported, syntax and rules of access, limits of the program, PL/pgSQL: a trigger or the table's definition."""
+_NEXT = {
+    "25006": "see that the url leads to a server that takes writes (SELECT pg_is_in_recovery())",
+    "28": "see that the login and the password of the sink's url are still right, and pg_hba.conf",
+    "53100": "make room on the server's disk",
+    "53200": "see in the server's log what it has no room for: shared memory for locks (max_locks_per_transaction), "
+    "memory, or with xa=True prepared transactions (max_prepared_transactions must be at least the tasks of a batch, "
+    "for all pipelines together; see pg_prepared_xacts for who has them)",
+    "53300": "raise max_connections, or close what holds them (pg_stat_activity)",
+}
+"""If it repeats; by the longest beginning of the code."""
 
 
 def refusal(state: str | None, text: str, what: str) -> OncewardError:
@@ -24,27 +42,30 @@ def refusal(state: str | None, text: str, what: str) -> OncewardError:
     :param state: its SQLSTATE; None where there was no answer.
     :param what: was being done, for the message.
     """
-    said = f"{what}: {' '.join(text.split())}"
-    if state == _DENIED:
+    said = f"{what}: {f'({state}) ' if state else ''}{' '.join(text.split())}"
+    code = state or ""
+    if code == _DENIED:
         return AccessDenied(said, next_step="grant it to the login of the sink's url; then start the query again")
-    if state in _MISSING:
-        if "onceward_" in text:  # a newer copy has dropped it, or a crash has taken it that nobody waited for
-            return SendFailed(said, next_step="the batch runs again")
+    if code in _MISSING:
+        if _OURS.search(text):  # a newer copy has dropped it, or a crash has taken it that nobody waited for
+            return SendFailed(said, next_step="nothing; the batch runs again")
         return TableMissing(said, next_step="see whether the table was dropped or changed while the query was running")
-    if state == _LOCKED:
-        return SendFailed(
-            f"{said}; somebody has held a lock on it for a minute",
-            next_step="the batch runs again; see pg_stat_activity for who holds the lock",
-        )
-    if state is not None and state[:2] in ("21", "22", "23", "44"):
+    if code.startswith(_ROWS):
         return RowRefused(
             said,
             next_step="mend or filter such rows in the query, or change the table, and start the query again; nothing "
             "of the batch was written",
         )
-    if state is not None and state[:2] in ("0A", "42", "P0", "54"):
-        return RowRefused(said, next_step="see what the server says above; nothing of the batch was written")
-    return SendFailed(said, next_step="the batch runs again; if it repeats, see that the database answers")
+    if code.startswith(_TABLES):
+        return RowRefused(
+            said,
+            next_step="change the table or its trigger, and start the query again; nothing of the batch was written",
+        )
+    if code == _LOCKED:
+        said = f"{said}; somebody holds a lock that this waited for"
+        return SendFailed(said, next_step="the batch runs again; see pg_stat_activity for who holds the lock")
+    then = _NEXT.get(code) or _NEXT.get(code[:2]) or "see that the database answers"
+    return SendFailed(said, next_step=f"the batch runs again; if it repeats, {then}")
 
 
 @contextmanager
@@ -56,6 +77,11 @@ def named(what: str, *kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        # What the client itself refuses, a NUL in a text, never gets to the server.
-        by_the_client = _CLIENTS_DATA if type(error).__name__ == "DataError" else None
-        raise refusal(getattr(error, "sqlstate", None) or by_the_client, str(error), what) from error
+        raise refusal_of(error, what) from error
+
+
+def refusal_of(error: Exception, what: str) -> OncewardError:
+    """The error of ours for ``error``, one of the client library's."""
+    # What the client itself refuses, a NUL in a text, never gets to the server.
+    by_the_client = _CLIENTS_DATA if type(error).__name__ == "DataError" else None
+    return refusal(getattr(error, "sqlstate", None) or by_the_client, str(error), what)

@@ -7,25 +7,29 @@ server crashes? The table is empty then (it is not logged), and the decision cou
 Rows go by ADBC's binary COPY, from Arrow. It does not convert: where widths agree and types differ it would store other
 values without a word, so the staging table has the frame's types, and the move from there casts.
 
-A piece is a transaction of its own, so that a slow plan leaves none open. A worker keeps its connection for the next
-task; opening one costs some 50 ms.
+A piece is a transaction of its own, so that a slow plan leaves none open; all that is set is set for it alone
+(:mod:`onceward.ledger.postgresql` says why). A worker keeps its connection for the next task; opening one costs some
+50 ms.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from onceward import patience, surroundings
 from onceward.engine.task_writer import TaskWriter
-from onceward.errors import ConfigurationError, RowRefused
+from onceward.errors import ConfigurationError
 from onceward.ids import TaskAttempt
-from onceward.ledger.postgresql import PINNED
+from onceward.ledger.overdue import LOOKS_EVERY_SECONDS, STATEMENT_SECONDS, Overdue, seconds_for
+from onceward.ledger.postgresql import PINNED, UNLIMITED
 from onceward.sinks.database.pieces import KeptSessions, PieceWriter
 from onceward.sinks.database.postgresql.refusals import named
+from onceward.sinks.database.postgresql.values import storable
 from onceward.sinks.database.rows import TASK
 
 
@@ -53,70 +57,113 @@ class StagingWriter(PieceWriter):
         self._connection: Any = None
 
     def _send(self, rows: list[pa.RecordBatch]) -> None:
-        table = pa.Table.from_batches([widened(part) for part in rows])
+        table = pa.Table.from_batches([storable(part) for part in rows])
         table = table.append_column(TASK, pa.repeat(pa.scalar(self._task, pa.int64()), table.num_rows))
         if self._connection is None:
             with named("connecting to the database from a task", *errors()):
                 self._connection = sessions.of(self._spec.connection, lambda: connect(self._spec.connection))
         try:
-            with named("copying rows to the staging table", *errors()), self._connection.cursor() as cursor:
-                cursor.adbc_ingest(self._spec.table, table, mode="append", db_schema_name=self._spec.schema)
+            with named("copying rows to the staging table", *errors()):
+                # Whether a piece outlives a crash is found out when it is moved.
+                begin(self._connection, "SET LOCAL statement_timeout = 0", "SET LOCAL synchronous_commit = off")
+                copy(self._connection, self._spec.schema, self._spec.table, table)
+                run(self._connection, "COMMIT")
         except BaseException:
             sessions.forget(self._spec.connection)  # it may be in the middle of a COPY, with a lock on the table
             raise
 
 
-def widened(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """PostgreSQL has no integer of one byte.
-
-    :raises RowRefused: a date or time that it has not; the binary COPY would make another of it, or infinity.
-    """
-    for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        values = column.flatten() if pa.types.is_list(column.type) else column
-        least, most = _TIMES.get(_family(values.type), (None, None))
-        if least is not None and values.null_count < len(values):
-            span = pc.min_max(values.cast(pa.int64() if values.type.bit_width == 64 else pa.int32()))
-            if span["min"].as_py() < least or span["max"].as_py() > most:
-                raise RowRefused(
-                    f"column {name!r} has dates before 4713 BC, or after all that PostgreSQL has",
-                    next_step="mend or filter such rows in the query",
-                )
-    columns = [column.cast(pa.int16()) if pa.types.is_int8(column.type) else column for column in rows.columns]
-    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
-
-
-def _family(kind: pa.DataType) -> str:
-    return "date" if pa.types.is_date32(kind) else "timestamp" if pa.types.is_timestamp(kind) else ""
-
-
-_TIMES = {"date": (-2_440_588, 2_145_000_000), "timestamp": (-210_866_803_200_000_000, 2**63 - 1)}
-"""Days and microseconds from 1970 on: from 4713 BC, the server's first day, to the year 5,874,000, or Arrow's end."""
-
-
 def connect(said: str) -> Any:
-    connection = _driver().connect(said, autocommit=True)
-    # Whether a piece outlives a crash is found out when it is moved.
-    for statement in (*PINNED, "SET statement_timeout = 0", "SET synchronous_commit = off"):
-        execute(connection, statement)
-    return connection
+    return _driver().connect(said, autocommit=True)
+
+
+def begin(connection: Any, *settings: str) -> None:
+    """A transaction with all that is pinned, and these besides."""
+    run(connection, "; ".join(("BEGIN ISOLATION LEVEL READ COMMITTED", *PINNED, UNLIMITED, *settings)))
+
+
+def copy(connection: Any, schema: str, name: str, rows: pa.Table) -> None:
+    """``rows`` into a table of the same columns."""
+
+    def ingest() -> None:
+        with connection.cursor() as cursor:
+            cursor.adbc_ingest(name, rows, mode="append", db_schema_name=schema)
+
+    in_time(connection, ingest, seconds_for(rows.num_rows), f"a COPY to {schema}.{name}")
+
+
+def run(connection: Any, statements: str) -> None:
+    """In one message, of which no rows are wanted. What has two, for it is prepared first, may come to two sessions of
+    the server behind a pooler for transactions, as long as no transaction is open."""
+
+    def tell() -> None:
+        with connection.cursor() as cursor:
+            cursor.executescript(statements)
+
+    in_time(connection, tell, STATEMENT_SECONDS, statements[:60])
+
+
+def execute(connection: Any, statement: str, seconds: float = STATEMENT_SECONDS) -> Any:
+    """The first row that it gives, if it gives any."""
+
+    def ask() -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchone() if cursor.description else None
+
+    return in_time(connection, ask, seconds, statement[:60])
+
+
+def in_time(connection: Any, call: Callable[[], Any], seconds: float, what: str) -> Any:
+    """What ``call`` returns. ADBC waits in C, for as long as it takes: so somebody else waits for it.
+
+    :raises Overdue: it is waiting still. The connection is of no use any more, and may not be closed under it.
+    :raises Exception: what those raise who are asked meanwhile (:mod:`onceward.patience`). The same.
+    """
+    answer: list[Any] = []
+    failure: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            answer.append(call())
+        except BaseException as error:  # noqa: BLE001 — raised again, by who waits
+            failure.append(error)
+
+    waiting = surroundings.Thread(target=wait, name="onceward-adbc", daemon=True)
+    waiting.start()
+    until = surroundings.monotonic() + seconds
+    try:
+        while waiting.is_alive():
+            waiting.join(min(LOOKS_EVERY_SECONDS, max(0.0, until - surroundings.monotonic())))
+            if not waiting.is_alive():
+                break
+            patience.ask()
+            if surroundings.monotonic() >= until:
+                raise Overdue(f"the database has not answered {what} for {seconds:g} s")
+    except BaseException:
+        _stuck.append(connection)
+        raise
+    if failure:
+        raise failure[0]
+    return answer[0]
+
+
+_stuck: list[Any] = []
+"""Connections in the middle of a call that has not returned."""
 
 
 def _answers(connection: Any) -> bool:
     try:
-        execute(connection, "SELECT 1")
+        run(connection, "SELECT 1")
     except errors():
         return False
     return True
 
 
-def execute(connection: Any, statement: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
-
-
 def _give_up(connection: Any) -> None:
-    with suppress(*errors()):
-        connection.close()
+    if not any(connection is one for one in _stuck):
+        with suppress(*errors()):
+            connection.close()
 
 
 sessions: KeptSessions[Any] = KeptSessions(_answers, _give_up)
@@ -134,4 +181,4 @@ def _driver() -> Any:
 
 
 def errors() -> tuple[type[Exception], ...]:
-    return (_driver().Error,)
+    return (_driver().Error, Overdue)

@@ -36,10 +36,41 @@ def staged_rows(
 
 
 def held_rows(staged: Mapping[str, str], values: Mapping[str, Sequence[Any]]) -> Rows:
-    """What the driver has: a list a column."""
-    arrays = ", ".join(f"%s::{kind}[]" for kind in staged.values())
-    columns = ", ".join(quoted(name) for name in staged)
-    return Rows(f"SELECT * FROM unnest({arrays}) AS held({columns})", tuple(list(values[name]) for name in staged))
+    """What the driver has: a list a column, of times their numbers."""
+    arrays: list[str] = []
+    columns: list[str] = []
+    made: list[str] = []
+    parameters: list[list[Any]] = []
+    for name, kind in staged.items():
+        column = quoted(name)
+        time = _TIMES.get(kind)
+        for place, (sent_as, numbers) in enumerate(_sent(kind, values[name])):
+            arrays.append(f"%s::{sent_as}[]")
+            columns.append(f'"onceward_{len(columns)}"' if place else column)
+            parameters.append(numbers)
+        made.append(column if time is None else f"{time.format(column, columns[-1])} AS {column}")
+    chosen = ", ".join(made) if any(kind in _TIMES for kind in staged.values()) else "*"
+    return Rows(f"SELECT {chosen} FROM unnest({', '.join(arrays)}) AS held({', '.join(columns)})", tuple(parameters))
+
+
+_DAY_US = 86_400_000_000
+_TIMES = {
+    "date": "(date '1970-01-01' + {0})",
+    "timestamp without time zone": "((date '1970-01-01' + {0})::timestamp + {1} * interval '1 microsecond')",
+    "timestamp with time zone": "(((date '1970-01-01' + {0})::timestamp + {1} * interval '1 microsecond') "
+    "AT TIME ZONE 'UTC')",
+}
+"""Of a day's number, and of the microseconds in it: an interval is multiplied as a double, which has room for those."""
+
+
+def _sent(kind: str, values: Sequence[Any]) -> list[tuple[str, list[Any]]]:
+    """The arrays that a column is sent as, with their types."""
+    if kind == "date":
+        return [("integer", list(values))]
+    if kind not in _TIMES:
+        return [(kind, list(values))]
+    split = [(None, None) if value is None else divmod(value, _DAY_US) for value in values]
+    return [("integer", [day for day, _ in split]), ("bigint", [rest for _, rest in split])]
 
 
 def count(rows: Rows) -> Rows:

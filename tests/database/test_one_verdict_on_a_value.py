@@ -1,0 +1,149 @@
+"""One verdict on a value, whoever writes it: tasks, the driver (of small batches), or tasks that prepare (``xa``)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from database_place import Place
+from test_prepared_transactions import Prepared
+
+from onceward.errors import RowRefused
+
+US = pa.timestamp("us")
+MOMENT = pa.timestamp("us", "UTC")
+
+
+def at(number: int, kind: pa.DataType) -> pa.Array:
+    return pa.array([number], pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(kind)
+
+
+def text(data: bytes) -> pa.Array:
+    """A text whose bytes nobody has looked at, as Spark's cast of a binary makes them."""
+    return pa.Array.from_buffers(pa.string(), 1, pa.array([data], pa.binary()).buffers())
+
+
+DIGITS = f"{'9' * 20}.{'9' * 18}"
+YEAR_10000_US = 253_402_300_800_000_000
+FIRST_OF_1_BC_US = -62_167_219_200_000_000
+LEAST_US, MOST_US = -210_866_803_200_000_000, 2**63 - 1
+
+ODD: dict[str, tuple[pa.Array, str, str | None]] = {
+    "the year 10000": (at(YEAR_10000_US, MOMENT), "timestamptz", "10000-01-01 00:00:00+00"),
+    "the year 10000 without a zone": (at(YEAR_10000_US + 1, US), "timestamp", "10000-01-01 00:00:00.000001"),
+    "1 BC": (at(FIRST_OF_1_BC_US + 1, MOMENT), "timestamptz", "0001-01-01 00:00:00.000001+00 BC"),
+    "a microsecond before 1970": (at(-1, US), "timestamp", "1969-12-31 23:59:59.999999"),
+    "the first moment": (at(LEAST_US, US), "timestamp", "4714-11-24 00:00:00 BC"),
+    "the last moment": (at(MOST_US, MOMENT), "timestamptz", "294247-01-10 04:00:54.775807+00"),
+    "before the first moment": (at(LEAST_US - 1, US), "timestamp", None),
+    "what PostgreSQL calls infinity": (at(-(2**63) + 1, US), "timestamp", None),
+    "a day of the year 12921": (at(4_000_000, pa.date32()), "date", "12921-08-18"),
+    "the first day": (at(-2_440_588, pa.date32()), "date", "4714-11-24 BC"),
+    "a day before the first": (at(-2_440_589, pa.date32()), "date", None),
+    "the largest number of a day": (at(2**31 - 1, pa.date32()), "date", None),
+    "a day as a timestamp": (at(4_000_000, pa.date32()), "timestamp", "12921-08-18 00:00:00"),
+    "NaN": (pa.array([math.nan]), "double precision", "NaN"),
+    "minus infinity": (pa.array([-math.inf], pa.float32()), "real", "-Infinity"),
+    "minus zero": (pa.array([-0.0]), "double precision", "-0"),
+    "the smallest double": (pa.array([5e-324]), "double precision", "5e-324"),
+    "38 digits": (pa.array([DIGITS]).cast(pa.decimal128(38, 18)), "numeric(38,18)", DIGITS),
+    "a byte": (pa.array([-128], pa.int8()), "smallint", "-128"),
+    "spaces at the end": (pa.array(["a  "]), "varchar(3)", "a  "),
+    "spaces beyond the end": (pa.array(["a   "]), "varchar(3)", None),
+    "a text with code 0": (pa.array(["a\0b"]), "text", None),
+    "a text that is none": (text(b"a\xffb"), "text", None),
+    "half a pair of surrogates": (text(b"\xed\xa0\x80"), "text", None),
+    "code 0 in a document": (pa.array(['"\\u0000"']), "jsonb", None),
+    "bytes with code 0": (pa.array([b"\0"], pa.binary()), "bytea", "\\x00"),
+    "a backslash": (pa.array(["\\x41\\N"]), "text", "\\x41\\N"),
+    "an empty text": (pa.array([""]), "text", ""),
+    "the word null": (pa.array(["NULL"]), "text", "NULL"),
+    "a span": (pa.array(["-1 00:00:01"]), "interval", "-1 days +00:00:01"),
+}  # fmt: skip
+"""By its name: the value, the table's type, and what is there afterwards; None: it is refused."""
+
+
+def store(place: Place, rows: pa.Table, writer: str) -> None:
+    place.small = writer == "the driver"
+    if writer != "tasks that prepare":
+        place.write("t", rows)
+        return
+    prepared = Prepared(place)
+    prepared.write(rows, number=place._batch)
+    prepared.targets[0].close()
+
+
+def stored(place: Place, rows: pa.Table, writer: str, as_text: str) -> str | None:
+    """None: it is refused."""
+    refused = ""
+    try:
+        store(place, rows, writer)
+    except RowRefused as error:
+        refused = error.next_step
+    if refused:
+        assert "such rows" in refused or "shorten the value" in refused
+        store(place, rows.slice(0, 0), writer)  # as it says
+        return None
+    ((found,),) = place.sql(f"SELECT {as_text} FROM {{s}}.t")  # noqa: S608
+    return str(found)
+
+
+WRITERS = ["tasks", "the driver", "tasks that prepare"]
+
+
+def judged_otherwise(place: Place, odd: dict[str, tuple[pa.Array, str, str | None]], writer: str, as_text: str) -> Any:
+    wrong: dict[str, Any] = {}
+    for name, (values, kind, expected) in odd.items():
+        for left in ("t", "ledger", "ledger_batches"):
+            place.sql(f"DROP TABLE IF EXISTS {{s}}.{left}")
+        place.sql(f"CREATE TABLE {{s}}.t (x {kind})")
+        place._batch = 0
+        found = stored(place, pa.table({"x": values}), writer, as_text)
+        if found != expected:
+            wrong[name] = found
+    return wrong
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_every_odd_value_is_judged_alike_in_postgresql(place: Place, writer: str) -> None:
+    assert judged_otherwise(place, ODD, writer, "x::text") == {}
+
+
+MY_ODD: dict[str, tuple[pa.Array, str, str | None]] = {
+    "the year 10000": (pa.array([253_402_300_800_000_000]).cast(pa.timestamp("us")), "datetime(6)", None),
+    "the last moment": (
+        pa.array([253_402_300_799_999_999]).cast(pa.timestamp("us")), "datetime(6)", "9999-12-31 23:59:59.999999",
+    ),
+    "1 BC": (pa.array([-62_167_219_200_000_000]).cast(pa.timestamp("us")), "datetime(6)", None),
+    "a moment that timestamps have not": (
+        pa.array([-1]).cast(pa.timestamp("us", "UTC")), "timestamp(6) NULL", None,
+    ),
+    "a day before the year 1": (pa.array([-719_163], pa.int32()).cast(pa.date32()), "date", None),
+    "the first day": (pa.array([-719_162], pa.int32()).cast(pa.date32()), "date", "0001-01-01"),
+    "NaN": (pa.array([float("nan")]), "double", None),
+    "infinity": (pa.array([float("inf")], pa.float32()), "float", None),
+    "the largest double": (pa.array([1.7976931348623157e308]), "double", "1.7976931348623157e308"),
+    "a digit too many": (pa.array([2**63 - 1]), "bigint unsigned", "9223372036854775807"),
+    "less than nothing": (pa.array([-1]), "bigint unsigned", None),
+    "spaces beyond the end": (pa.array(["a   "]), "varchar(3) CHARACTER SET utf8mb4", None),
+    "a text with code 0": (pa.array(["a\0b"]), "varchar(9) CHARACTER SET utf8mb4", "a\0b"),
+    "a text that is none": (
+        pa.Array.from_buffers(pa.string(), 1, pa.array([b"a\xffb"], pa.binary()).buffers()),
+        "varchar(9) CHARACTER SET utf8mb4", None,
+    ),
+    "a character that the column has not": (pa.array(["\N{GRINNING FACE}"]), "varchar(9) CHARACTER SET utf8mb3", None),
+    "bytes too many": (pa.array([b"1234"], pa.binary()), "varbinary(3)", None),
+    "no document": (pa.array(["{"]), "json", None),
+}  # fmt: skip
+"""By its name: the value, the table's type, and what is there afterwards; None: it is refused."""
+
+
+@pytest.mark.parametrize("writer", WRITERS[:2])
+def test_every_odd_value_is_judged_alike_in_mysql(my_place: Place, writer: str) -> None:
+    assert judged_otherwise(my_place, MY_ODD, writer, "CAST(x AS char)") == {}
+
+
+def test_every_odd_value_is_judged_alike_by_tasks_that_prepare_in_mariadb(mariadb_place: Place) -> None:
+    assert judged_otherwise(mariadb_place, MY_ODD, WRITERS[2], "CAST(x AS char)") == {}
