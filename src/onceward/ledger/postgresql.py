@@ -213,7 +213,7 @@ class PostgreSQLSession:
         self.connection.close()
 
 
-_CANCEL_SECONDS = 5.0
+_CANCEL_SECONDS = 1.0
 
 
 @functools.cache
