@@ -98,7 +98,8 @@ class DatabaseAttempt(Attempt):
         self._computation.must_be_one()
         if self._frames:
             with self._kept.chain.session() as connection, self._dialect.named("counting staged rows"):
-                self._dialect.take_time(connection, _LOCK_SECONDS)
+                if self._staging:
+                    self._dialect.take_time(connection, _LOCK_SECONDS)
                 with connection.patience.of(self._seconds(), "the count of staged rows"):
                     self._counts = [self._counted(frame, connection) for frame in self._frames]
         rows: Counter[str] = Counter()
