@@ -16,7 +16,7 @@ from streaming_pipeline import Pipeline
 import onceward
 from fault_table import fired
 from onceward import events
-from onceward.errors import Fenced, TransactionTimeoutTooLarge
+from onceward.errors import Fenced, TransactionTimedOut, TransactionTimeoutTooLarge
 from onceward.testing import KafkaProxy, LocalKafka
 
 INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, PRODUCER_FENCED = 47, 48, 90
@@ -212,3 +212,31 @@ def test_a_broker_that_restarts_while_a_request_is_on_its_way(
     node.start()
     assert pipeline.ended(query) == ""
     pipeline.assert_exactly_once(ledger_records=2)
+
+
+@pytest.mark.fault("transaction-times-out")
+@pytest.mark.parametrize("driver_records", [10_000, 0], ids=["by-the-driver", "by-tasks"])
+def test_brokers_that_take_no_records_do_not_make_the_timeout_too_short(
+    proxy: KafkaProxy, pipeline: Pipeline, steps: list[events.Event], driver_records: int
+):
+    """Twice as long as the transaction may be open, and the cause that is named is the one that it is."""
+    lost = proxy.on("Produce", times=None).drop_request()
+    query = pipeline.start(
+        frame=pipeline.frame(max_offsets_per_trigger=200),
+        options={"transaction.timeout.ms": 4_000, "request.timeout.ms": 1_000},
+        driver_records=driver_records,
+        batch_attempts=20,
+    )
+    deadline = time.monotonic() + FIRE_SECONDS
+    while len(failures := [e.error for e in steps if (e.step, e.phase) == (events.SEND, "failed")]) < 3:
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, failures
+        time.sleep(0.1)
+    proxy.heal()
+    assert query.awaitTermination(FIRE_SECONDS)
+    fired(lost.fired, "no request was lost")
+    assert query.exception() is None
+    late = [error for error in failures if isinstance(error, TransactionTimedOut)]
+    assert late, failures
+    assert all("brokers have not acknowledged" in error.message for error in late), late
+    pipeline.assert_exactly_once()

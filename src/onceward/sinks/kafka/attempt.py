@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row
 
-from onceward import events, patience
+from onceward import events, patience, surroundings
 from onceward.engine import driver_rows, task_job
 from onceward.engine.target import Attempt, Prepared, Write, ids_of
 from onceward.engine.task_writer import results
@@ -69,8 +69,11 @@ class KafkaAttempt(Attempt):
         with events.step(events.PLAN, **ids):
             frame, static = self._prepared(write, topic)
 
+        sending_since = surroundings.monotonic()
+
         def should_stop() -> None:
-            if (error := self._limit.passed() or self._kept.late(running)) is not None:
+            unacknowledged_s = surroundings.monotonic() - sending_since
+            if (error := self._limit.passed() or self._kept.late(running, unacknowledged_s)) is not None:
                 raise error
 
         with events.step(events.SEND, **ids):
@@ -83,6 +86,7 @@ class KafkaAttempt(Attempt):
             for part in ordering.by_driver(table).to_batches():
                 rows.add(part)
             producer = self._kept.chain.producer(producer_settings)
+            sending_since = surroundings.monotonic()
             try:
                 report, turns = send(rows, producer, self._sequences, self._transaction.add_partitions, should_stop)
             except Fenced as refusal:  # a takeover, or the transaction timeout: only the coordinator knows
@@ -150,8 +154,10 @@ class KafkaAttempt(Attempt):
         """Run the job; a typed error of a task or of the sequencer comes before Spark's text of it."""
 
         def lost() -> OncewardError | None:
-            if sequencer.failure is None and (late := self._limit.passed() or self._kept.late(running)) is not None:
-                sequencer.poison(late)
+            if sequencer.failure is None:
+                late = self._limit.passed() or self._kept.late(running, sequencer.longest_held())
+                if late is not None:
+                    sequencer.poison(late)
             return sequencer.failure
 
         try:

@@ -49,7 +49,7 @@ class KafkaRun:
         self._sequencer: Sequencer | None = None
         self._fitting: dict[str | None, ProducerSettings] = {}
         self._set_aside: SetAside | None = None
-        self._overdue: BatchId | None = None  # the last batch that did not end within the transaction's time
+        self._overdue: BatchId | None = None  # the last batch that needed more than the transaction's time by itself
 
     def sequencer(self, frame: DataFrame) -> Sequencer:
         """The sequencer of this run, on its port."""
@@ -90,20 +90,29 @@ class KafkaRun:
             self._set_aside = SetAside(settings.dead_letter_topic, settings.policy.pipeline, limit)
         return self._set_aside
 
-    def late(self, running: RunningBatch) -> OncewardError | None:
+    def late(self, running: RunningBatch, unacknowledged_s: float) -> OncewardError | None:
         """The error of a transaction whose time is over: the coordinator aborts it, and tells whoever sends next; but
-        that may be minutes from now."""
+        that may be minutes from now.
+
+        :param unacknowledged_s: for how long the oldest records on their way have been waiting for brokers.
+        """
         transaction = self.chain.transaction
         open_for_ms = transaction.open_for_ms
         if open_for_ms <= transaction.timeout_ms:
             return None
-        # Once is bad luck (a broker, an executor); twice it is the batch, and a third time would be no better.
-        again, self._overdue = self._overdue == running.batch, running.batch
         size = "" if running.input_records is None else f" of {running.input_records:,} source records"
         what = (
             f"{running.batch}{size} was not sent in time: its transaction has been open for {open_for_ms:.0f} ms, "
             f"counted from its first record ({both_limits(self.client, transaction.timeout_ms)})"
         )
+        if unacknowledged_s * 1000 > transaction.timeout_ms / 2:
+            return TransactionTimedOut(
+                f"{what}; for the last {unacknowledged_s:.0f} s brokers have not acknowledged records that were sent",
+                next_step="see that the brokers take records (leaders, min.insync.replicas, the network); the batch "
+                "runs again",
+            )
+        # Once is bad luck (an executor that died); twice it is the batch, and a third time would be no better.
+        again, self._overdue = self._overdue == running.batch, running.batch
         if again:
             return TransactionTimeoutTooShort(f"{what}, and not when it was tried again", next_step=LONGER_OR_SMALLER)
         return TransactionTimedOut(what, next_step=f"the batch runs again; if it repeats, {LONGER_OR_SMALLER}")

@@ -277,6 +277,10 @@ class EpochBook:
         elif task in self._senders:
             self.poison(f"the connection of {task} {how} before it finished")
 
+    def longest_held(self, now: float) -> float:
+        """Seconds for which the oldest lease that is out has been held: its records are not acknowledged yet."""
+        return max((now - lease.since for lease in self.held.values()), default=0.0)
+
     def overdue(self, now: float) -> None:
         """Poison the epoch when a lease has been out for longer than the limit: its holder hangs or is stopped."""
         if self.closed:

@@ -66,6 +66,11 @@ class Epoch:
         with self._lock:
             return self._book.error
 
+    def longest_held(self) -> float:
+        """Seconds for which the oldest lease that is out has been held."""
+        with self._lock:
+            return self._book.longest_held(surroundings.monotonic())
+
     def poison(self, reason: str, error: OncewardError | None = None) -> None:
         """End the epoch: every task is told to stop."""
         with self._booking() as book:

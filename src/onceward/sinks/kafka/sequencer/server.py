@@ -96,6 +96,12 @@ class Sequencer:
             epoch = self._last
         return epoch.failure if epoch else None
 
+    def longest_held(self) -> float:
+        """Seconds for which the oldest lease of the open epoch has been held; 0 when none is out."""
+        with self._lock:
+            epoch = self._epoch
+        return epoch.longest_held() if epoch else 0.0
+
     def poison(self, cause: str | OncewardError) -> None:
         """Stop every task of the open epoch, for a reason of the driver's own (the batch timed out, say)."""
         with self._lock:
