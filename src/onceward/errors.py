@@ -33,6 +33,7 @@
     │   ├── AuthenticationFailed
     │   ├── AccessDenied
     │   ├── UnsupportedBroker
+    │   ├── LimitLowered              a topic does not take a record any more that it would have taken before
     │   ├── TargetUnreachable         the place that a sink writes to does not answer, or cannot be written
     │   ├── LedgerUnreachable         the store that keeps the ledger does not answer, or cannot be written
     │   ├── StoreUnreachable          the folder that keeps rows until they are delivered cannot be written or read
@@ -284,6 +285,10 @@ class AccessDenied(ResourceError):
 
 class UnsupportedBroker(ResourceError):
     """The broker does not speak a protocol version that the promise needs."""
+
+
+class LimitLowered(ResourceError):
+    """A topic does not take a record that it would have taken before: its ``max.message.bytes`` was lowered."""
 
 
 class TargetUnreachable(ResourceError):

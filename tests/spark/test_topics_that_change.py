@@ -6,10 +6,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.query import StreamingQuery
 from streaming_pipeline import Pipeline, copy, source_position, source_records
-from topic_operations import add_partitions, create, delete, expire, produce, until
+from topic_operations import add_partitions, create, delete, expire, produce, set_config, until
 
-from onceward.errors import SourceDataLost, SourceTopicReplaced, TopicMissing
+import onceward as ow
+from onceward import events
+from onceward.errors import LimitLowered, OncewardError, SourceDataLost, SourceTopicReplaced, TopicMissing
 from onceward.testing.topic_reader import end_offsets
 
 
@@ -139,3 +142,65 @@ def test_a_source_topic_that_is_missing(pipeline: Pipeline):
     assert type(error) is TopicMissing
     assert "no-such-topic" in error.message
     assert pipeline.bootstrap in error.message
+
+
+BOTH_WAYS = pytest.mark.parametrize("driver_records", [0, 10_000], ids=["by-tasks", "by-the-driver"])
+
+
+def lowered(pipeline: Pipeline, at_step: Any, limit: int) -> None:
+    """Once the first batch is committed, and the run has written to the topic, it takes no more than ``limit``."""
+    at_step(events.COMMIT, "finished", lambda _: set_config(pipeline, pipeline.output, "max.message.bytes", limit))
+
+
+@BOTH_WAYS
+def test_a_limit_that_is_lowered_in_mid_run_makes_record_batches_smaller(
+    pipeline: Pipeline, at_step: Any, driver_records: int
+):
+    pipeline.feed([(b"k%d" % n, b"x" * 1000) for n in range(160)])
+    lowered(pipeline, at_step, 5_000)
+    pipeline.run(frame=pipeline.frame(max_offsets_per_trigger=80), driver_records=driver_records)
+    pipeline.assert_exactly_once(ledger_records=2)
+
+
+def test_a_limit_that_was_lowered_is_asked_for_again_without_a_transaction(pipeline: Pipeline):
+    """A sink that is built once remembers what topics take, also from one start of its query to the next."""
+    sink = pipeline.sink(delivery="at_least_once")
+    pipeline.feed([(b"k%d" % n, b"x" * 1000) for n in range(80)])
+    pipeline.run(sink=sink)
+    set_config(pipeline, pipeline.output, "max.message.bytes", 5_000)
+    pipeline.feed([(b"l%d" % n, b"y" * 1000) for n in range(80)])
+    ow.supervise(lambda: pipeline.start(sink=sink), ow.FixedDelay(attempts=1, delay_s=0))
+    assert set(source_records(pipeline.visible())) == set(pipeline.fed)
+
+
+@BOTH_WAYS
+def test_a_limit_below_the_size_of_a_record_stops_the_query_until_it_is_raised(
+    pipeline: Pipeline, at_step: Any, driver_records: int
+):
+    """The same record in a topic that never took it is refused for good."""
+    pipeline.feed([(b"k%d" % n, b"x" * 1000) for n in range(160)])
+    lowered(pipeline, at_step, 500)
+    met: list[OncewardError] = []
+
+    def start() -> StreamingQuery:
+        if met:  # as the error says
+            limit = met[-1].next_step.split("back to ")[1].split(",")[0]
+            set_config(pipeline, pipeline.output, "max.message.bytes", limit)
+        query = pipeline.start(frame=pipeline.frame(max_offsets_per_trigger=80), driver_records=driver_records)
+        pipeline.ended(query)
+        met.extend(filter(None, [ow.error_of(query)]))
+        return query
+
+    ow.supervise(start, ow.FixedDelay(delay_s=0))
+    assert [type(error) for error in met] == [LimitLowered]
+    pipeline.assert_exactly_once(ledger_records=2)
+
+
+def test_records_go_to_the_dead_letters_from_when_a_limit_is_lowered(pipeline: Pipeline, at_step: Any):
+    dead = pipeline.topic(1)
+    pipeline.feed([(b"k%d" % n, b"x" * (3_000 if n % 4 == 1 else 10)) for n in range(160)])
+    lowered(pipeline, at_step, 2_000)
+    pipeline.run(frame=pipeline.frame(max_offsets_per_trigger=80), dead_letter_topic=dead, on_error="dead_letter")
+    letters, visible = pipeline.visible(dead), pipeline.visible()
+    assert len(letters) + len(visible) == 160
+    assert 0 < len(letters) < 40

@@ -103,7 +103,12 @@ def expire(pipeline: Pipeline, topic: str, before: dict[int, int]) -> None:
 
 def set_policy(pipeline: Pipeline, topic: str, policy: str) -> None:
     """Set ``cleanup.policy``."""
-    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    set_config(pipeline, topic, "cleanup.policy", policy)
+
+
+def set_config(pipeline: Pipeline, topic: str, name: str, value: object) -> None:
+    """As ``kafka-configs --alter --add-config`` does."""
+    entry = ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     client = admin(pipeline)
     client.incremental_alter_configs([resource])[resource].result(30)

@@ -32,7 +32,7 @@ WILL_NEVER_PASS = {
 WRONG_OR_AWAY = {
     "WorkerPythonUnfit", "ServerUnfit", "TransactionTimeoutTooLarge", "TransactionTimeoutTooShort", "ResourceError",
     "TopicMissing", "PartitionMissing", "TableMissing", "AuthenticationFailed", "AccessDenied", "UnsupportedBroker",
-    "RegistryRefused", "RegistryReplaced", "SchemaUnknown",
+    "LimitLowered", "RegistryRefused", "RegistryReplaced", "SchemaUnknown",
 }  # fmt: skip
 """Of a setting that was wrong from the beginning, or of an outage: the error alone does not tell."""
 

@@ -16,7 +16,7 @@ from onceward.engine import driver_rows, task_job
 from onceward.engine.target import Attempt, Prepared, Write, ids_of
 from onceward.engine.task_writer import results
 from onceward.engine.time_limit import TimeLimit
-from onceward.errors import Fenced, OncewardError, SequencerUnreachable
+from onceward.errors import Fenced, OncewardError, RecordTooLarge, SequencerUnreachable
 from onceward.ids import AttemptId, ProducerIdentity, TopicPartition
 from onceward.ledger.record import LedgerRecord
 from onceward.sinks.kafka import ordering
@@ -89,8 +89,8 @@ class KafkaAttempt(Attempt):
             sending_since = surroundings.monotonic()
             try:
                 report, turns = send(rows, producer, self._sequences, self._transaction.add_partitions, should_stop)
-            except Fenced as refusal:  # a takeover, or the transaction timeout: only the coordinator knows
-                raise self._transaction.explain(refusal) from refusal
+            except (Fenced, RecordTooLarge) as refusal:
+                raise self._kept.explain(refusal) from refusal
         with events.step(events.CHECK, **ids):
             written = check([report], turns, 1, self._sequences)
             self._oldest_ms = oldest_of(self._oldest_ms, report.oldest_ms)
@@ -176,9 +176,8 @@ class KafkaAttempt(Attempt):
         return rows, task_count, book
 
     def _failure(self, sequencer: Sequencer) -> OncewardError | None:
-        """Why the attempt is lost. A task cannot tell fencing from a transaction that timed out; the driver can."""
-        failure = sequencer.failure
-        return self._transaction.explain(failure) if isinstance(failure, Fenced) else failure
+        """Why the attempt is lost."""
+        return None if sequencer.failure is None else self._kept.explain(sequencer.failure)
 
     def prepared(self) -> Prepared:
         self._computation.must_be_one()

@@ -23,7 +23,7 @@ from onceward.engine import task_job
 from onceward.engine.policy import with_the_next_start
 from onceward.engine.target import Write
 from onceward.engine.task_writer import TaskWriter, results
-from onceward.errors import ROWS_REFUSED, BatchNotWritten, OncewardError, Recovery
+from onceward.errors import ROWS_REFUSED, BatchNotWritten, OncewardError, RecordTooLarge, Recovery
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
 from onceward.records.batch import Fragment
 from onceward.sinks.kafka import preflight
@@ -32,6 +32,7 @@ from onceward.sinks.kafka.old_timestamps import OldTimestamps, oldest_of
 from onceward.sinks.kafka.rows import HeldRows, partition_counts, pieces
 from onceward.sinks.kafka.settings import KafkaSinkSettings
 from onceward.sinks.kafka.tasks import number
+from onceward.sinks.kafka.topic_limits import TopicLimits
 from onceward.spark import job
 from onceward.spark.query import RunningBatch
 from onceward.wire.appends.producer import Append, PartitionProducer, idempotent_identity
@@ -51,6 +52,7 @@ class PlainBatches:
     def __init__(self, settings: KafkaSinkSettings) -> None:
         self._settings = settings
         self._by_topic: dict[str | None, KafkaSinkSettings] = {}
+        self._limits = TopicLimits(settings)
         self._last: tuple[str, int] | None = None
         self._old_timestamps = OldTimestamps(settings.policy.pipeline, self._topic_config)
 
@@ -111,8 +113,20 @@ class PlainBatches:
         ids = {"pipeline": self._settings.policy.pipeline, "batch_id": running.batch.batch_id}
         with events.step(events.SEND, **ids):
             prepared = prepare(write.frame, write.where, lineage=settings.lineage)
-            rows, task_count = job.collect(task_job.planned(prepared, _OpenPlainWriter(settings)), lambda: None)
+            try:
+                with job.naming_failures():
+                    rows, task_count = job.collect(task_job.planned(prepared, _OpenPlainWriter(settings)), lambda: None)
+            except RecordTooLarge as refusal:
+                raise self._refused(refusal) from refusal
         self._old_timestamps.look_at(oldest_of(*(result.committable for result in results(rows, task_count))))
+
+    def _refused(self, error: RecordTooLarge) -> OncewardError:
+        """A topic's limit may have been lowered: it is asked again, and so are all others."""
+        if "records" not in error.details:  # not said by a broker
+            return error
+        self._by_topic.clear()
+        with closing(KafkaClient(self._settings.client)) as client:
+            return self._limits.refused(client, error)
 
     def _topic_config(self, topic: str, *, timeout_ms: int) -> dict[str, str | None]:
         with closing(KafkaClient(self._settings.client)) as client:
@@ -124,7 +138,7 @@ class PlainBatches:
             client = KafkaClient(self._settings.client)
             try:
                 preflight.check_topic(client, self._settings, topic)
-                producer = preflight.fitting(client, self._settings, topic)
+                producer = self._limits.producer_settings(client, topic)
             finally:
                 client.close()
             # Of the sink's two topics this one may be the other: for the tasks there is one.

@@ -7,14 +7,12 @@ producer id is taken (``wire.transactions.transaction``), and the ledger topic l
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 from pyspark import SparkContext
 
-from onceward.errors import AccessDenied, TopicMissing
+from onceward.errors import TopicMissing
 from onceward.sinks.kafka.settings import KafkaSinkSettings
 from onceward.wire.client import KafkaClient
-from onceward.wire.options.settings import ProducerSettings
 
 log = logging.getLogger(__name__)
 
@@ -39,25 +37,6 @@ def check_topic(client: KafkaClient, settings: KafkaSinkSettings, topic: str | N
             ) from None
         log.info("creating topic %s with %d partitions", topic, settings.create_topic_partitions)
         client.create_topic(topic, settings.create_topic_partitions)
-
-
-def fitting(client: KafkaClient, settings: KafkaSinkSettings, topic: str | None) -> ProducerSettings:
-    """The producer settings with record batches no larger than ``topic`` takes.
-
-    Without the right to describe the topic's settings, or with a ``topic`` column, ``batch.size`` stays as it is, and a
-    topic with a smaller ``max.message.bytes`` refuses what is too large for it.
-    """
-    if topic is None:
-        return settings.producer
-    try:
-        limit = client.topic_config(topic).get("max.message.bytes")
-    except AccessDenied as denied:
-        log.info("max.message.bytes of %s is not known: %s", topic, denied)
-        return settings.producer
-    if limit is None or int(limit) >= settings.producer.batch_bytes:
-        return settings.producer
-    log.info("batch.size lowered to max.message.bytes=%s of topic %s", limit, topic)
-    return replace(settings.producer, batch_bytes=int(limit))
 
 
 def sequencer_hosts(context: SparkContext, settings: KafkaSinkSettings) -> tuple[str, str]:

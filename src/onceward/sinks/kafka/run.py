@@ -11,7 +11,14 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 
 from onceward.engine.driver_rows import DriverTurn
-from onceward.errors import OncewardError, TransactionTimedOut, TransactionTimeoutTooShort
+from onceward.errors import (
+    Fenced,
+    OncewardError,
+    RecordTooLarge,
+    SendFailed,
+    TransactionTimedOut,
+    TransactionTimeoutTooShort,
+)
 from onceward.ids import BatchId
 from onceward.ledger.kafka_chain import KafkaChain
 from onceward.sinks.kafka import preflight
@@ -22,6 +29,7 @@ from onceward.sinks.kafka.rows import partition_counts
 from onceward.sinks.kafka.sequencer.book import EpochBook
 from onceward.sinks.kafka.sequencer.server import Sequencer
 from onceward.sinks.kafka.settings import KafkaSinkSettings
+from onceward.sinks.kafka.topic_limits import TopicLimits
 from onceward.spark.query import RunningBatch
 from onceward.spark.shuffles import Shuffles
 from onceward.wire.client import KafkaClient
@@ -47,7 +55,7 @@ class KafkaRun:
         self.driver_turn = DriverTurn(settings.driver_records, settings.driver_bytes)
         self.old_timestamps = OldTimestamps(pipeline, self.client.topic_config)
         self._sequencer: Sequencer | None = None
-        self._fitting: dict[str | None, ProducerSettings] = {}
+        self._limits = TopicLimits(settings)
         self._set_aside: SetAside | None = None
         self._overdue: BatchId | None = None  # the last batch that needed more than the transaction's time by itself
 
@@ -72,10 +80,28 @@ class KafkaRun:
         return len(self.client.topic_partitions([topic])[topic])
 
     def producer_settings(self, topic: str | None) -> ProducerSettings:
-        """With record batches no larger than the topic takes; asked once for each topic of a run."""
-        if topic not in self._fitting:
-            self._fitting[topic] = preflight.fitting(self.client, self.settings, topic)
-        return self._fitting[topic]
+        """With record batches no larger than the topic takes, as far as is known."""
+        return self._limits.producer_settings(self.client, topic)
+
+    def explain(self, error: OncewardError) -> OncewardError:
+        """What an error of an attempt comes to. What was learned of a topic that refuses a record is forgotten.
+
+        A task, or the producer, cannot tell fencing from a transaction that timed out, nor a limit that was lowered
+        from a record that never fitted; the driver can.
+        """
+        if isinstance(error, Fenced):
+            return self.chain.transaction.explain(error)
+        if not isinstance(error, RecordTooLarge) or "records" not in error.details:  # not said by a broker
+            return error
+        aside, self._set_aside = self._set_aside, None
+        found = self._limits.refused(self.client, error)
+        if found is error and aside is not None and int(error.details["bytes"]) < aside.limit_bytes:
+            return SendFailed(
+                error.message,
+                next_step=f"nothing: the batch runs again, and such records go to {aside.topic}",
+                details=error.details,
+            )
+        return found
 
     def set_aside(self, topic: str | None) -> SetAside | None:
         """What becomes of records that ``topic`` would not take; None: they fail the batch.

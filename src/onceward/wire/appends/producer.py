@@ -334,7 +334,7 @@ class _Send:
                 f": {rule.reason}{limit}{quoted(_words(answer))}",
                 next_step="raise max.message.bytes of the topic"
                 + (", or lower batch.size" if append.fragment.count > 1 else ", or make the record smaller"),
-                details=details,
+                details={**details, "topic": topic, "bytes": append.fragment.size, "records": append.fragment.count},
             )
         resources = {Kind.TOPIC: topic, Kind.TRANSACTIONAL_ID: self._producer._transactional_id or ""}
         refused = Refused(
