@@ -29,6 +29,7 @@
     │   │   └── TokenUnavailable      the provider of OAuth tokens gave none
     │   ├── TopicMissing
     │   ├── PartitionMissing
+    │   ├── PartitionsAdded           by a source topic, while a batch that Spark has logged had not ended
     │   ├── TableMissing
     │   ├── AuthenticationFailed
     │   ├── AccessDenied
@@ -55,6 +56,7 @@
     │   ├── LedgerUnreadable
     │   │   └── LedgerUndecided       a transaction on the ledger's partition does not end
     │   ├── CheckpointReplaced
+    │   ├── CheckpointDamaged         a file of Spark's checkpoint is missing or cut off
     │   ├── CheckpointRewound
     │   ├── BatchChanged              a committed batch has other rows now
     │   ├── BatchNotWritten           a batch failed, and Spark was not told
@@ -271,6 +273,13 @@ class PartitionMissing(ResourceError):
     """The topic has no such partition."""
 
 
+class PartitionsAdded(ResourceError):
+    """A source topic has other partitions than a batch that Spark has logged and not ended; ``availableNow`` refuses
+    such a batch, and any other trigger runs it."""
+
+    recovery = Recovery.RESTART
+
+
 class TableMissing(ResourceError):
     """The table does not exist, or is no table."""
 
@@ -411,6 +420,10 @@ class LedgerUndecided(LedgerUnreadable):
 
 class CheckpointReplaced(AdmissionRefused):
     """The ledger was written by a query with another checkpoint."""
+
+
+class CheckpointDamaged(AdmissionRefused):
+    """A file of Spark's checkpoint is missing or cut off, so that Spark cannot say where the query goes on."""
 
 
 class CheckpointRewound(AdmissionRefused):

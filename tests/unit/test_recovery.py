@@ -4,7 +4,9 @@ The lists stand here once more, by name, and not by what the classes say of them
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,8 +27,9 @@ WILL_NEVER_PASS = {
     # records that are gone
     "SourceDataLost", "BinlogPurged", "TargetLost",
     # refused admission, and a newer copy
-    "AdmissionRefused", "LedgerBehind", "LedgerUnreadable", "CheckpointReplaced", "CheckpointRewound", "BatchChanged",
-    "BatchNotWritten", "SourceTopicReplaced", "SourceReplaced", "SourceRangeChanged", "Fenced",
+    "AdmissionRefused", "LedgerBehind", "LedgerUnreadable", "CheckpointReplaced", "CheckpointDamaged",
+    "CheckpointRewound", "BatchChanged", "BatchNotWritten", "SourceTopicReplaced", "SourceReplaced",
+    "SourceRangeChanged", "Fenced",
 }  # fmt: skip
 
 WRONG_OR_AWAY = {
@@ -35,6 +38,14 @@ WRONG_OR_AWAY = {
     "LimitLowered", "RegistryRefused", "RegistryReplaced", "SchemaUnknown",
 }  # fmt: skip
 """Of a setting that was wrong from the beginning, or of an outage: the error alone does not tell."""
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "recovery.md"
+AFTERWARDS = dict(re.findall(r"^\|[^|]*`(\w+)`[^|]*\|[^|]*\| (.*) \|$", PAGE.read_text(), re.MULTILINE))
+"""What docs/recovery.md says of ``ow.supervise`` after each error."""
+
+STARTS = {"**stops**": {None: 1, 7: 1}, "starts again if the pipeline has worked, else **stops**": {None: 1, 7: 3}}
+STARTS_AGAIN = {None: 3, 7: 3}
 
 
 def kinds_below(kind: type[OncewardError]) -> set[type[OncewardError]]:
@@ -98,7 +109,9 @@ def test_each_error_restarts_or_stops_as_its_situation_says(
 ):
     name = kind.__name__
     stops = name in WILL_NEVER_PASS or (name in WRONG_OR_AWAY and committed is None)
-    assert supervised(kind("once"), committed=committed) == (1 if stops else 3)
+    started = supervised(kind("once"), committed=committed)
+    assert started == (1 if stops else 3)
+    assert started == STARTS.get(AFTERWARDS[name], STARTS_AGAIN)[committed], "docs/recovery.md says otherwise"
 
 
 def test_the_lists_name_errors_that_there_are():

@@ -258,6 +258,25 @@ def test_what_was_learnt_twice_is_a_failure(lives: Any, again: Life):
     assert started == 2
 
 
+def test_a_plan_that_was_built_once_is_told_to_be_built_inside(
+    lives: Any, pauses: list[float], caplog: pytest.LogCaptureFixture
+):
+    """It says the same at each start, which helps nothing: the pauses grow, and the log says why."""
+    started, _ = lives(*[learnt(1) for _ in range(6)], Life(), strategy=ow.FixedDelay(delay_s=0))
+    assert started == 7
+    assert pauses == pytest.approx([0, 1, 2, 4, 8], rel=0.1), "and none before the first restart"
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(said) == 5
+    assert all("build the frame inside the function that you give to ow.supervise" in one for one in said)
+
+
+def test_a_failure_of_sparks_own_that_repeats_says_what_may_be_the_reason(lives: Any, caplog: pytest.LogCaptureFixture):
+    lives(*[Life(ValueError("[DELTA_SCHEMA_CHANGED]")) for _ in range(4)], Life())
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert ["build the frame inside" in one for one in said] == [False, False, True, True]
+    assert "failure 4 without a batch in between" in said[-1]
+
+
 def test_learning_waits_for_no_pause(lives: Any):
     started, last = lives(learnt(1), Life(), strategy=ow.FixedDelay(delay_s=1e6))
     assert isinstance(last, Life)
@@ -333,3 +352,32 @@ def test_a_start_that_waits_for_a_broker_ends_when_the_supervisor_is_told_to_sto
     stop.set()
     supervisor.join(30)
     assert "told to stop" in str(ended[0])
+
+
+def test_a_query_that_does_not_stop_is_not_waited_for_without_end(
+    lives: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A call of its function that waits for somebody else, say: Spark would wait for it without end."""
+    monkeypatch.setattr(supervising, "_STOP_SECONDS", 0.05)
+    for_ever, stop = threading.Event(), threading.Event()
+    stop.set()
+
+    class Stuck(Life):
+        def stop(self) -> None:
+            for_ever.wait()
+
+    started, last = lives(Stuck(endless=True), stop=stop)
+    for_ever.set()
+    assert started == 1
+    assert isinstance(last, Stuck)
+    assert "has not after" in caplog.text
+
+
+def test_a_checkpoint_that_does_not_answer_is_not_waited_for_without_end(lives: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(supervising, "_ASK_SECONDS", 0.05)
+    for_ever = threading.Event()
+    monkeypatch.setattr(supervising, "newest_committed", lambda query: for_ever.wait())
+    started, error = lives(Life(SendFailed("a")), Life(AuthenticationFailed("b")), Life())
+    for_ever.set()
+    assert started == 2
+    assert isinstance(error, AuthenticationFailed), "whether it has worked is not known"

@@ -6,7 +6,16 @@ import pickle
 
 import pytest
 
-from onceward.errors import Fenced, OncewardError, SourceDataLost, SourceReplaced, WorkerPythonUnfit
+from onceward.errors import (
+    CheckpointDamaged,
+    Fenced,
+    OncewardError,
+    PartitionsAdded,
+    Recovery,
+    SourceDataLost,
+    SourceReplaced,
+    WorkerPythonUnfit,
+)
 from onceward.spark.carried import Carried, Carrier, carried_in
 from onceward.spark.failures import RAISED, known_failure
 from onceward.spark.thrown import Thrown
@@ -134,3 +143,37 @@ def test_a_typed_error_is_found_in_sparks_text():
 def test_other_failures_stay_what_they_are(said: str):
     assert known_failure([Thrown(SPARK, ABORTED), Thrown(PYTHON, said)]) is None
     assert known_failure([]) is None
+
+
+MISMATCH = "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_END_OFFSET_AND_PREFETCHED"
+IN_SPARK = "org.apache.spark.sql.execution.streaming.MicroBatchExecution"
+ILLEGAL = "java.lang.IllegalStateException"
+
+
+def test_partitions_that_came_in_mid_batch_are_named_with_what_mends_it():
+    thrown = Thrown(STATE, f"[{MISMATCH}] Kafka data source …\ntopic-partitions: in-0, in-1.", MISMATCH)
+    error = known_failure([thrown])
+    assert isinstance(error, PartitionsAdded)
+    assert "without availableNow" in error.next_step
+    assert "in-0, in-1" in error.message
+    assert error.recovery is Recovery.RESTART
+
+
+@pytest.mark.parametrize("message", ["batch 8 doesn't exist", "Incomplete log file"])
+def test_a_checkpoint_with_a_missing_file_is_named(message: str):
+    error = known_failure([Thrown(ILLEGAL, message, thrown_in=IN_SPARK)])
+    assert isinstance(error, CheckpointDamaged)
+    assert message in error.message
+    assert 'resume="ledger"' in error.next_step
+
+
+@pytest.mark.parametrize(
+    "thrown",
+    [
+        Thrown(ILLEGAL, "batch 8 doesn't exist", thrown_in="com.shop.Orders"),
+        Thrown("com.shop.NoSuchBatch", "batch 8 doesn't exist", thrown_in=IN_SPARK),
+        Thrown(ILLEGAL, "order: batch 8 doesn't exist", thrown_in=IN_SPARK),
+    ],
+)
+def test_words_alone_damage_no_checkpoint(thrown: Thrown):
+    assert known_failure([thrown]) is None

@@ -33,17 +33,23 @@ class Failure:
     progressed: bool = False
 
 
+def without_progress(failures: Sequence[Failure]) -> int:
+    """How many failures there were since a batch was committed."""
+    count = 0
+    for failure in reversed(failures):
+        if failure.progressed:
+            break
+        count += 1
+    return count
+
+
 def least_pause(failures: Sequence[Failure]) -> float:
     """How long to wait at least, whatever the strategy: longer each time while no batch is committed in between.
 
     Nothing after the first such failure, then a second, and twice as long each time, up to five minutes; by chance
     longer or shorter by up to a tenth, so that pipelines that failed together do not come back together.
     """
-    in_a_row = 0
-    for failure in reversed(failures):
-        if failure.progressed:
-            break
-        in_a_row += 1
+    in_a_row = without_progress(failures)
     if in_a_row < 2:
         return 0.0
     pause = min(_LONGEST_SECONDS, 2.0 ** min(in_a_row - 2, 20))

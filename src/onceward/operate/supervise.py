@@ -31,7 +31,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from onceward import patience, surroundings
 from onceward.engine.foreach_batch import error_of
 from onceward.errors import ConfigurationError, OncewardError, Recovery
-from onceward.operate.restart import ExponentialDelay, Failure, RestartStrategy, least_pause
+from onceward.operate.restart import ExponentialDelay, Failure, RestartStrategy, least_pause, without_progress
 from onceward.spark.query import newest_committed
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ _LOOK_SECONDS = 1
 _STOP_SECONDS = 30.0
 _ASK_SECONDS = 10.0
 _SAID = 1_000
+_OFTEN = 3
 
 T = TypeVar("T")
 
@@ -94,11 +95,18 @@ def supervise(
             log.info("query %s is defined anew, and goes on: %s", life.name, error)
             continue
         failures.append(life.failure())
+        error = _said_before(error)
         pause = _pause(chosen, failures, error, worked_before=committed is not None)
         if isinstance(pause, str):
             log.error("query %s failed %d times in all and %s. %s", life.name, len(failures), pause, _told(error))
             raise error
-        log.warning("query %s failed, and is started again in %.1f s. %s", life.name, pause, _told(error))
+        log.warning(
+            "query %s failed, and is started again in %.1f s%s. %s",
+            life.name,
+            pause,
+            _in_a_row(failures, error),
+            _told(error),
+        )
         if ended.wait(pause):
             raise error
 
@@ -123,6 +131,25 @@ def _pause(strategy: RestartStrategy, failures: list[Failure], error: Exception,
     if delay is None:
         return f"is not started again by {strategy}"
     return max(delay, least_pause(failures))
+
+
+def _said_before(error: Exception) -> Exception:
+    """A query that has to be defined anew, and says so once more, was not: its plan is the one of before."""
+    if isinstance(error, OncewardError) and error.recovery is Recovery.RESTART_AT_ONCE:
+        error.next_step = (
+            "build the frame inside the function that you give to ow.supervise: the query has said the same before, "
+            "and was started with the plan of then, which does not know what was learnt"
+        )
+    return error
+
+
+def _in_a_row(failures: list[Failure], error: Exception) -> str:
+    """How often it failed since the last batch was committed; and what may be the reason that it repeats."""
+    count = without_progress(failures)
+    if count < _OFTEN:
+        return ""
+    hint = "" if isinstance(error, OncewardError) else "; if its source has changed, build the frame inside start()"
+    return f" (failure {count} without a batch in between{hint})"
 
 
 def _told(error: BaseException) -> str:

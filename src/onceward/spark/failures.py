@@ -13,7 +13,9 @@ from collections.abc import Sequence
 
 from onceward.errors import (
     ChangeUnreadable,
+    CheckpointDamaged,
     OncewardError,
+    PartitionsAdded,
     PoisonRecord,
     SchemaIdUnseen,
     SourceDataLost,
@@ -33,6 +35,13 @@ _NULL_IN_FIELD = re.compile(r"for field `([^`]+)` defined as non-null Avro data 
 _TRACED_IN = ".TracingNullPointException"
 _NO_SYMBOL = "Cannot convert SQL "
 
+_OTHER_PARTITIONS = "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_END_OFFSET_AND_PREFETCHED"
+
+# MicroBatchExecution.populateStartOffsets and HDFSMetadataLog.verifyBatchIds; OffsetSeqLog and CommitLog.
+_SPARKS_STREAMING = "org.apache.spark.sql.execution.streaming."
+_NO_BATCH = re.compile(r"batch \d+ doesn't exist.*", re.DOTALL)
+_INCOMPLETE = "Incomplete log file"
+
 _NO_ONCEWARD = re.compile(r"No module named '?onceward\b")
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]*python[^"]*)"')
 _DAEMON_ENDED = "Error from python worker:"
@@ -50,7 +59,15 @@ RAISED = f"onceward {SECRET} raised "
 def known_failure(thrown: Sequence[Thrown]) -> OncewardError | None:
     """The error behind what the JVM has thrown, outermost first; None: not one that is known here."""
     carried = next(filter(None, (carried_in(one.message) for one in thrown)), None)
-    return carried or _raised(thrown) or _unfit_value(thrown) or _lost_input(thrown) or _unfit_python(thrown)
+    return (
+        carried
+        or _raised(thrown)
+        or _unfit_value(thrown)
+        or _lost_input(thrown)
+        or _unfit_python(thrown)
+        or _added_partitions(thrown)
+        or _damaged_checkpoint(thrown)
+    )
 
 
 def _raised(thrown: Sequence[Thrown]) -> OncewardError | None:
@@ -69,6 +86,32 @@ def _raised(thrown: Sequence[Thrown]) -> OncewardError | None:
     if kind == "unfit":
         return _unfit(str(said.get("message")))
     return _change(said) if kind == "change" else _poison(said)
+
+
+def _added_partitions(thrown: Sequence[Thrown]) -> OncewardError | None:
+    """A batch was logged, and not ended; partitions were added; a start with availableNow refuses the logged batch."""
+    other = of_condition(thrown, _OTHER_PARTITIONS)
+    if other is None:
+        return None
+    return PartitionsAdded(
+        f"Spark's log has a batch that did not end, and its topic has other partitions by now, which trigger "
+        f"availableNow does not take: {' '.join(other.message.split())}",
+        next_step="start the query once without availableNow, trigger(processingTime=…) say, until that batch has "
+        "ended; then availableNow works again",
+    )
+
+
+def _damaged_checkpoint(thrown: Sequence[Thrown]) -> OncewardError | None:
+    for one in thrown:
+        in_spark = one.is_a("IllegalStateException") and one.thrown_in.startswith(_SPARKS_STREAMING)
+        if in_spark and (_NO_BATCH.fullmatch(one.message) or one.message.startswith(_INCOMPLETE)):
+            return CheckpointDamaged(
+                f"Spark cannot read the query's checkpoint, of which a file is missing or cut off: {one.message}",
+                next_step="restore that file, or the whole checkpoint as of the query's end; without a copy, go "
+                'on from the ledger with a new checkpoint: kafka_source(starting="ledger", pipeline_id=…) and '
+                'resume="ledger" in the sink, once',
+            )
+    return None
 
 
 def _unseen(said: dict[str, object]) -> OncewardError:
