@@ -20,7 +20,6 @@ on (:mod:`onceward.engine.micro_batch`). It is the same query on the same checkp
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -39,6 +38,7 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1
 _STOP_SECONDS = 30.0
 _ASK_SECONDS = 10.0
+_PROGRESS_SECONDS = 60.0
 _SAID = 1_000
 _OFTEN = 3
 
@@ -186,8 +186,7 @@ class _Life:
         return "(not started)" if self.query is None else str(self.query.name or self.query.id)
 
     def failure(self) -> Failure:
-        chance = random.random()  # noqa: S311 — a pause is no secret
-        return Failure(self._began, surroundings.monotonic(), chance, self._progressed)
+        return Failure(self._began, surroundings.monotonic(), surroundings.jitter(0.0, 1.0), self._progressed)
 
     def run(self, *, first: bool) -> Exception | None:
         """Start the query, wait for its end; what it failed with."""
@@ -205,11 +204,15 @@ class _Life:
             )
         self.query = query
         before = self.committed if self.committed is not None else self._look(query)
+        looked = self._began
         try:
             while not query.awaitTermination(_LOOK_SECONDS):
                 if self._ended.is_set():
                     self._stop(query)
                     break
+                if surroundings.monotonic() - looked > _PROGRESS_SECONDS:  # the checkpoint may be away in the end
+                    looked = surroundings.monotonic()
+                    self._look(query)
         except StreamingQueryException as failed:
             after = self._look(query)
             self._progressed = after is not None and (before is None or after > before)
