@@ -6,14 +6,23 @@ import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 from streaming_pipeline import Pipeline
+from topic_operations import add_partitions, produce, until
 
 import onceward as ow
 from onceward import events
-from onceward.errors import AuthenticationFailed, BadColumn, OncewardError, SendFailed
+from onceward.errors import (
+    AuthenticationFailed,
+    BadColumn,
+    CheckpointDamaged,
+    OncewardError,
+    PartitionsAdded,
+    SendFailed,
+)
 from onceward.operate.restart import RestartStrategy
 
 SHORT = 0.2
@@ -121,4 +130,44 @@ def test_a_login_that_is_refused_stops_a_pipeline_that_never_worked_and_no_other
     with failing(2, AuthenticationFailed):
         ow.supervise(starts, ow.FixedDelay(delay_s=SHORT))
     assert len(starts.at) == 1 + 3
+    pipeline.assert_exactly_once()
+
+
+def test_partitions_that_came_in_mid_batch_are_mended_by_one_start_without_available_now(
+    pipeline: Pipeline, at_step: Any
+):
+    """As the error says; until then each start is refused, and supervised ones wait longer each time."""
+    pipeline.feed(80)
+    at_step(events.PLAN, "started", SendFailed("the driver dies in the second batch"), nth=2)
+    pipeline.failing_run(batch_attempts=1)
+    add_partitions(pipeline, pipeline.source, 4)
+    added = [(b"new-key-%d" % n, b"new-value-%d" % n) for n in range(20)]
+    produce(pipeline, pipeline.source, added, 3)
+    pipeline.fed += added
+    error = pipeline.refused()
+    assert type(error) is PartitionsAdded
+    assert "without availableNow" in error.next_step
+    assert pipeline.source in error.message
+    query = pipeline.start(trigger={"processingTime": "0 seconds"})
+    until(lambda: len(pipeline.visible()) >= 100, query, "the batch in the log never ended")
+    query.stop()
+    pipeline.run()
+    pipeline.assert_exactly_once()
+
+
+def test_a_missing_file_of_the_checkpoint_is_mended_by_the_ledger(pipeline: Pipeline):
+    """As the error says, with a new checkpoint; the supervisor has not tried it again and again."""
+    starts = Starts(pipeline)
+    pipeline.feed(120)
+    pipeline.run()
+    pipeline.feed(10)
+    for file in (pipeline.checkpoint / "offsets").glob("*1*"):
+        file.unlink()
+    (pipeline.checkpoint / "offsets" / ".1.crc").unlink(missing_ok=True)
+    with pytest.raises(CheckpointDamaged, match="batch 1 doesn't exist") as damaged:
+        ow.supervise(starts, ow.FixedDelay(delay_s=0))
+    assert len(starts.at) == 1
+    assert 'resume="ledger"' in damaged.value.next_step
+    frame = pipeline.frame(starting="ledger", pipeline_id=pipeline.name, ledger_topic=pipeline.ledger_topic)
+    pipeline.run(frame=frame, checkpoint=pipeline.checkpoint.with_name("new"), resume="ledger")
     pipeline.assert_exactly_once()

@@ -97,7 +97,8 @@ def whole_number(name: str, value: object, least: int, most: int | None = None) 
     wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if not is_number or value < least or (most is not None and value > most):  # type: ignore[operator]
-        raise ConfigurationError(f"{name}={value!r} is not a whole number {wanted}", next_step=f"correct {name}")
+        wanted = f"a whole number {wanted}"
+        raise ConfigurationError(f"{name}={value!r} is not {wanted}", next_step=f"set {name} to {wanted}")
 
 
 def names(setting: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
