@@ -21,6 +21,7 @@ from onceward.errors import (
     CheckpointDamaged,
     OncewardError,
     PartitionsAdded,
+    RegistryRefused,
     SendFailed,
 )
 from onceward.operate.restart import RestartStrategy
@@ -131,6 +132,17 @@ def test_a_login_that_is_refused_stops_a_pipeline_that_never_worked_and_no_other
         ow.supervise(starts, ow.FixedDelay(delay_s=SHORT))
     assert len(starts.at) == 1 + 3
     pipeline.assert_exactly_once()
+
+    refused = [RegistryRefused("where the query is defined")] * 2
+
+    def start() -> StreamingQuery:
+        if refused:
+            raise refused.pop()
+        return starts()
+
+    with pytest.raises(RegistryRefused):
+        ow.supervise(start, ow.FixedDelay(delay_s=SHORT), checkpoint=pipeline.checkpoint.with_name("nowhere"))
+    ow.supervise(start, ow.FixedDelay(delay_s=SHORT), checkpoint=pipeline.checkpoint)
 
 
 def test_partitions_that_came_in_mid_batch_are_mended_by_one_start_without_available_now(

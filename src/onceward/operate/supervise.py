@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from os import PathLike, fspath
 from typing import TypeVar
 
 from pyspark.errors import StreamingQueryException
@@ -31,7 +32,7 @@ from onceward import patience, surroundings
 from onceward.engine.foreach_batch import error_of
 from onceward.errors import ConfigurationError, OncewardError, Recovery
 from onceward.operate.restart import ExponentialDelay, Failure, RestartStrategy, least_pause, without_progress
-from onceward.spark.query import newest_committed
+from onceward.spark.query import newest_committed, newest_committed_at
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ def supervise(
     strategy: RestartStrategy | None = None,
     *,
     stop: threading.Event | None = None,
+    checkpoint: str | PathLike[str] | None = None,
 ) -> StreamingQuery:
     """Run a query until it ends well, starting it again after failures that may pass.
 
@@ -68,6 +70,8 @@ def supervise(
         met a schema which is new to it starts again at once. While no batch is committed between failures, pauses are
         at least those of :func:`onceward.operate.restart.least_pause`.
     :param stop: ends the query within a second when it is set; while a restart is waited for, the last error is raised.
+    :param checkpoint: the query's ``checkpointLocation``. Only needed where ``start`` asks a server before it starts
+        the query (a schema registry, MySQL): by it a first start that is refused knows whether the pipeline has worked.
     :returns: the last query, which has ended without an error: by ``query.stop()``, by ``stop``, or because its trigger
         was ``availableNow``.
     :raises OncewardError: the query failed, and its error says *stop*, or the strategy has it no more restarted.
@@ -85,7 +89,7 @@ def supervise(
     learnt: set[str] = set()
     committed: int | None = None
     while True:
-        life = _Life(start, ended, committed)
+        life = _Life(start, ended, committed, None if checkpoint is None else fspath(checkpoint))
         error = life.run(first=not failures and not learnt)
         if error is None:
             assert life.query is not None  # noqa: S101 — a start that failed has an error
@@ -171,12 +175,20 @@ class _Life:
     """One start of the query, until its end.
 
     :param committed: the newest batch that was known to be committed before.
+    :param checkpoint: where to look where there is no query.
     """
 
-    def __init__(self, start: Callable[[], StreamingQuery], ended: threading.Event, committed: int | None) -> None:
+    def __init__(
+        self,
+        start: Callable[[], StreamingQuery],
+        ended: threading.Event,
+        committed: int | None,
+        checkpoint: str | None,
+    ) -> None:
         self._start = start
         self._ended = ended
         self.committed = committed
+        self._checkpoint = checkpoint
         self.query: StreamingQuery | None = None
         self._began = surroundings.monotonic()
         self._progressed = False
@@ -196,6 +208,8 @@ class _Life:
         except Exception as error:
             if first and not isinstance(error, OncewardError):
                 raise  # the program is wrong; later, Spark's own start may meet what the query has met
+            if self.committed is None:
+                self._look(None)
             return error
         if query is None:
             raise ConfigurationError(
@@ -229,15 +243,20 @@ class _Life:
                 next_step="nothing",
             )
 
-    def _look(self, query: StreamingQuery) -> int | None:
+    def _look(self, query: StreamingQuery | None) -> int | None:
         """The newest batch in the checkpoint's log of commits; as before, if it cannot be read now."""
         try:
-            found = _within(_ASK_SECONDS, lambda: newest_committed(query))
+            found = _within(_ASK_SECONDS, lambda: self._newest(query))
         except Exception as error:  # noqa: BLE001 — a checkpoint that is away is for the query to say
             log.debug("query %s: which batches are committed is not known: %r", self.name, error)
             found = None
         self.committed = self.committed if found is None else found
         return self.committed
+
+    def _newest(self, query: StreamingQuery | None) -> int | None:
+        if query is not None:
+            return newest_committed(query)
+        return None if self._checkpoint is None else newest_committed_at(self._checkpoint)
 
     def _stop(self, query: StreamingQuery) -> None:
         try:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -231,6 +232,23 @@ def newest_committed(query: StreamingQuery) -> int | None:
         return None
     newest = wrapper.streamingQuery().commitLog().getLatestBatchId()
     return None if newest.isEmpty() else int(newest.get())
+
+
+def newest_committed_at(checkpoint: str) -> int | None:
+    """As :func:`newest_committed`, of a query that there is not yet; None, too, without Spark or a checkpoint.
+
+    :param checkpoint: the query's ``checkpointLocation``.
+    """
+    context: Any = SparkContext._active_spark_context  # a session would be that of a thread
+    if context is None:
+        return None
+    paths = context._jvm.org.apache.hadoop.fs
+    folder = paths.Path(paths.Path(checkpoint), "commits")
+    files = folder.getFileSystem(context._jsc.hadoopConfiguration())
+    if not files.exists(folder):
+        return None
+    names = [str(status.getPath().getName()) for status in files.listStatus(folder)]
+    return max((int(name) for name in names if name.isdecimal()), default=None)
 
 
 def _execution(frame: DataFrame, query_id: str) -> Any:
