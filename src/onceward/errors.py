@@ -274,8 +274,8 @@ class PartitionMissing(ResourceError):
 
 
 class PartitionsAdded(ResourceError):
-    """A source topic has other partitions than a batch that Spark has logged and not ended; ``availableNow`` refuses
-    such a batch, and any other trigger runs it."""
+    """A source topic has other partitions than a batch that Spark has logged and not ended, which ``availableNow``
+    refuses and any other trigger runs; or than when ``kafka_source`` looked start positions up."""
 
     recovery = Recovery.RESTART
 

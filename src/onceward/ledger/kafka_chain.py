@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onceward import patience
-from onceward.errors import Fenced, LedgerOutdated, OncewardError
+from onceward.errors import Fenced, LedgerOutdated, OncewardError, RecordTooLarge, ResourceError
 from onceward.ids import AttemptId, PipelineId, topic_name
 from onceward.ledger.chain import Chain, Ledger, cut_off
 from onceward.ledger.kafka_topic import DEFAULT_TOPIC, LedgerTopic
@@ -167,6 +167,12 @@ class KafkaChain(Chain):
             (appended,) = self.producer().send([Append(partition, self._topic.record_to_append(record), 0)])
         except Fenced as refusal:  # a takeover, or the transaction timeout: only the coordinator knows
             raise self.transaction.explain(refusal) from refusal
+        except RecordTooLarge as refusal:  # a record of ours is no input: the topic's setting can be put right
+            raise ResourceError(
+                f"the ledger's record does not fit: {refusal.message}",
+                next_step="raise max.message.bytes of the ledger topic; 1048588 is Kafka's default",
+                details=refusal.details,
+            ) from refusal
         if not self._confirmed:
             self._confirm(appended.base_offset, record.sequence - 1 if behind is None else behind)
 

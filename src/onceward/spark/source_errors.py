@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from onceward.errors import AccessDenied, AuthenticationFailed, ConfigurationError, OncewardError, TopicMissing
+from onceward.errors import AccessDenied, AuthenticationFailed, OncewardError, PartitionsAdded, TopicMissing
 from onceward.spark.failures import known_failure
 from onceward.spark.query import kafka_options
 from onceward.spark.thrown import of_kind, thrown_from
@@ -49,7 +49,7 @@ def source_refusal(query: StreamingQuery) -> OncewardError | None:
         )
     if any(one.is_a("AssertionError") and one.message.startswith(_OTHER_PARTITIONS) for one in thrown):
         topics, servers = _read_by(execution)
-        return ConfigurationError(
+        return PartitionsAdded(
             f"topic {topics} on {servers} has other partitions than when kafka_source looked its start positions up: "
             "some were added, or topics that the pattern finds, or they are gone",
             next_step="call kafka_source anew, and start the query with that frame (under supervise, call it inside "
