@@ -7,6 +7,7 @@
     │   ├── UnknownOption             an option nobody knows
     │   ├── ContradictoryOptions      two settings that cannot both hold
     │   ├── UnsupportedQuery          a Spark mode under which the promise cannot be kept
+    │   ├── FileUnreadable            a file that a setting names is missing, or cannot be read now
     │   ├── ConnectorMissing          this session has no Kafka source, or one of another Spark
     │   ├── WorkerPythonUnfit         the Python that Spark's workers run is another, without Onceward
     │   ├── SourceBroken              a source of one's own breaks its contract
@@ -165,6 +166,12 @@ class ContradictoryOptions(ConfigurationError):
 
 class UnsupportedQuery(ConfigurationError):
     """A Spark mode under which the promise cannot be kept."""
+
+
+class FileUnreadable(ConfigurationError):
+    """A file that a setting names, a certificate say, is missing, or cannot be read now: it may be being replaced."""
+
+    recovery = Recovery.RESTART_IF_WORKED
 
 
 class ConnectorMissing(ConfigurationError):

@@ -33,6 +33,7 @@ WILL_NEVER_PASS = {
 }  # fmt: skip
 
 WRONG_OR_AWAY = {
+    "FileUnreadable",
     "WorkerPythonUnfit", "ServerUnfit", "TransactionTimeoutTooLarge", "TransactionTimeoutTooShort", "ResourceError",
     "TopicMissing", "PartitionMissing", "TableMissing", "AuthenticationFailed", "AccessDenied", "UnsupportedBroker",
     "LimitLowered", "RegistryRefused", "RegistryReplaced", "SchemaUnknown",

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 import onceward as ow
-from onceward.errors import ConfigurationError, ContradictoryOptions, SchemaUnfit, SchemaUnknown, UnknownOption
+from onceward.errors import (
+    ConfigurationError,
+    ContradictoryOptions,
+    FileUnreadable,
+    SchemaUnfit,
+    SchemaUnknown,
+    UnknownOption,
+)
 from onceward.formats.registry.settings import OPTIONS, address_of, settings_of
 from onceward.formats.registry.subjects import STRATEGIES, strategy_named, subject_of
 
@@ -80,7 +87,7 @@ def test_what_is_no_address_is_refused_without_being_shown(url: Any):
             ContradictoryOptions,
             "bearer.auth.token",
         ),
-        ({"ssl.ca.location": "/none"}, ConfigurationError, "does not exist"),
+        ({"ssl.ca.location": "/none"}, FileUnreadable, "does not exist"),
         ({"ssl.truststore.location": "/x.jks", "ssl.truststore.type": "JKS"}, ConfigurationError, "JKS"),
     ],
 )

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.errors import ConfigurationError, ContradictoryOptions, FileUnreadable
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ def tls_parts(options: Mapping[str, str]) -> dict[str, Any]:
     for name, path in parts.items():
         if name.endswith("_file") and path is not None and not os.path.isfile(path):
             is_text = "-----BEGIN" in path  # a key, it may be: it is not repeated
-            raise ConfigurationError(
+            raise FileUnreadable(
                 f"the file {'(its name is PEM text)' if is_text else repr(path)} named by an ssl option does not exist",
                 next_step="give a PEM file that the driver and every executor can read at this path",
             )
@@ -202,7 +202,7 @@ def _refuse_java_store(options: Mapping[str, str], store: str) -> None:
 class Certificates:
     """The TLS context of ``security``, made anew when one of its files has changed. Thread safe.
 
-    :raises ConfigurationError: the files cannot be read, at the first time.
+    :raises FileUnreadable: the files cannot be read, at the first time.
     """
 
     def __init__(self, security: Security) -> None:
@@ -219,7 +219,7 @@ class Certificates:
             if files != self._files:
                 try:
                     self._context = tls_context(self._security)
-                except ConfigurationError as unfit:
+                except FileUnreadable as unfit:
                     log.warning("the TLS files have changed and are not used yet: %s", unfit)
                 else:
                     self._files = files
@@ -250,7 +250,7 @@ def _state_of(path: str | None) -> object:
 def tls_context(security: Security) -> ssl.SSLContext:
     """One that verifies the server, by these certificates or the system's; reads the files.
 
-    :raises ConfigurationError: they cannot be read.
+    :raises FileUnreadable: they cannot be read.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies the certificate and the host name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -262,7 +262,7 @@ def tls_context(security: Security) -> ssl.SSLContext:
             context.load_default_certs()
         _load_own_certificate(context, security)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise ConfigurationError(
+        raise FileUnreadable(
             f"the TLS certificates or the key cannot be read ({type(error).__name__}: {error})",
             next_step="check the ssl options: PEM files or PEM text, and ssl.key.password if the key is encrypted",
         ) from error
