@@ -192,6 +192,7 @@ class _Life:
         self.query: StreamingQuery | None = None
         self._began = surroundings.monotonic()
         self._progressed = False
+        self._stuck = False
 
     @property
     def name(self) -> str:
@@ -223,7 +224,8 @@ class _Life:
             while not query.awaitTermination(_LOOK_SECONDS):
                 if self._ended.is_set():
                     self._stop(query)
-                    break
+                    if self._stuck:
+                        break
                 if surroundings.monotonic() - looked > _PROGRESS_SECONDS:  # the checkpoint may be away in the end
                     looked = surroundings.monotonic()
                     self._look(query)
@@ -260,9 +262,10 @@ class _Life:
 
     def _stop(self, query: StreamingQuery) -> None:
         try:
-            if query.isActive:
+            if query.isActive and not self._stuck:
                 _within(_STOP_SECONDS, query.stop)
         except TimeoutError:
+            self._stuck = True
             log.error(
                 "query %s was asked to stop, and has not after %.0f s: a call of its function goes on",
                 self.name,
