@@ -59,8 +59,6 @@ class Ran:
         name = f"{self.pipeline.name}-{next(self.numbers)}"
         checkpoint = self.pipeline.checkpoint.with_name(f"copy-{name}")
         shutil.copytree(self.pipeline.checkpoint, checkpoint)
-        notes = checkpoint / "onceward"
-        (notes / self.pipeline.name).rename(notes / name)
         damage(checkpoint)
         output = self.pipeline.topic(1)
         writes = [[output, records] for _, records in self.ledger_record["writes"]]
@@ -117,10 +115,7 @@ def ran(
 
 
 def parts_of(checkpoint: Path, *, folders: bool) -> list[str]:
-    """Every file, but for the checksums that Hadoop's local file system keeps beside them; every folder if asked.
-
-    Of our notes only their folder: there is nothing in them as long as no batch fails.
-    """
+    """Every file, but for the checksums that Hadoop's local file system keeps beside them; every folder if asked."""
     found = (part.relative_to(checkpoint) for part in checkpoint.rglob("*") if folders or part.is_file())
     return sorted(
         str(part)

@@ -150,12 +150,21 @@ IN_SPARK = "org.apache.spark.sql.execution.streaming.MicroBatchExecution"
 ILLEGAL = "java.lang.IllegalStateException"
 
 
-def test_partitions_that_came_in_mid_batch_are_named_with_what_mends_it():
-    thrown = Thrown(STATE, f"[{MISMATCH}] Kafka data source …\ntopic-partitions: in-0, in-1.", MISMATCH)
+SAME = "Kafka data source in Trigger.AvailableNow should provide the same topic partitions in …: Set(in-0), Set(in-1)"
+
+
+@pytest.mark.parametrize(
+    "thrown",
+    [
+        Thrown(STATE, f"[{MISMATCH}] {SAME}", MISMATCH),
+        Thrown(SPARK, SAME, thrown_in="org.apache.spark.sql.kafka010.KafkaExceptions$"),  # Spark 4.0
+    ],
+)
+def test_partitions_that_came_in_mid_batch_are_named_with_what_mends_it(thrown: Thrown):
     error = known_failure([thrown])
     assert isinstance(error, PartitionsAdded)
     assert "without availableNow" in error.next_step
-    assert "in-0, in-1" in error.message
+    assert "Set(in-0), Set(in-1)" in error.message
     assert error.recovery is Recovery.RESTART
 
 
@@ -173,7 +182,8 @@ def test_a_checkpoint_with_a_missing_file_is_named(message: str):
         Thrown(ILLEGAL, "batch 8 doesn't exist", thrown_in="com.shop.Orders"),
         Thrown("com.shop.NoSuchBatch", "batch 8 doesn't exist", thrown_in=IN_SPARK),
         Thrown(ILLEGAL, "order: batch 8 doesn't exist", thrown_in=IN_SPARK),
+        Thrown(SPARK, SAME, thrown_in="com.shop.Orders"),
     ],
 )
-def test_words_alone_damage_no_checkpoint(thrown: Thrown):
+def test_words_alone_say_nothing(thrown: Thrown):
     assert known_failure([thrown]) is None

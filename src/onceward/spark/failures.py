@@ -35,6 +35,8 @@ _NULL_IN_FIELD = re.compile(r"for field `([^`]+)` defined as non-null Avro data 
 _TRACED_IN = ".TracingNullPointException"
 _NO_SYMBOL = "Cannot convert SQL "
 
+_KAFKA_SOURCE = "org.apache.spark.sql.kafka010."
+_NOT_THE_SAME_PARTITIONS = "Kafka data source in Trigger.AvailableNow should provide the same topic partitions"
 _OTHER_PARTITIONS = "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_END_OFFSET_AND_PREFETCHED"
 
 # MicroBatchExecution.populateStartOffsets and HDFSMetadataLog.verifyBatchIds; OffsetSeqLog and CommitLog.
@@ -90,7 +92,7 @@ def _raised(thrown: Sequence[Thrown]) -> OncewardError | None:
 
 def _added_partitions(thrown: Sequence[Thrown]) -> OncewardError | None:
     """A batch was logged, and not ended; partitions were added; a start with availableNow refuses the logged batch."""
-    other = of_condition(thrown, _OTHER_PARTITIONS)
+    other = next((one for one in thrown if _names_other_partitions(one)), None)
     if other is None:
         return None
     return PartitionsAdded(
@@ -99,6 +101,12 @@ def _added_partitions(thrown: Sequence[Thrown]) -> OncewardError | None:
         next_step="start the query once without availableNow, trigger(processingTime=…) say, until that batch has "
         "ended; then availableNow works again",
     )
+
+
+def _names_other_partitions(one: Thrown) -> bool:
+    """``KafkaExceptions``; Spark 4.0 gives its exception no condition."""
+    by_name = one.condition == _OTHER_PARTITIONS
+    return by_name or (one.thrown_in.startswith(_KAFKA_SOURCE) and one.message.startswith(_NOT_THE_SAME_PARTITIONS))
 
 
 def _damaged_checkpoint(thrown: Sequence[Thrown]) -> OncewardError | None:

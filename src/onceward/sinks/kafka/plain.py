@@ -114,11 +114,11 @@ class PlainBatches:
         with events.step(events.SEND, **ids):
             prepared = prepare(write.frame, write.where, lineage=settings.lineage)
             try:
-                with job.naming_failures():
-                    rows, task_count = job.collect(task_job.planned(prepared, _OpenPlainWriter(settings)), lambda: None)
+                rows, task_count = job.collect(task_job.planned(prepared, _OpenPlainWriter(settings)), lambda: None)
+                written = results(rows, task_count)
             except RecordTooLarge as refusal:
                 raise self._refused(refusal) from refusal
-        self._old_timestamps.look_at(oldest_of(*(result.committable for result in results(rows, task_count))))
+        self._old_timestamps.look_at(oldest_of(*(result.committable for result in written)))
 
     def _refused(self, error: RecordTooLarge) -> OncewardError:
         """A topic's limit may have been lowered: it is asked again, and so are all others."""
