@@ -165,14 +165,14 @@ class KafkaChain(Chain):
             record = replace(record, open_ms=int(self.transaction.open_for_ms))
         try:
             (appended,) = self.producer().send([Append(partition, self._topic.record_to_append(record), 0)])
-        except Fenced as refusal:  # a takeover, or the transaction timeout: only the coordinator knows
-            raise self.transaction.explain(refusal) from refusal
         except RecordTooLarge as refusal:  # a record of ours is no input: the topic's setting can be put right
             raise ResourceError(
                 f"the ledger's record does not fit: {refusal.message}",
                 next_step="raise max.message.bytes of the ledger topic; 1048588 is Kafka's default",
                 details=refusal.details,
             ) from refusal
+        except Fenced as refusal:  # a takeover, or the transaction timeout: only the coordinator knows
+            raise self.transaction.explain(refusal) from refusal
         if not self._confirmed:
             self._confirm(appended.base_offset, record.sequence - 1 if behind is None else behind)
 
