@@ -292,7 +292,7 @@ def _called_in_another_thread() -> UnsupportedQuery:
 def _state_names_computations(session: SparkSession) -> bool:
     """SPARK-51573: in format 2 each computation of a batch has a state of its own, and Spark commits the first one of a
     run, also where that attempt failed. ``StateStoreConf``: the format is 1 unless it is set."""
-    setting = str(session.conf.get(STATE_FORMAT, "1"))
+    setting = str(session.conf.get(STATE_FORMAT))
     return setting.strip().isdecimal() and int(setting) >= 2
 
 
