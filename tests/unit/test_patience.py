@@ -115,10 +115,18 @@ def test_no_deadline_is_later_than_that_of_the_whole() -> None:
 
 
 def test_a_batch_of_a_query_that_is_stopped_has_a_moment_and_no_more() -> None:
-    stopping: list[bool] = []
-    ending = Ending(lambda: bool(stopping))
-    ending()
-    stopping.append(True)
+    ending = Ending(lambda: True)
     ending()  # what can be ended within the moment still is
     with patience.asking(ending), pytest.raises(JobInterrupted, match="The next start settles it"):
         patience.pause(HOURS_S)
+
+
+def test_a_batch_that_waits_for_nobody_asks_no_jvm() -> None:
+    looks: list[str] = []
+    ending = Ending(lambda: bool(looks.append("looked")))
+    with patience.asking(ending):
+        for _ in range(1_000):
+            patience.ask()
+        assert len(looks) <= 1, "milliseconds each"
+        patience.pause(1.0)
+    assert looks

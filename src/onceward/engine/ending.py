@@ -13,6 +13,7 @@ from onceward import surroundings
 from onceward.spark.job import JobInterrupted
 
 _MOMENT_SECONDS = 1.0
+_LOOK_SECONDS = 0.2  # a look costs some calls into the JVM, milliseconds that a batch without long waits must not pay
 
 
 class Ending:
@@ -23,13 +24,16 @@ class Ending:
 
     def __init__(self, is_stopping: Callable[[], bool]) -> None:
         self._is_stopping = is_stopping
+        self._look_at = surroundings.monotonic() + _LOOK_SECONDS
         self._over_at: float | None = None
 
     def __call__(self) -> None:
         """:raises JobInterrupted: the query is being stopped, and the moment is over."""
-        if self._over_at is None and self._is_stopping():
-            self._over_at = surroundings.monotonic() + _MOMENT_SECONDS
-        if self._over_at is not None and surroundings.monotonic() >= self._over_at:
+        now = surroundings.monotonic()
+        if self._over_at is None and now >= self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            self._over_at = now + _MOMENT_SECONDS if self._is_stopping() else None
+        if self._over_at is not None and now >= self._over_at:
             raise JobInterrupted(
                 "the query is being stopped, and this batch waited for an answer that did not come. The next start "
                 "settles it first of all: it ends what is open, and asks the ledger whether the batch is committed."
