@@ -156,8 +156,8 @@ class ForeachBatchSink(ABC):
                 refuse_temporary_checkpoint(frame)
                 self._looked_at = running.run_id
             steps = decoding.steps_of(frame, running.run_id)
-            writes = [*writes, *self._set_aside(steps, frame)]
             with patience.asking(Ending(lambda: is_being_stopped(frame))):
+                writes = [*writes, *self._set_aside(steps, frame)]
                 self._process(frame, writes, running)
         except BaseException as met:
             error = _as_it_ended(met, steps, frame)

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from onceward import patience
 from onceward.errors import ConfigurationError, RegistryReplaced, SchemaUnfit, SchemaUnknown
 from onceward.formats.registry.answers import LARGEST_ID, RegisteredSchema, Version
 from onceward.formats.registry.client import SchemaRegistry
@@ -127,7 +128,7 @@ class Known:
         deadline, pause = time.monotonic() + wait_s, _FIRST_PAUSE_S
         open_ids = self._look(registry, ids)
         while open_ids and time.monotonic() + pause < deadline:
-            time.sleep(pause)
+            patience.pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
             open_ids = self._look(registry, open_ids)
 

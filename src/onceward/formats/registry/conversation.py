@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from onceward import patience
 from onceward.errors import ConfigurationError, RegistryAnswerUnfit, RegistryRefused, RegistryUnreachable, SchemaUnfit
 from onceward.formats.registry.http import Answer, NoAnswer, NotTrusted, asked
 from onceward.formats.registry.json_limits import NotFit, parsed
@@ -106,7 +107,7 @@ class Conversation:
             if time.monotonic() + wait >= ends:
                 raise self._given_up(method, path, failed)
             log.info("%s %s is asked again in %.1f s: %s", method, path, wait, failed.reason)
-            time.sleep(wait)
+            patience.pause(wait)
             left = max(ends - time.monotonic(), _FIRST_PAUSE_S)  # a pause may take longer than it should
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 

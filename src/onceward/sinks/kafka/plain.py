@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from onceward import events, surroundings
+from onceward import events, patience
 from onceward.engine import task_job
 from onceward.engine.policy import with_the_next_start
 from onceward.engine.target import Write
@@ -83,7 +83,7 @@ class PlainBatches:
                         running.batch,
                         error,
                     )
-                surroundings.sleep(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
+                patience.pause(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
                 attempt += 1
 
     def _begin(self, writes: Sequence[Write], running: RunningBatch) -> None:

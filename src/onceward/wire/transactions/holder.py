@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from onceward import surroundings
+from onceward import patience
 from onceward.errors import BrokerUnreachable, ResourceError
 from onceward.ids import ProducerIdentity
 from onceward.wire.conversation import Refused, Unanswered, raise_as_error
@@ -118,7 +118,7 @@ class Holder:
                 return why
             if found.state == _COMPLETE_ABORT and not aborted:
                 deadline, aborted = Deadline(_TAKEOVER_MS), True
-            surroundings.sleep(_TAKEOVER_POLL_SECONDS)
+            patience.pause(_TAKEOVER_POLL_SECONDS)
         return Fencing.ABORTED_FOR_US if aborted else Fencing.TAKEN_OVER
 
     def _told(self, next_step: str = "") -> TransactionDescription | None:
