@@ -105,14 +105,12 @@ def test_a_wrong_security_protocol_ends_soon_and_is_suspected(secured: SecuredKa
 
 @pytest.mark.slow
 @pytest.mark.fault("untrusted-certificate")
-def test_sparks_source_on_a_tls_port_without_tls_does_not_hang(
-    secured: SecuredKafka, secured_pipeline: SecuredPipeline
-) -> None:
-    """It cannot know why nobody understands it; so it ends with a timeout, within the time that it was given."""
-    pipeline = secured_pipeline
-    quick = {"kafka.default.api.timeout.ms": 3_000, "kafka.request.timeout.ms": 2_000}
-    pipeline.failing_run(frame=pipeline.frame(options={}, spark_options=quick))
-    assert pipeline.visible() == []
+def test_a_source_on_a_tls_port_without_tls_is_refused_at_its_definition(secured_pipeline: SecuredPipeline) -> None:
+    """It cannot know why nobody understands it, but says where to look."""
+    quick = {"socket.connection.setup.timeout.max.ms": 2_000}
+    with pytest.raises(BrokerUnreachable, match="kafka_source") as unreachable:
+        secured_pipeline.frame(options=quick)
+    assert "security.protocol" in unreachable.value.next_step
 
 
 @pytest.mark.fault("untrusted-certificate")
