@@ -284,6 +284,40 @@ def test_a_position_of_version_1_is_whole_from_the_next_file_on():
     assert Position.from_json({**old, "dialect": "mysql", "gtids": f"{SERVER}:1-5"}).gtids == f"{SERVER}:1-5"
 
 
+def loaded(table: str) -> Log:
+    """LOAD DATA as a statement: its file in pieces, then what is done with it."""
+    text = f"LOAD DATA INFILE 'x' INTO TABLE `{table}` LINES TERMINATED BY '\\n' (`id`)".encode()
+    log = Log().gtid(1).query("BEGIN")
+    log.put(kinds.BEGIN_LOAD_QUERY, bytes(4) + b"1\n").put(kinds.APPEND_BLOCK, bytes(4) + b"2\n")
+    log.put(kinds.EXECUTE_LOAD_QUERY, struct.pack("<IIBHH", 1, 0, 4, 0, 0) + bytes(13) + b"shop\0" + text)
+    return log.put(kinds.XID, bytes(8)).transaction(2)
+
+
+def test_load_data_as_a_statement_stops_where_its_table_is_read():
+    mine = settings(tables="shop.t")
+    assert cut(loaded("other").events, start(), mine).changes == 1
+    stop = cut(loaded("t").events, start(), mine).stop
+    assert isinstance(stop, ChangeUnreadable)
+    assert stop.details["reason"] == "statement"
+
+
+def test_a_statement_on_a_view_or_a_table_with_triggers_stops():
+    """Whoever changes it may change a table that is read; in the server's own databases there are none."""
+    mine, asked = settings(tables="shop.t"), list[tuple[str, str]]()
+
+    def reaches_others(database: str, table: str) -> bool:
+        asked.append((database, table))
+        return table == "v"
+
+    log = Log().gtid(1).query("BEGIN").query("INSERT INTO mysql.heartbeat VALUES (1)").query("DELETE FROM other.t")
+    log.query("INSERT INTO other.v VALUES (1)").put(kinds.XID, bytes(8))
+    stop = cut(log.events, start(), mine, reaches_others=reaches_others).stop
+    assert isinstance(stop, ChangeUnreadable)
+    assert "other.v" in stop.message
+    assert asked == [("other", "t"), ("other", "v")]
+    assert cut(log.events, start(), settings(tables="shop.t", pass_over=[stop.details["at"]])).stop is None
+
+
 def prepared(log: Log, number: int, table: str, xid: bytes = b"x") -> Log:
     """An XA transaction of two phases."""
     name = f"X'{xid.hex()}',X'',1"

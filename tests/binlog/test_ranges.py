@@ -12,13 +12,22 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from made_events import FILE, GOLDEN_FILES, NOW, dialect_of, format_description, made
-from made_tables import INT, NAME, NULL_INT, TABLE_MAP, WRITE, number, row, rows, table_map, text
+from made_tables import INT, NAME, NULL_INT, TABLE_MAP, WRITE, Made, number, row, rows, table_map, text
 
-from onceward.binlog.changes import CHANGES, Decoder
+from onceward.binlog.changes import CHANGES, PIECE_BYTES, Decoder
 from onceward.binlog.column import Kind
 from onceward.binlog.event import Event
 from onceward.binlog.framing import events_of_file
-from onceward.binlog.kinds import ANONYMOUS_GTID, FORMAT_DESCRIPTION, GTID, IGNORABLE_FLAG, QUERY, XA_PREPARE, XID
+from onceward.binlog.kinds import (
+    ANONYMOUS_GTID,
+    FORMAT_DESCRIPTION,
+    GTID,
+    IGNORABLE_FLAG,
+    QUERY,
+    TRANSACTION_PAYLOAD,
+    XA_PREPARE,
+    XID,
+)
 from onceward.errors import ServerUnreachable
 from onceward.sources.mysql import parts
 from onceward.sources.mysql.cuts import Cutter, Range
@@ -151,11 +160,32 @@ def test_what_was_emptied_has_the_name_that_its_rows_have(monkeypatch):
     cutter.feed(log.events)
     (part,) = cutter.range().parts
     monkeypatch.setattr(parts, "reading", lambda settings, server, place: log.dump(place))
-    found = parts.read(settings, {**part, "server": "a server", "era": 0, "names": 1}).to_pylist()
+    found = parts.joined(parts.read(settings, {**part, "server": "a server", "era": 0, "names": 1})).to_pylist()
     assert [(change["op"], change["db"], change["table"]) for change in found] == [
         ("t", "shop", "t"),
         ("c", "shop", "t"),
     ]
+
+
+def test_a_part_is_read_in_pieces_however_much_becomes_of_it(monkeypatch):
+    """A transaction that is compressed is one event, and a row of nulls a few bytes: neither is all in memory."""
+    columns = 400
+    map = table_map([INT, *(Made(f"column_{n}", 3, nullable=True) for n in range(columns))], db="shop", key=[0])
+    nulls = [rows(columns + 1, *[row(number(n), *[None] * columns)] * 100) for n in range(100)]
+    inner = [(TABLE_MAP, map), *((WRITE, each) for each in nulls)]
+    events = b"".join(struct.pack("<IBIIIH", NOW, kind, 1, 19 + len(body), 0, 0) + body for kind, body in inner)
+    packed = pa.compress(events, "zstd", asbytes=True)
+    assert len(packed) < 20_000
+    log = Log()
+    log.begins()
+    log.add(TRANSACTION_PAYLOAD, b"\1\4\xfd" + len(packed).to_bytes(3, "little") + b"\2\1\0\0" + packed)
+    (part,) = log.cut().parts
+    monkeypatch.setattr(parts, "reading", lambda settings, server, place: log.dump(place))
+    settings = Settings({}, (("*", "*"),))
+    sizes = [piece.nbytes for piece in parts.read(settings, {**part, "server": "a server", "era": 0, "names": 1})]
+    assert len(sizes) > 3
+    assert sum(sizes) > 100 * 100 * columns * 10
+    assert max(sizes) < 2 * PIECE_BYTES
 
 
 CHUNK = {

@@ -12,7 +12,7 @@ from made_events import GOLDEN, dialect_of, query
 from onceward.binlog.framing import events_of_file
 from onceward.binlog.kinds import QUERY
 from onceward.binlog.packed import unpacked
-from onceward.binlog.statements import PASSED, Passed, Stop, Truncated, classify, statement_of
+from onceward.binlog.statements import PASSED, Elsewhere, Passed, Stop, Truncated, classify, statement_of
 from onceward.errors import BinlogDamaged
 
 WANTED = {("shop", "orders"), ("shop", "a`b"), ("shop", 'q"x'), ("shop", "tä"), ("other", "items")}
@@ -73,9 +73,12 @@ ALTER TABLE orders ADD PARTITION (PARTITION p3 VALUES LESS THAN (9))
 ALTER TABLE orders REORGANIZE PARTITION a, b INTO (PARTITION c VALUES LESS THAN (9))
 ALTER TABLE orders ENGINE = InnoDB
 ALTER TABLE orders ENGINE = 'InnoDB'
-ALTER TABLE orders ADD SYSTEM VERSIONING
 ALTER TABLE orders DROP system, DROP COLUMN versioning
 ALTER TABLE elsewhere DROP SYSTEM VERSIONING
+ALTER TABLE elsewhere ADD SYSTEM VERSIONING
+CREATE TABLE elsewhere (id int) WITH SYSTEM VERSIONING
+CREATE TABLE orders (id int, `with system versioning` int) COMMENT 'with system versioning'
+CREATE TABLE orders (id int, s date, e date, PERIOD FOR p (s, e))
 ALTER TABLE elsewhere ENGINE = 'BLACKHOLE'
 ALTER TABLE orders COMMENT 'drop partition p', ADD CONSTRAINT c CHECK (a in (1, 2))
 ALTER TABLE elsewhere RENAME TO nowhere
@@ -104,6 +107,8 @@ ANALYZE TABLE orders
 ANALYZE NO_WRITE_TO_BINLOG TABLE orders
 OPTIMIZE LOCAL TABLE orders
 REPAIR TABLE orders
+REPAIR VIEW orders
+REPAIR LOCAL VIEW orders, items FROM MYSQL
 FLUSH TABLES
 GRANT ALL ON shop.* TO u1
 REVOKE ALL ON shop.* FROM u1
@@ -148,7 +153,6 @@ STOPS = {
         CREATE TABLE IF NOT EXISTS shop.orders (b int REFERENCES c (d) ON DELETE SET DEFAULT) PARTITION BY HASH (b)
     """,
     "statement": """
-        INSERT INTO elsewhere VALUES (1)
         insert/**/into orders values (1)
         /*!40000 INSERT INTO orders VALUES (1) */
         /* x */ -- y
@@ -211,6 +215,15 @@ STOPS = {
         ALTER TABLE orders DROP COLUMN a, drop system versioning, ADD b int
         ALTER ONLINE IGNORE TABLE orders ADD UNIQUE (a)
     """,
+    "system_versioned": """
+        CREATE TABLE orders (id int) WITH SYSTEM VERSIONING
+        CREATE TABLE orders (id int, v int WITH SYSTEM VERSIONING)
+        CREATE TABLE shop.orders (id int, b bigint, e bigint, PERIOD FOR SYSTEM_TIME (b, e)) WITH SYSTEM VERSIONING
+        ALTER TABLE orders ADD SYSTEM VERSIONING
+        ALTER TABLE orders ADD COLUMN a int, add system versioning
+        ALTER TABLE orders ADD COLUMN a int WITH SYSTEM VERSIONING
+        ALTER TABLE orders ADD COLUMN (a int WITH SYSTEM VERSIONING)
+    """,
     "xa": """
         XA COMMIT X'78',X'',1
         XA ROLLBACK X'78',X'',1
@@ -256,6 +269,57 @@ def test_what_may_change_rows_is_a_stop(why, text):
     assert found.reason == why
     assert found.what
     assert found.next_step
+
+
+ELSEWHERE = """
+INSERT INTO elsewhere VALUES (1)
+INSERT INTO mysql.rds_heartbeat2(id, value) values (1,1585112070935) ON DUPLICATE KEY UPDATE value = 1585112070935
+INSERT DELAYED IGNORE mysql.heartbeat (id, master_time) VALUES (1, UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE id = VALUES(id)
+INSERT INTO elsewhere (orders, items) VALUES ('shop.orders', concat(orders, "items"))
+INSERT INTO elsewhere SET a = 1, b = (2 + 3) * 4;
+INSERT INTO elsewhere SELECT * FROM nowhere WHERE a IN (SELECT max(b) FROM other.orders)
+INSERT INTO elsewhere TABLE nowhere
+REPLACE INTO `percona`.`checksums` (db, tbl, cnt) SELECT 'shop', 'orders', COUNT(*), COALESCE(LOWER(CONV(BIT_XOR(CAST(CRC32(CONCAT_WS('#', `id`)) AS UNSIGNED)), 10, 16)), 0) FROM `far`.`away` FORCE INDEX(`PRIMARY`)
+DELETE FROM `elsewhere`
+DELETE FROM mysql.rds_sysinfo where name = 'innodb_txn_key'
+DELETE QUICK FROM elsewhere WHERE id BETWEEN (1) AND (2) ORDER BY id LIMIT 7
+DELETE HISTORY FROM elsewhere
+DELETE FROM elsewhere FOR PORTION OF p FROM '2000-01-01' TO '2001-01-01'
+DELETE a, b FROM far.a JOIN far.b USING (id)
+UPDATE elsewhere SET a = a + 1, b = CASE WHEN (a) THEN 1 END WHERE id IN (1, 2)
+UPDATE far.a AS x, far.b SET x.c = 1 WHERE x.d = far.b.e
+WITH c AS (SELECT 1) DELETE FROM elsewhere WHERE id IN (SELECT * FROM c)
+LOAD DATA INFILE 'SQL_LOAD-1' REPLACE INTO TABLE `elsewhere` FIELDS TERMINATED BY ',' LINES TERMINATED BY '\\n' (`a`, @`b`) SET c = UPPER(@`b`)
+SET STATEMENT max_statement_time = 5 FOR DELETE FROM elsewhere
+""".strip().splitlines()  # noqa: E501
+
+
+@pytest.mark.parametrize("text", ELSEWHERE)
+def test_a_statement_on_tables_that_are_known_and_not_read_is_elsewhere(text):
+    found = verdict(text)
+    assert isinstance(found, Elsewhere)
+    assert found.tables
+    assert not any(wanted(*name) for name in found.tables)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "INSERT INTO elsewhere SELECT * FROM orders", "INSERT INTO elsewhere SELECT * FROM far.b, other.items",
+        "INSERT INTO orders SELECT 1", "REPLACE shop.orders VALUES (1)", "INSERT IGNORE INTO `orders` () VALUES ()",
+        "INSERT INTO elsewhere VALUES (f(1))", "INSERT INTO elsewhere VALUES (far.count(1))",
+        "INSERT INTO elsewhere VALUES (`count`(1))", "INSERT INTO elsewhere VALUES (1) ON DUPLICATE KEY UPDATE a = g()",
+        "UPDATE elsewhere, orders SET a = 1", "UPDATE elsewhere JOIN orders USING (id) SET a = 1",
+        "UPDATE elsewhere SET a = (SELECT 1 FROM orders)", "UPDATE elsewhere, shop.orders o SET o.a = 1",
+        "DELETE orders FROM elsewhere JOIN orders", "DELETE FROM elsewhere USING elsewhere JOIN other.items",
+        "DELETE FROM elsewhere WHERE f(id)", "DELETE elsewhere", "UPDATE elsewhere", "INSERT INTO elsewhere",
+        "DELETE FROM elsewhere; DELETE FROM far.a", "DELETE FROM 'elsewhere'", "WITH orders AS (SELECT 1) SELECT 2",
+        "LOAD DATA INFILE 'x' INTO TABLE elsewhere SET a = (SELECT 1 FROM orders)", "LOAD INDEX INTO CACHE elsewhere",
+        "INSERT INTO elsewhere VALUES (1) /* , orders", "CALL elsewhere()", "INSERT INTO elsewhere /*!SELECT*/ orders",
+    ],
+)  # fmt: skip
+def test_a_statement_is_a_stop_where_a_table_is_read_or_something_is_not_known(text):
+    assert reason(text) in ("statement", "unknown_statement")
 
 
 @pytest.mark.parametrize(
@@ -321,6 +385,8 @@ def test_golden_truncates_and_renames(path):
 def test_golden_statements_are_stops(path):
     events = [event for event in events_of_file(path.read_bytes(), dialect_of(path)) if event.kind == QUERY]
     found = [classify(event, lambda *_: False) for event in events]
+    assert all(isinstance(one, Elsewhere) for one in found if one != PASSED)
+    found = [classify(event, lambda *_: True) for event in events]
     assert [one.reason for one in found if one != PASSED] == ["statement"] * 3
     assert {statement_of(event).database for event in events} <= {"", "h"}
 
@@ -335,7 +401,9 @@ def test_golden_ddl_of_the_newest_server_passes():
 @given(st.text(max_size=60), st.integers(0, 1))
 def test_any_text_has_a_verdict_and_most_are_stops(text, mode):
     # Nothing that a verb of change stands in front of can be hidden by what follows.
-    assert reason(f"DELETE {text}", mode=mode * ANSI) in ("statement", "unknown_statement")
+    found = verdict(" ".join(("DELETE FROM orders", text)), mode=mode * ANSI)
+    assert isinstance(found, Stop)
+    assert found.reason in ("statement", "unknown_statement")
     assert verdict(text, mode=mode * ANSI) is not None
 
 

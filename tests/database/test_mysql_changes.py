@@ -560,6 +560,80 @@ def test_an_address_that_leads_to_another_server(place: ChangesPlace):
         place.running.read_partition({**part, "born": 1})
 
 
+def test_statements_on_other_tables_pass_unless_they_reach_one_that_is_read(place: ChangesPlace):
+    place.sql(
+        "CREATE DATABASE {s}_far",
+        "CREATE TABLE {s}_far.a (id int PRIMARY KEY)",
+        "CREATE TABLE {s}_far.b (id int PRIMARY KEY)",
+        "CREATE VIEW {s}_far.v AS SELECT id, v FROM {s}.t",
+        "CREATE TRIGGER {s}_far.g AFTER INSERT ON {s}_far.b FOR EACH ROW INSERT INTO {s}.t VALUES (NEW.id, 'by b')",
+    )
+    place.begin()
+    as_statements = "SET SESSION binlog_format = STATEMENT"
+    in_one_transaction(place, [as_statements, "INSERT INTO {s}_far.a VALUES (1)", "DELETE FROM {s}_far.a WHERE id > 0"])
+    place.sql("INSERT INTO {s}.t VALUES (1, 'a')")
+    assert brief(place.all()) == [("c", "t", None, row(1, "a"))]
+    passed = list[str]()
+    for reaching in ("INSERT INTO {s}_far.v VALUES (2, 'by v')", "INSERT INTO {s}_far.b VALUES (3)"):
+        in_one_transaction(place, [as_statements, reaching])
+        passed.append(stopped(place, "statement"))
+        place.restarted(pass_over=passed)
+    place.sql("INSERT INTO {s}.t VALUES (4, 'd')")
+    assert brief(place.all()) == [("c", "t", None, row(4, "d"))]
+
+
+def test_an_xa_transaction_of_other_tables_is_passed_over(place: ChangesPlace):
+    place.sql("CREATE DATABASE {s}_far", "CREATE TABLE {s}_far.a (id int PRIMARY KEY)")
+    place.begin()
+    for end in ("COMMIT", "ROLLBACK"):
+        name = f"'{place.schema}{end}'"
+        written = "INSERT INTO {s}_far.a VALUES (1)"
+        in_one_transaction(
+            place, [f"XA START {name}", written, f"XA END {name}", f"XA PREPARE {name}", f"XA {end} {name}"]
+        )
+        place.sql("DELETE FROM {s}_far.a", "DELETE FROM {s}.t", "INSERT INTO {s}.t VALUES (1, 'a')")
+        assert brief(place.restarted().all())[-1] == ("c", "t", None, row(1, "a"))
+
+
+def test_a_table_with_system_versions_is_refused_and_read_once_it_has_none(binlog_mariadb: LocalMySQL):
+    """What is deleted stays in it as history: there is no change that says so."""
+    place = ChangesPlace(binlog_mariadb)
+    place.sql("CREATE TABLE {s}.v (id int PRIMARY KEY) WITH SYSTEM VERSIONING")
+    with pytest.raises(ServerUnfit, match="SYSTEM VERSIONING") as unfit:
+        place.begin()
+    place.sql(unfit.value.next_step.split(", or")[0])
+    place.begin().sql("INSERT INTO {s}.v VALUES (1), (2)", "DELETE FROM {s}.v WHERE id = 1")
+    assert [(one["op"], one["key"]) for one in place.all()] == [
+        ("c", '{"id":1}'), ("c", '{"id":2}'), ("d", '{"id":1}'),
+    ]  # fmt: skip
+    place.sql("CREATE TABLE {s}.w (id int PRIMARY KEY) WITH SYSTEM VERSIONING", "DROP TABLE {s}.w")
+    stopped(place, "system_versioned")
+
+
+def test_an_errors_advice_followed_to_the_letter_loses_the_row_that_it_names(place: ChangesPlace):
+    """A zero date among a hundred, which Debezium's form has no place for."""
+    place.sql("CREATE TABLE {s}.orders (id int PRIMARY KEY, d date)")
+    place.begin(values="debezium")
+    days = ", ".join(f"({n}, '{'0000-00-00' if n == 7 else '2024-01-31'}')" for n in range(100))
+    in_one_transaction(
+        place, ["SET sql_mode = ''", f"INSERT INTO {{s}}.orders VALUES {days}", "INSERT INTO {s}.t VALUES (1, 'a')"]
+    )
+    with pytest.raises(ChangeUnreadable) as stop:
+        place.batch()
+    place.sql("UPDATE {s}.orders SET d = '2024-01-31' WHERE id = 7")
+    names = list[str]()
+    for _ in range(2):  # the row that was bad, and the change that made it good, which says what it was before
+        at = str(stop.value.details["at"])
+        assert f'this one row by pass_over=["{at}"]' in stop.value.next_step
+        names.append(at)
+        place.restarted(pass_over=names)
+        if len(names) == 1:
+            with pytest.raises(ChangeUnreadable) as stop:
+                place.all()
+    keys = [(one["table"], one["key"]) for one in place.all()]
+    assert keys == [("orders", f'{{"id":{n}}}') for n in range(100) if n != 7] + [("t", '{"id":1}')]
+
+
 def in_one_transaction(place: ChangesPlace, statements: list[str]) -> None:
     """In one session, and in one transaction unless they say otherwise."""
     import pymysql

@@ -254,8 +254,7 @@ def missing(pair: Pair, done: str) -> Any:
 
 def test_a_mariadb_with_its_own_defaults_and_a_write_of_the_replicas_own():
     """gtid_strict_mode is off: 0-2-101 stands before 0-1-101, and both are read, there and behind a failover."""
-    loose = {"gtid-strict-mode": "0"}
-    with LocalMySQL("mariadb", loose, binlog=True) as old, LocalMySQL("mariadb", loose, replica_of=old) as new:
+    with LocalMySQL("mariadb", binlog=True) as old, LocalMySQL("mariadb", replica_of=old) as new:
         here = ChangesPlace(old)
         new.wait_for(old)
         there = ChangesPlace.__new__(ChangesPlace)

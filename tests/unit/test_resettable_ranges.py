@@ -355,6 +355,30 @@ def test_parts_that_are_changed_in_place_are_all_there():
     assert json.dumps(reading.latestOffset()) != json.dumps(end)
 
 
+class PartsInPieces(PartsInPlace):
+    """One of ours, whose partitions may be larger than a task's memory."""
+
+    def __init__(self) -> None:
+        self.held = 0
+
+    def read_pieces(self, part: Any) -> Any:
+        for n in range(part["n"], part["n"] + 3):
+            self.held += 1
+            yield [(n,)]
+
+
+def test_a_partition_in_pieces_is_read_a_piece_at_a_time():
+    source = PartsInPieces()
+    reading = PartsReader(source, SCHEMA, None, 0, 1, Carrier())
+    reading.initialOffset()
+    (part,) = reading.partitions(reading.initialOffset(), reading.latestOffset())
+    found = []
+    for batch in reading.read(part):
+        found += batch["n"].to_pylist()
+        assert source.held == len(found)
+    assert found == [0, 1, 2]
+
+
 # ── what Spark calls ──
 
 

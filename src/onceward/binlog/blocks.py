@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,11 +20,12 @@ from onceward.binlog.event import Event
 from onceward.binlog.gtid_text import gtid_text
 from onceward.binlog.refusals import BadCell, damaged, located
 from onceward.binlog.rows import Block as Bytes
-from onceward.binlog.rows import Layout, Numbers
+from onceward.binlog.rows import Layout, Mask, Numbers
+from onceward.binlog.stops import NO_PASSES, Passes, row_place
 from onceward.binlog.table_map import TableMap
 from onceward.binlog.texts import Values, key_texts, row_texts
 from onceward.binlog.values import columns_of
-from onceward.errors import OncewardError
+from onceward.errors import ChangeUnreadable, OncewardError
 
 CHANGES = pa.schema([
     ("op", pa.string()),  # c, u, d; t: the table was truncated; r: the row was there when a snapshot read it
@@ -44,6 +45,8 @@ CHANGES = pa.schema([
 """What a change is. ``pos``, ``inner`` and ``row`` are the order of those of a file; of an update the row before has an
 even number and the one after the next."""
 
+_MOST_NAMED = 100
+"""Rows in one error."""
 What = Literal["insert", "update", "delete", "truncate"]
 _OPS = {"insert": "c", "delete": "d", "truncate": "t"}
 
@@ -57,10 +60,48 @@ class Source:
     """Of each, the first event of its transaction, or that one's name."""
     fed: list[int] = field(default_factory=list)
     """Of each, its number among all that were fed."""
+    passes: Passes = NO_PASSES
 
     def located(self, error: OncewardError, event: int) -> OncewardError:
         """``error`` with the place of that event."""
         return located(error, self.events[event], gtid_text(self.gtids[event]))
+
+
+class _Refused:
+    """The rows of a block that cannot be read: those that a person has passed over are left out, and of the others all
+    are named at once."""
+
+    def __init__(self, source: Source, kind: What) -> None:
+        self._source, self._pair = source, 2 if kind == "update" else 1
+        self._first: tuple[OncewardError, int] | None = None
+        self._names: list[str] = []
+
+    def kept(self, error: BadCell, event: Numbers, row: Numbers) -> Mask:
+        """All rows but the one of ``error``; of an update both.
+
+        :raises BinlogDamaged: it is none that a server writes.
+        """
+        number, place = int(event[error.row]), int(row[error.row])
+        source = self._source
+        if not isinstance(error.error, ChangeUnreadable):
+            raise source.located(error.error, number) from None
+        first = error.row - error.row % self._pair
+        at = source.events[number]
+        if not any(source.passes.row(at, int(each)) for each in row[first : first + self._pair]):
+            self._first = self._first or (error.error, number)
+            self._names.append(row_place(at, place))
+            if len(self._names) >= _MOST_NAMED:
+                self.stop()
+        kept = np.ones(len(event), np.bool_)
+        kept[first : first + self._pair] = False
+        return kept
+
+    def stop(self) -> None:
+        """:raises ChangeUnreadable: one was not passed over."""
+        if self._first is not None:
+            error, number = self._first
+            source = self._source
+            raise located(error, source.events[number], gtid_text(source.gtids[number]), rows=self._names) from None
 
 
 @dataclass(frozen=True)
@@ -77,6 +118,11 @@ class Block:
     row: Numbers
     """How manieth of that event it is."""
     source: Source
+
+    def only(self, rows: Mask) -> Block:
+        """Those of its rows."""
+        images = self.images.filter(pa.array(rows))
+        return replace(self, images=images, event=self.event[rows], row=self.row[rows])
 
     @functools.cached_property
     def before(self) -> pa.RecordBatch | None:
@@ -96,13 +142,12 @@ class Block:
 class Pending:
     """The rows of a table's events that were fed and are not decoded yet, all of one kind."""
 
-    def __init__(self, map: TableMap, layout: Layout, kind: What) -> None:
+    def __init__(self, map: TableMap, layout: Layout, kind: What, passes: Passes) -> None:
         self.map = map
         self.kind = kind
-        self.source = Source()
+        self.source = Source(passes=passes)
         self._layout = layout
         self._parts: list[bytes | bytearray] = []
-        self.bytes = 0
 
     def add(self, event: Event, gtid: Event | str | None, fed: int, rows: bytes | bytearray) -> None:
         """An event, and the part of it that is its rows."""
@@ -111,7 +156,6 @@ class Pending:
         source.gtids.append(gtid)
         source.fed.append(fed)
         self._parts.append(rows)
-        self.bytes += len(rows)
 
     def block(self) -> Block:
         """:raises BinlogDamaged: a row is none. :raises ChangeUnreadable: a value of it has no place here."""
@@ -124,10 +168,14 @@ class Pending:
             odd = np.flatnonzero(np.bincount(found.event) & 1)
             if len(odd):
                 raise self.source.located(damaged("an update has a row before without the one after"), int(odd[0]))
-        try:
-            images = columns_of(self.map, data, found.columns)
-        except BadCell as error:
-            raise self.source.located(error.error, int(found.event[error.row])) from None
+        refused = _Refused(self.source, self.kind)
+        while True:
+            try:
+                images = columns_of(self.map, data, found.columns)
+                break
+            except BadCell as error:
+                found = found.only(refused.kept(error, found.event, found.row))
+        refused.stop()
         return Block(self.map, self.kind, images, found.event, found.row, self.source)
 
 
@@ -199,10 +247,14 @@ def _numbered(block: Block, values: Values) -> tuple[pa.Table, Numbers]:
     if block.kind == "truncate":
         nothing = pa.nulls(1, pa.string())
         return _table(block, pa.array(["t"]), (nothing, nothing, nothing), block.event, block.row)
-    try:
-        texts, keys = row_texts(block.map, block.images, values), key_texts(block.map, block.images, values)
-    except BadCell as error:
-        raise block.source.located(error.error, int(block.event[error.row])) from None
+    refused = _Refused(block.source, block.kind)
+    while True:
+        try:
+            texts, keys = row_texts(block.map, block.images, values), key_texts(block.map, block.images, values)
+            break
+        except BadCell as error:
+            block = block.only(refused.kept(error, block.event, block.row))
+    refused.stop()
     count = len(texts)
     if block.kind == "update":
         return _updates(block, keys, texts)

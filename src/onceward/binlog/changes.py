@@ -6,25 +6,30 @@ in the binlog's order, and takes what they are after a few MiB: all that was fed
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from onceward.binlog import kinds
 from onceward.binlog.blocks import CHANGES, Block, Pending, in_order, truncation
+from onceward.binlog.column import Column, Kind
 from onceward.binlog.event import HEADER_BYTES, Event
 from onceward.binlog.gtid_text import gtid_text
 from onceward.binlog.kinds import Dialect
+from onceward.binlog.left_out import rows_of
 from onceward.binlog.packed import PACKED, unpacked
 from onceward.binlog.packed_bytes import PackedBytes
-from onceward.binlog.refusals import FULL_IMAGE, damaged, located, unreadable
+from onceward.binlog.refusals import FULL_IMAGE, UNVERSIONED, damaged, located, unreadable
 from onceward.binlog.rows import Layout
 from onceward.binlog.statements import Truncated, classify
+from onceward.binlog.stops import NO_PASSES, Passes
 from onceward.binlog.table_map import ID_BYTES, TableMap
 from onceward.binlog.texts import Values
-from onceward.errors import OncewardError
+from onceward.errors import ChangeUnreadable, OncewardError
 
-__all__ = ["CHANGES", "Decoder"]
+__all__ = ["CHANGES", "Decoder", "opened"]
 
 _FLAGS = HEADER_BYTES + ID_BYTES
 _HEAD = _FLAGS + 2
@@ -35,24 +40,32 @@ _NO_TABLE = b"\xff\xff\xff\0\0\0"
 """The number of a rows event without rows, which only says that a statement is over."""
 _MOST_NUMBERS = 4096
 _MOST_TABLES = 4096
-_BLOCK_BYTES, _LEAST_BYTES, _CELLS = 32 << 20, 1 << 16, 4 << 20
-"""Of rows that are decoded at once, whatever a caller gathers: an array of Arrow's has 2 GiB of texts at most."""
+PIECE_BYTES = 64 << 20
+"""Of what is made of rows at once, as an upper bound: a null is a bit in a row, and a name and a null in its text."""
+_CELL_BYTES = 64
+"""While a row is decoded: where each cell lies, its value, its text."""
+_BYTE_BECOMES, _PACKED_BYTE_BECOMES = 6, 1032
+"""A character of a text that is escaped; a byte of a COMPRESSED column, at most."""
 
 
 class _Table:
     """What is known of a wanted table, and its rows that wait."""
 
-    def __init__(self, map: TableMap) -> None:
-        self.map = map
+    def __init__(self, map: TableMap, body: bytes) -> None:
+        self.map, self.body = map, body
         self.layout = Layout(map.columns)
-        self.block_bytes = min(_BLOCK_BYTES, max(_LEAST_BYTES, _CELLS * self.layout.least_bytes // len(map.columns)))
-        """Of rows that are decoded at once. A null takes a bit, and as a cell a hundred times that."""
+        self._row_bytes = sum(_cell_bytes(column) for column in map.columns)
+        self._byte_becomes = _PACKED_BYTE_BECOMES if any(each.packed for each in map.columns) else _BYTE_BECOMES
         self.pending: dict[int, Pending] = {}
         """By kind of event."""
         bits = ((1 << len(map.columns)) - 1).to_bytes(map.bitmap_bytes, "little")
         self.all_columns = bits
         self.heads = {kind: self._head(kind) for kind in kinds.ROWS}
         """By kind of event, what stands before its rows if nothing is special."""
+
+    def most_bytes(self, rows: int) -> int:
+        """What ``rows`` bytes of rows become, at most."""
+        return rows // self.layout.least_bytes * self._row_bytes + rows * self._byte_becomes
 
     def _head(self, kind: int) -> bytes:
         count = len(self.map.columns)
@@ -61,13 +74,43 @@ class _Table:
         return extra + number + self.all_columns * (2 if kinds.ROWS[kind] == "update" else 1)
 
 
+class _Unread(NamedTuple):
+    """A wanted table whose rows cannot be read."""
+
+    error: OncewardError
+    map: bytes
+
+
+def opened(event: Event, passes: Passes) -> Iterator[Event]:
+    """The events that ``event`` stands for; none if it cannot be unpacked, and a person has passed it over.
+
+    :raises ChangeUnreadable, BinlogDamaged: see :func:`~onceward.binlog.packed.unpacked`.
+    """
+    try:
+        yield from unpacked(event)
+    except ChangeUnreadable:
+        if not passes.event(event):
+            raise
+
+
+def _cell_bytes(column: Column) -> int:
+    """Of a cell in a row's text, whatever its value."""
+    return (
+        _CELL_BYTES
+        + len(column.name)
+        + max((len(label) for label in column.labels), default=0)
+        + (sum(len(label) + 1 for label in column.labels) if column.kind is Kind.SET else 0)
+    )
+
+
 class Decoder:
-    """Changes of the wanted tables.
+    """Changes of the wanted tables, in pieces of bounded size: ask for them until none is left (:attr:`holds`).
 
     :param dialect: of the server. :param wanted: whether a table is, by its database and name.
     :param values: the form of values in texts, see :mod:`texts`.
     :param maps: bodies of the table maps in force where the first event to come stands, inside of a statement.
     :param gtid: of the transaction there. :param lower_case_names: the server's ``lower_case_table_names`` is not 0.
+    :param passes: what a person has said may be left out if it cannot be read.
     """
 
     def __init__(
@@ -79,20 +122,26 @@ class Decoder:
         maps: Iterable[bytes] = (),
         gtid: str | None = None,
         lower_case_names: bool = False,
+        passes: Passes = NO_PASSES,
     ) -> None:
+        self._passes = passes
         self._dialect: Dialect = dialect
         self._wanted = wanted
         self._lower_case_names = lower_case_names
         self._values: Values = values
-        self._tables: dict[bytes, _Table | None] = {}
+        self._tables: dict[bytes, _Table | _Unread | None] = {}
         """By the bytes of their maps, without the number; None for one that is not wanted."""
-        self._numbers: dict[bytes, _Table | None] = {}
+        self._numbers: dict[bytes, _Table | _Unread | None] = {}
         """Which table each number means now."""
         self._gtid: Event | str | None = gtid
         self._waiting: list[Pending] = []
         self._busy: set[_Table] = set()
         """Those that have rows waiting; others may be known by their numbers alone."""
         self._truncations: list[Block] = []
+        self._built = 0
+        """What is waiting becomes, at most."""
+        self._full: deque[tuple[list[Pending], list[Block]]] = deque()
+        """Pieces that take no more."""
         self._fed = 0
         for body in maps:
             self._map(bytes(body))
@@ -117,11 +166,21 @@ class Decoder:
         elif kind == kinds.QUERY:
             self._statement(event)
         elif kind in PACKED and not self._is_unwanted(event):
-            for inner in unpacked(event):
+            for inner in opened(event, self._passes):
                 self.feed(inner)
 
+    @property
+    def is_full(self) -> bool:
+        """Is there a whole piece? More may be fed all the same: it is held, as it was sent."""
+        return bool(self._full)
+
+    @property
+    def holds(self) -> bool:
+        """Is there any change that was not taken?"""
+        return bool(self._full or self._waiting or self._truncations)
+
     def blocks(self) -> list[Block]:
-        """What was fed since the last call, decoded: a block for each table and kind of change.
+        """The next piece of what was fed, decoded: a block for each table and kind of change.
 
         :raises ChangeUnreadable: a value has no place in a change. :raises BinlogDamaged: a row is none.
         """
@@ -136,15 +195,21 @@ class Decoder:
 
     def _blocks(self) -> Iterator[Block]:
         """One after the other, none of which is kept here."""
-        waiting, self._waiting = self._waiting, []
-        for table in self._busy:
-            table.pending = {}
-        self._busy = set()
-        truncations, self._truncations = self._truncations, []
+        if not self._full:
+            self._close()
+        waiting, truncations = self._full.popleft()
         waiting.reverse()
         while waiting:
             yield waiting.pop().block()
         yield from truncations
+
+    def _close(self) -> None:
+        """What waits is a piece."""
+        self._full.append((self._waiting, self._truncations))
+        self._waiting, self._truncations, self._built = [], [], 0
+        for table in self._busy:
+            table.pending = {}
+        self._busy = set()
 
     def _statement(self, event: Event) -> None:
         """One that empties a wanted table is a change of it."""
@@ -167,9 +232,25 @@ class Decoder:
         if content not in self._tables:
             if len(self._tables) >= _MOST_TABLES:
                 self._tables = {}
-            wanted = self._wanted(*TableMap.named(body))
-            self._tables[content] = _Table(TableMap.parse(body, self._dialect)) if wanted else None
+            self._tables[content] = self._table(body) if self._wanted(*TableMap.named(body)) else None
         self._numbers[body[:ID_BYTES]] = self._tables[content]
+
+    def _table(self, body: bytes) -> _Table | _Unread:
+        """A table that cannot be read is no error until a row of it comes."""
+        try:
+            map = TableMap.parse(body, self._dialect)
+            if map.has_system_versions:
+                raise unreadable("system_versioned", f"rows of {map.name}, which has system versions", UNVERSIONED)
+            return _Table(map, body)
+        except ChangeUnreadable as error:
+            return _Unread(error, body)
+
+    def _refuse(self, event: Event, error: OncewardError, map: bytes) -> None:
+        """:raises OncewardError: that, unless a person has passed the event over."""
+        if not isinstance(error, ChangeUnreadable):
+            raise located(error, event, gtid_text(self._gtid)) from None
+        if not self._passes.event(event):
+            raise located(error, event, gtid_text(self._gtid), left_out=rows_of(event, map)) from None
 
     def _rows(self, event: Event) -> None:
         buffer, start, stop, kind = event.buffer, event.start, event.stop, event.kind
@@ -182,6 +263,9 @@ class Decoder:
             return
         if table is None:
             return
+        if isinstance(table, _Unread):
+            self._refuse(event, table.error, table.map)
+            return
         head = table.heads[kind]
         at += len(head)
         if buffer[start + _HEAD : at] != head or at > stop:
@@ -189,14 +273,18 @@ class Decoder:
                 at = start + _HEAD + self._special(table, kind, bytes(buffer[start + _HEAD : stop]))
                 table.heads[kind] = bytes(buffer[start + _HEAD : at])  # the bits behind the last column are set or not
             except OncewardError as error:
-                raise located(error, event, gtid_text(self._gtid)) from None
+                self._refuse(event, error, table.body)
+                return
         pending = table.pending.get(kind)
-        if pending is None or pending.bytes > table.block_bytes:
+        if pending is None:
             self._busy.add(table)
-            pending = table.pending[kind] = Pending(table.map, table.layout, kinds.ROWS[kind])
+            pending = table.pending[kind] = Pending(table.map, table.layout, kinds.ROWS[kind], self._passes)
             self._waiting.append(pending)
         pending.add(event, self._gtid, self._fed, buffer[at:stop])
         self._fed += 1
+        self._built += table.most_bytes(stop - at)
+        if self._built >= PIECE_BYTES:
+            self._close()
         if len(self._numbers) > _MOST_NUMBERS and buffer[start + _FLAGS] & _END_OF_STATEMENT:
             self._numbers = {}  # a server numbers a table anew whenever it opens it, and says so in each statement
 

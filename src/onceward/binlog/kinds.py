@@ -50,10 +50,8 @@ COMPRESSED_ROWS = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
 TRANSACTION_STARTS = frozenset({GTID, ANONYMOUS_GTID, GTID_TAGGED, MARIADB_GTID})
 """The first event of every transaction is one of these; nothing but rotations and the like stands outside of one."""
 
-_LOADS = frozenset({
-    LOAD, CREATE_FILE, APPEND_BLOCK, EXEC_LOAD, DELETE_FILE, NEW_LOAD, BEGIN_LOAD_QUERY, EXECUTE_LOAD_QUERY,
-})  # fmt: skip
-"""LOAD DATA as a statement, and its file in pieces: the rows it wrote are not there."""
+_LOADS = frozenset({LOAD, CREATE_FILE, EXEC_LOAD, NEW_LOAD, EXECUTE_LOAD_QUERY})
+"""LOAD DATA as a statement: the rows it wrote are not there."""
 
 _STOPS = {
     **dict.fromkeys(_LOADS, "statement"),
@@ -62,7 +60,12 @@ _STOPS = {
     INCIDENT: "incident",
 }
 
-_BOTH = frozenset({QUERY, STOP, ROTATE, INTVAR, RAND, USER_VAR, FORMAT_DESCRIPTION, XID, TABLE_MAP, HEARTBEAT, *ROWS})
+_FILES = frozenset({BEGIN_LOAD_QUERY, APPEND_BLOCK, DELETE_FILE})
+"""The file of such a statement in pieces. What is done with it is said behind them."""
+
+_BOTH = frozenset(
+    {QUERY, STOP, ROTATE, INTVAR, RAND, USER_VAR, FORMAT_DESCRIPTION, XID, TABLE_MAP, HEARTBEAT, *ROWS, *_FILES}
+)
 """INTVAR, RAND and USER_VAR say what the QUERY behind them rests on, which is judged by its text; CREATE EVENT has some
 as well."""
 

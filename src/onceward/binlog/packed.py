@@ -70,6 +70,7 @@ def _payload(event: Event) -> Iterator[Event]:
         raise unreadable(
             event, "unknown_event", f"a transaction compressed in a way that is not known ({compression})",
             "set binlog_transaction_compression=OFF on the server, or look for a newer Onceward",
+            left_out="the whole transaction, of which nothing can be read",
         )  # fmt: skip
     blocks = _zstd(event, fields.rest(), said.get(_UNCOMPRESSED_SIZE)) if compression == _ZSTD else [fields.rest()]
     yield from _inner_events(event, iter(blocks))

@@ -5,6 +5,7 @@ Nothing here knows where in the binlog it is read: :mod:`changes` adds that, by 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from onceward.binlog.event import Event
@@ -20,6 +21,12 @@ FULL_METADATA = (
 FULL_IMAGE = (
     "SET PERSIST binlog_row_image = 'FULL' on the server (in MariaDB: SET GLOBAL, and the same line in its "
     "configuration), take care that no session sets it otherwise, and start from a position after that"
+)
+
+
+UNVERSIONED = (
+    "ALTER TABLE … DROP SYSTEM VERSIONING, or leave the table out of tables=; then start from a position after that: "
+    "what is deleted stays in the table as history, and no change tells it from what is there"
 )
 
 
@@ -46,16 +53,22 @@ def unreadable(reason: str, what: str, next_step: str) -> ChangeUnreadable:
     return ChangeUnreadable(what, next_step=next_step, details={"reason": reason})
 
 
-def located(error: Refusal, event: Event, gtid: str | None) -> Refusal:
-    """``error`` with the place of ``event``, which its message begins with."""
-    at = place(event)
-    inner = f", event {event.inner} of its payload" if event.inner else ""
+def located(
+    error: Refusal, event: Event, gtid: str | None, *, rows: Sequence[str] = (), left_out: str = "this one event"
+) -> Refusal:
+    """``error`` with the place of ``event``, which its message begins with.
+
+    :param rows: the names of all rows that it is true of, where it is of rows. :param left_out: else, what is lost by
+        going on without the event.
+    """
+    at = rows[0] if rows else place(event)
     transaction = f" (transaction {gtid})" if gtid else ""
     next_step = error.next_step
     if isinstance(error, ChangeUnreadable):
-        next_step = going_on(next_step, at)
+        left_out = f"{len(rows)} rows" if len(rows) > 1 else "this one row" if rows else left_out
+        next_step = going_on(next_step, rows or [at], left_out)
     return type(error)(
-        f"at {at} of the binlog{inner}{transaction}: {error.message}",
+        f"at {at} of the binlog{transaction}: {error.message}",
         next_step=next_step,
         details={**error.details, "at": at, **({"gtid": gtid} if gtid else {})},
     )

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onceward.binlog.column import Column
+from onceward.binlog.column import Column, Kind
 from onceward.binlog.refusals import BadCell, damaged
 
 Numbers = npt.NDArray[np.int64]
@@ -43,6 +43,11 @@ class Cells:
     null: Mask | None
     """None where there is none."""
 
+    def only(self, rows: Mask) -> Cells:
+        """Those of the rows."""
+        length, null = self.length, self.null
+        return Cells(self.start[rows], None if length is None else length[rows], None if null is None else null[rows])
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -53,6 +58,10 @@ class Found:
     row: Numbers
     """How manieth of its event."""
     columns: list[Cells]
+
+    def only(self, rows: Mask) -> Found:
+        """Those of the rows."""
+        return Found(self.event[rows], self.row[rows], [cells.only(rows) for cells in self.columns])
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,3 +241,30 @@ def _nulls(parts: list[tuple[Mask | None, int]], order: Numbers) -> Mask | None:
 def _require(fits: Mask, event: Numbers) -> None:
     if not fits.all():
         raise BadCell(int(event[int(np.argmin(fits))]), damaged("a row runs past the end of its event"))
+
+
+def counted(images: Sequence[Sequence[Column]], data: bytes, *, partial_json: bool = False) -> int:
+    """How many changes are in an event's rows, of which each has these images: for errors, of rows that are not read.
+
+    :param partial_json: before a second image it says of which JSON values there are parts.
+    :raises IndexError: they do not fit.
+    """
+    at = count = 0
+    if not all(images):
+        raise IndexError
+    while at < len(data):
+        columns = images[count % len(images)]
+        if partial_json and count % len(images):
+            options, at = data[at], at + 1
+            at += (sum(column.kind is Kind.JSON for column in columns) + 7) // 8 if options & 1 else 0
+        nulls = int.from_bytes(data[at : at + (len(columns) + 7) // 8], "little")
+        at += (len(columns) + 7) // 8
+        for place, column in enumerate(columns):
+            if nulls >> place & 1:
+                continue
+            length = int.from_bytes(data[at : at + column.length_bytes], "little") if column.length_bytes else 0
+            at += column.length_bytes + length + column.width
+        count += 1
+    if at != len(data):
+        raise IndexError
+    return count // len(images)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from onceward.binlog.sql_changes import CHANGES_ROWS, Names, tables_of
 from onceward.binlog.sql_words import Reading, Unknown, Word
 
 
@@ -27,6 +28,14 @@ class Truncated:
 
     database: str
     table: str
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """It stands in the place of rows that it changed, of tables that nobody reads: unless one of these is a view, or
+    has a trigger."""
+
+    tables: Names
 
 
 @dataclass(frozen=True)
@@ -59,13 +68,10 @@ DECISION = Stop(
 )
 """Whoever knows that its transaction has no row that is wanted may pass it."""
 
-Verdict = Passed | Truncated | Stop
+Verdict = Passed | Truncated | Elsewhere | Stop
 PASSED = Passed()
 
-_DML = (
-    "INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "DO", "SELECT", "WITH", "VALUES", "TABLE", "HANDLER",
-    "MERGE",
-)  # fmt: skip
+_DML = (*CHANGES_ROWS, "CALL", "DO", "SELECT", "VALUES", "TABLE", "HANDLER", "MERGE")
 _ROWLESS = ("GRANT", "REVOKE", "FLUSH", "INSTALL", "UNINSTALL")
 _OBJECTS = (
     "VIEW", "INDEX", "TRIGGER", "PROCEDURE", "FUNCTION", "EVENT", "USER", "ROLE", "SERVER", "TABLESPACE", "LOGFILE",
@@ -115,7 +121,7 @@ class Sentence:
         self._said.take()
         verb = word.text.upper()
         if verb in _DML:
-            return _as_statement(f"a statement ({verb} …) in the place of the rows that it changed")
+            return self._dml(verb)
         if verb in _ROWLESS:
             return PASSED
         rule = getattr(self, f"_{verb.lower()}", None) if verb in _VERBS else None
@@ -123,6 +129,17 @@ class Sentence:
             raise Unknown
         found: Verdict = rule()
         return found
+
+    def _dml(self, verb: str) -> Verdict:
+        what = f"a statement ({verb} …) in the place of the rows that it changed"
+        try:
+            names = tables_of(verb, self._said) if verb in CHANGES_ROWS else ()
+        except Unknown:
+            names = ()
+        touched = [name for name in names if self._wanted(*name)]
+        if names and not touched:
+            return Elsewhere(names)
+        return _as_statement(what if not touched else f"{what}, which may be those of {'.'.join(touched[0])}")
 
     # ── transactions ──
 
@@ -166,7 +183,11 @@ class Sentence:
             return PASSED
         return _as_statement("an ANALYZE of a statement, which is carried out")  # MariaDB's
 
-    _optimize = _repair = _analyze
+    def _optimize(self) -> Verdict:
+        self._said.skip("NO_WRITE_TO_BINLOG", "LOCAL")
+        return PASSED if self._said.skip(*_TABLE, "VIEW") else self._no()  # MariaDB's REPAIR VIEW
+
+    _repair = _optimize
 
     def _truncate(self) -> Verdict:
         self._said.skip("TABLE")
@@ -227,6 +248,8 @@ class Sentence:
         while self._said.next is not None:
             word = self._said.take()
             cascades |= self._cascades(word)
+            if self._versions(word):
+                return _versioned(name)
             values = word.says("VALUES") and not (self._said.next is not None and self._said.next.says("LESS", "IN"))
             if word.says("SELECT", "TABLE") or values:
                 return _as_statement(f"a CREATE TABLE … SELECT of {'.'.join(name)}, without the rows that it wrote")
@@ -269,7 +292,9 @@ class Sentence:
             word = self._said.take()
             cascades |= self._cascades(word)
             depth += (word == _OPEN) - (word == _CLOSE)
-            if depth == 0 and found == PASSED:
+            if self._versions(word) and self._wanted(*name):
+                found = _versioned(name)
+            elif depth == 0 and found == PASSED:
                 found = self._clause(word, name)
         if depth:
             return self._no()
@@ -306,6 +331,12 @@ class Sentence:
             if self._said.next is not None and self._said.next.text.strip("'\"").upper() == "BLACKHOLE":
                 return _ddl("an ALTER TABLE … ENGINE = BLACKHOLE", name)
         return PASSED
+
+    def _versions(self, word: Word) -> bool:
+        """MariaDB's WITH SYSTEM VERSIONING and ADD SYSTEM VERSIONING: from there on rows that are gone stay."""
+        if not (word.says("WITH", "ADD") and self._said.skip("SYSTEM")):
+            return False
+        return self._said.next is not None and self._said.next.says("VERSIONING")
 
     def _whole_database(self, verb: str) -> Verdict:
         self._said.skip_if()
@@ -351,6 +382,15 @@ def _cascade(name: tuple[str, str]) -> Stop:
         "let the key RESTRICT, and the application change the rows; then compare the table with what came of it. Or, "
         f'if none of its rows is ever changed that way, pass_over=["cascade:{table}"]',
         name,
+    )
+
+
+def _versioned(name: tuple[str, str]) -> Stop:
+    return Stop(
+        "system_versioned",
+        f"a statement by which {'.'.join(name)} has system versions: what is deleted stays in the table as history, "
+        "and no change tells it from what is there",
+        f"ALTER TABLE {'.'.join(name)} DROP SYSTEM VERSIONING, or leave it out of the wanted tables",
     )
 
 

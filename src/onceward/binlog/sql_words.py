@@ -138,6 +138,11 @@ class Reading:
             found.append(self.name())
         return found
 
+    def named(self, *chain: Word) -> list[tuple[str, str]]:
+        """The tables that ``a``, ``a.b`` or ``a.b.c`` may be, or be a column of."""
+        first, *more = (word.text.lower() if self._lower else word.text for word in chain)
+        return [(self._database, first), *([(first, more[0])] if more else [])]
+
     def take_name(self) -> str:
         word = self.take()
         if word.kind not in ("word", "name"):

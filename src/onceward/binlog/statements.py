@@ -22,13 +22,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from onceward.binlog.event import HEADER_BYTES, Event
+from onceward.binlog.kinds import EXECUTE_LOAD_QUERY
 from onceward.binlog.lengths import Fields
-from onceward.binlog.sql_verdicts import DECISION, PASSED, Passed, Stop, Truncated, Verdict, unknown, verdict_of
+from onceward.binlog.sql_verdicts import (
+    DECISION,
+    PASSED,
+    Elsewhere,
+    Passed,
+    Stop,
+    Truncated,
+    Verdict,
+    unknown,
+    verdict_of,
+)
 from onceward.binlog.sql_words import words
 
 __all__ = [
-    "DECISION", "PASSED", "Passed", "Statement", "Stop", "Truncated", "Verdict", "classify", "judged", "short_text",
-    "statement_of",
+    "DECISION", "PASSED", "Elsewhere", "Passed", "Statement", "Stop", "Truncated", "Verdict", "classify", "judged",
+    "short_text", "statement_of",
 ]  # fmt: skip
 
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 0x4, 0x100000  # of sql_mode
@@ -36,6 +47,8 @@ _SQL_MODE, _CHARSET = 1, 4  # status variables
 _WIDTHS = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3}
 _TEXTS = {5: 1, 6: 1, 11: 2}  # how many texts, each behind its length
 _TEXT_AT = 13  # in the body, behind the numbers at its front: variables, database, a zero, then the text
+_OF_LOADS = 13
+"""Bytes more that LOAD DATA has there: its file, where the file's name is in the text, what is done with duplicates."""
 _HARMLESS, _SHORT = frozenset({b"BEGIN", b"COMMIT"}), len("ROLLBACK")
 
 _CODECS = {
@@ -103,7 +116,9 @@ def statement_of(event: Event) -> Statement:
     fields.take(8)
     length = fields.number(1)
     fields.take(2)
-    mode, collation = _said(Fields(event, fields.take(fields.number(2))))
+    variables = fields.number(2)
+    fields.take(_OF_LOADS if event.kind == EXECUTE_LOAD_QUERY else 0)
+    mode, collation = _said(Fields(event, fields.take(variables)))
     database = bytes(fields.take(length)).decode("utf-8", "replace")
     fields.take(1)
     raw = bytes(fields.rest())
@@ -130,9 +145,14 @@ def judged(
     if not verdicts:
         return unknown("a statement in a character set that is not known")
     passed = [verdict for verdict in verdicts if isinstance(verdict, Passed)]
-    if isinstance(verdicts[0], Passed) and len(passed) < len(verdicts):
+    if len(passed) == len(verdicts):
+        return max(passed, key=lambda verdict: verdict.defines is not None)
+    elsewhere = [verdict.tables for verdict in verdicts if isinstance(verdict, Elsewhere)]
+    if len(elsewhere) == len(verdicts):
+        return Elsewhere(tuple(dict.fromkeys(name for tables in elsewhere for name in tables)))
+    if not isinstance(verdicts[0], Stop) and any(verdict != verdicts[0] for verdict in verdicts):
         return unknown("a statement whose character set is not sure, and which may be on a table that is read")
-    return max(passed, key=lambda verdict: verdict.defines is not None) if len(passed) == len(verdicts) else verdicts[0]
+    return verdicts[0]
 
 
 def _said(variables: Fields) -> tuple[int, int]:

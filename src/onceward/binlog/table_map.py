@@ -25,6 +25,7 @@ from onceward.binlog.refusals import FULL_METADATA, damaged, unreadable
 Dialect = Literal["mysql", "mariadb"]
 
 ID_BYTES = 6
+_VERSIONS, _MICROSECONDS = ("row_start", "row_end"), 6
 _SIGNEDNESS, _DEFAULT_CHARSET, _COLUMN_CHARSET, _NAMES, _SETS, _ENUMS, _GEOMETRIES = 1, 2, 3, 4, 5, 6, 7
 _KEY, _PREFIXED_KEY, _LABELLED_DEFAULT_CHARSET, _LABELLED_CHARSET, _VISIBILITY = 8, 9, 10, 11, 12
 
@@ -51,10 +52,32 @@ class TableMap:
         """A bit for each column."""
         return (len(self.columns) + 7) // 8
 
+    @property
+    def has_system_versions(self) -> bool:
+        """MariaDB's ``WITH SYSTEM VERSIONING`` by columns that the server adds: their names, at the end, and the second
+        in the key. Columns of one's own are told by who looks at the server, and by the statement that makes them."""
+        if self.dialect != "mariadb" or len(self.columns) < len(_VERSIONS) or not self.key:
+            return False
+        added = self.columns[-len(_VERSIONS) :]
+        moments = all(each.kind is Kind.TIMESTAMP and each.fsp == _MICROSECONDS for each in added)
+        return tuple(each.name for each in added) == _VERSIONS and moments and self.key[-1] == len(self.columns) - 1
+
     @staticmethod
     def named(body: bytes) -> tuple[str, str]:
         """Database and table alone: of a table that nobody wants, nothing else is read."""
         return _named(PackedBytes(body, "a table map", ID_BYTES + 2))
+
+    @staticmethod
+    def shape(body: bytes) -> list[Column]:
+        """How its columns lie in rows: what can be said without their names.
+
+        :raises ChangeUnreadable: one has a type that has no place here. :raises BinlogDamaged: see :meth:`parse`.
+        """
+        data = PackedBytes(body, "a table map", ID_BYTES + 2)
+        db, table = _named(data)
+        types = data.take(data.packed())
+        metadata = data.take(data.packed())
+        return [each.column for each in stored_types(types, metadata, [""] * len(types), f"{db}.{table}")]
 
     @staticmethod
     def parse(body: bytes, dialect: Dialect) -> TableMap:

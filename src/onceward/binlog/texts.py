@@ -61,9 +61,12 @@ def _objects(table: TableMap, places: Sequence[int], rows: pa.RecordBatch, value
     for place in places:
         column, array = table.columns[place], rows.column(place)
         between += json.dumps(column.name, ensure_ascii=False) + ":"
+        if array.null_count == len(array):
+            between += "null,"  # in all rows: no text of its own for each
+            continue
         text, quoted = _texts(table, column, array, values)
         if isinstance(text, pa.ChunkedArray):  # which is what Arrow makes of more than it can address
-            raise _too_long(table)
+            raise _too_long(table, [array])
         if text.null_count:
             if quoted:
                 text = pc.binary_join_element_wise('"', text, '"', "")
@@ -72,10 +75,12 @@ def _objects(table: TableMap, places: Sequence[int], rows: pa.RecordBatch, value
             between += '"'
         parts += [pa.scalar(between), text]
         between = '",' if quoted else ","
+    if not parts:
+        return pa.repeat(pa.scalar(between[:-1] + "}"), rows.num_rows)
     try:
         return pc.binary_join_element_wise(*parts, pa.scalar(between[:-1] + "}"), "")
     except pa.ArrowCapacityError:
-        raise _too_long(table) from None
+        raise _too_long(table, rows.columns) from None
 
 
 def _texts(table: TableMap, column: Column, array: pa.Array, values: Values) -> tuple[pa.Array, bool]:
@@ -119,7 +124,7 @@ def escaped(array: pa.Array, table: TableMap) -> pa.Array:
         return array
     counts = np.bincount(held, minlength=256) * _IS_ESCAPED
     if len(held) + int(counts.sum()) * _LONGEST_ESCAPE > MOST_BYTES:
-        raise _too_long(table)
+        raise _too_long(table, [array])
     there = np.flatnonzero(counts)
     # The backslash first: the others are replaced by texts that have one.
     for byte in sorted(there.tolist(), key=lambda byte: byte != ord("\\")):
@@ -162,10 +167,14 @@ def _base64(value: bytes) -> str:
     return binascii.b2a_base64(value, newline=False).decode()
 
 
-def _too_long(table: TableMap) -> BadCell:
-    what = f"rows of {table.name} that become more than 2 GiB of text"
+def _too_long(table: TableMap, columns: Sequence[pa.Array]) -> BadCell:
+    """Of the longest row: what is decoded at once is bounded, so it takes one that is too long by itself."""
+    texts = [each for each in columns if pa.types.is_string(each.type) or pa.types.is_binary(each.type)]
+    lengths = [pc.fill_null(pc.binary_length(each), 0).to_numpy(zero_copy_only=False) for each in texts]
+    longest = int(np.argmax(np.sum(lengths, axis=0, dtype=np.int64))) if lengths else 0
+    what = f"a row of {table.name} that becomes more than 2 GiB of text"
     step = "keep such rows out of the wanted tables, or lower max_allowed_packet on the server, which bounds a row"
-    return BadCell(0, unreadable("column_type", what, step))
+    return BadCell(longest, unreadable("column_type", what, step))
 
 
 def _geometry(value: bytes) -> str:

@@ -124,6 +124,15 @@ class Server:
         """How many bytes each has that is there, oldest first; 0 for one whose file somebody has removed by hand."""
         return {str(row[0]): int(row[1]) for row in self.ask("SHOW BINARY LOGS")}
 
+    def reaches_others(self, database: str, table: str) -> bool:
+        """Is it a view, or has it triggers, so that its changes may be others' too? As far as the login sees."""
+        rows = self.ask(
+            "SELECT 1 FROM information_schema.VIEWS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s UNION ALL "
+            "SELECT 1 FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s",
+            (database, table) * 2,
+        )
+        return bool(rows)
+
     def executed(self) -> str:
         """All transactions that the server has, as a set of GTIDs; on MariaDB the last ones of each server."""
         if self.dialect == "mysql":

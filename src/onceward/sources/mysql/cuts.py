@@ -12,24 +12,24 @@ are kept apart until it has ended.
 from __future__ import annotations
 
 import base64
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
 
 from onceward.binlog import kinds
+from onceward.binlog.changes import opened
 from onceward.binlog.event import HEADER_BYTES, Event
 from onceward.binlog.gtids import Gtids
 from onceward.binlog.kinds import WHY, must_not_pass
-from onceward.binlog.packed import unpacked
+from onceward.binlog.left_out import rows_of
 from onceward.binlog.refusals import located
-from onceward.binlog.statements import DECISION, Passed, Stop, Truncated, classify
-from onceward.binlog.stops import place as place_of
+from onceward.binlog.statements import DECISION, PASSED, Elsewhere, Passed, Stop, Truncated, classify
 from onceward.binlog.stops import unreadable
 from onceward.binlog.table_map import TableMap
 from onceward.binlog.xa import decided
 from onceward.errors import BinlogDamaged, ChangeUnreadable, OncewardError
 from onceward.sources.mysql.position import FIRST_BYTE, Place, Position
-from onceward.sources.mysql.settings import Settings
+from onceward.sources.mysql.settings import SYSTEM, Settings
 from onceward.sources.mysql.transactions import OUTSIDE, Walk, begins_with
 
 IDLE_BYTES = 1 << 30
@@ -113,6 +113,7 @@ class Cutter(Walk):
     :param upto: the range ends there, and nowhere else: it was logged before.
     :param only: of a range that was logged on another server: these transactions, and no others.
     :param looked_at: the wanted tables that were seen when the server was looked at.
+    :param reaches_others: asked of a table that a statement changes and nobody reads: is it a view, or has triggers?
     """
 
     def __init__(
@@ -124,13 +125,15 @@ class Cutter(Walk):
         upto: Place | None = None,
         only: Gtids | None = None,
         looked_at: Container[tuple[str, str]] | None = None,
+        reaches_others: Callable[[str, str], bool] = lambda *_: False,
     ) -> None:
         super().__init__(start, upto=upto, wanted=settings.wanted)
         self._again = upto is not None or only is not None
         self._only = only
+        self._reaches_others = reaches_others
         self._settings = settings
         self._most_bytes, self._most_changes = settings.max_bytes, most_changes
-        self._passed = settings.passed_places
+        self._passes = settings.passes
         self._looked_at = looked_at
         self.news: Place | None = None
         """Before the first transaction that defines a wanted table, or has changes of one that was not looked at."""
@@ -146,6 +149,7 @@ class Cutter(Walk):
         self._here = 0
         """Of the transaction under way."""
         self._handlers |= {
+            kinds.EXECUTE_LOAD_QUERY: self._load,
             **dict.fromkeys((*kinds.ROWS, *kinds.COMPRESSED_ROWS, kinds.PARTIAL_UPDATE_ROWS), self._rows),
         }
         if only is not None and self.gtids is not None and self.gtids.covers(only):
@@ -223,7 +227,8 @@ class Cutter(Walk):
         start = event.start + HEADER_BYTES
         if self._wanted_ids.get(bytes(event.buffer[start : start + 6])):
             if event.kind == kinds.PARTIAL_UPDATE_ROWS:
-                self._refuse_kind(event, "partial_json")
+                map = self._maps[bytes(event.buffer[start : start + 6])]
+                self._refuse_kind(event, "partial_json", rows_of(event, map))
             self._count()
 
     def _count(self) -> None:
@@ -240,6 +245,9 @@ class Cutter(Walk):
         found = classify(
             event, settings.wanted, settings.wanted_database, lower_case_names=settings.any_case
         )  # fmt: skip
+        if isinstance(found, Elsewhere):
+            hidden = [name for name in found.tables if name[0] not in SYSTEM and self._reaches_others(*name)]
+            found = _through(hidden[0]) if hidden else PASSED
         if found == DECISION and self.prepared.get(decided(event) or "", True) is False:
             return  # on a transaction without rows that are wanted
         if isinstance(found, Stop) and found.table is not None and settings.passes_cascade(*found.table):
@@ -255,21 +263,23 @@ class Cutter(Walk):
         self.news = self.news or self._begins
         self.unseen.add(name)
 
+    def _load(self, event: Event) -> None:
+        """LOAD DATA as a statement."""
+        if not self._passing:
+            self._said(event)
+
     def _packed(self, event: Event) -> None:
-        try:
-            for inner in unpacked(event):
-                if inner.kind in kinds.ROWS or inner.kind == kinds.PARTIAL_UPDATE_ROWS:
-                    self._rows(inner)
-                elif inner.kind == kinds.TABLE_MAP:
-                    self._table_map(inner)
-                elif inner.kind == kinds.QUERY:
-                    self._said(inner)
-                elif inner.kind == kinds.XA_PREPARE and must_not_pass(inner.kind, 0, self.dialect, inner.body):
-                    self._undecided(inner)
-                else:
-                    self._must_pass(inner)
-        except ChangeUnreadable as error:
-            self._refuse(event, error)
+        for inner in opened(event, self._passes):
+            if inner.kind in kinds.ROWS or inner.kind == kinds.PARTIAL_UPDATE_ROWS:
+                self._rows(inner)
+            elif inner.kind == kinds.TABLE_MAP:
+                self._table_map(inner)
+            elif inner.kind == kinds.QUERY:
+                self._said(inner)
+            elif inner.kind == kinds.XA_PREPARE and must_not_pass(inner.kind, 0, self.dialect, inner.body):
+                self._undecided(inner)
+            else:
+                self._must_pass(inner)
 
     def _undone(self, event: Event) -> None:
         if self._here:
@@ -293,15 +303,19 @@ class Cutter(Walk):
         if reason is not None:
             self._refuse_kind(event, reason)
 
-    def _refuse_kind(self, event: Event, reason: str) -> None:
+    def _refuse_kind(self, event: Event, reason: str, left_out: str = "this one event") -> None:
         what, next_step = WHY[reason]
-        self._refuse(
-            event, unreadable(event, reason, what.format(kind=event.kind), next_step, gtid=self.gtid)
-        )  # fmt: skip
+        what = what.format(kind=event.kind)
+        self._refuse(event, unreadable(event, reason, what, next_step, gtid=self.gtid, left_out=left_out))
 
     def _refuse(self, event: Event, error: ChangeUnreadable) -> None:
-        if place_of(event) not in self._passed:
+        if not self._passes.event(event):
             raise error
+
+
+def _through(name: tuple[str, str]) -> Stop:
+    what = f"a statement in the place of the rows that it changed: {'.'.join(name)} is a view, or has a trigger"
+    return Stop("statement", what, f"set binlog_format=ROW for every session on the server, then {_COMPARE}")
 
 
 def _table_of(event: Event, body: bytes) -> tuple[str, str]:

@@ -10,18 +10,17 @@ names without regard to case?
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onceward.binlog.changes import CHANGES, Decoder
+from onceward.binlog.changes import CHANGES, Decoder, opened
 from onceward.binlog.event import Event
 from onceward.binlog.kinds import FORMAT_DESCRIPTION
-from onceward.binlog.packed import PACKED, unpacked
-from onceward.binlog.stops import place as place_of
+from onceward.binlog.packed import PACKED
 from onceward.errors import ServerUnreachable
 from onceward.sources.mysql import snapshot as snapshots
 from onceward.sources.mysql.connection import reading
@@ -38,8 +37,8 @@ _POSITION = (("pos", 20), ("inner", 10), ("row", 10))
 """Columns, and how many digits each has in a position: as texts, positions are in the order of the binlog."""
 
 
-def read(settings: Settings, part: Mapping[str, Any]) -> pa.Table:
-    """All changes of one part.
+def read(settings: Settings, part: Mapping[str, Any]) -> Iterator[pa.Table]:
+    """All changes of one part, in pieces of bounded size.
 
     :raises ServerUnreachable: it does not answer, or it is another server now: the batch has to be planned again.
     :raises BinlogPurged, BinlogDamaged, ChangeUnreadable: …
@@ -47,9 +46,16 @@ def read(settings: Settings, part: Mapping[str, Any]) -> pa.Table:
     settings = settings.for_server(part["names"])
     if "chunk" in part:
         as_of = Position.from_json(part["as_of"])
-        return framed(snapshots.read(settings, part["chunk"], as_of), as_of.era)
-    tables = [framed(table, int(part["era"])) for table in _range(settings, part) if table.num_rows]
-    return pa.concat_tables(tables) if tables else framed(CHANGES.empty_table(), 0)
+        yield framed(snapshots.read(settings, part["chunk"], as_of), as_of.era)
+        return
+    for table in _range(settings, part):
+        if table.num_rows:
+            yield framed(table, int(part["era"]))
+
+
+def joined(pieces: Iterable[pa.Table]) -> pa.Table:
+    """All of them as one."""
+    return pa.concat_tables([framed(CHANGES.empty_table(), 0), *pieces])
 
 
 def framed(changes: pa.Table, era: int) -> pa.Table:
@@ -68,26 +74,26 @@ def _digits(column: pa.Array, digits: int) -> pa.Array:
 def _range(settings: Settings, part: Mapping[str, Any]) -> Iterator[pa.Table]:
     server, place = str(part["server"]), Place(part["file"], part["from"])
     maps = [base64.b64decode(one) for one in part.get("maps", ())]
-    snapshot, passed = part.get("snapshot"), settings.passed_places
+    snapshot, passes = part.get("snapshot"), settings.passes
     with reading(settings, server, place) as dump, _flushing(settings, snapshot) as flush:
         decoder = Decoder(
             dump.reader.dialect, settings.wanted, values=settings.values, maps=maps, gtid=part.get("gtid"),
-            lower_case_names=settings.any_case,
+            lower_case_names=settings.any_case, passes=passes,
         )  # fmt: skip
         held = 0
         for events in dump.blocks(place.file, part["to"]):
             for event in events:
                 if event.kind == FORMAT_DESCRIPTION:
                     _must_be_born(event, part["born"])
-                elif passed and place_of(event) in passed:
-                    continue
-                for one in unpacked(event) if event.kind in PACKED else (event,):
+                for one in opened(event, passes) if event.kind in PACKED else (event,):
                     decoder.feed(one)
                     held += one.stop - one.start
-                    if held >= _FLUSH_BYTES:
-                        yield flush(decoder)
+                    if held >= _FLUSH_BYTES or decoder.is_full:
                         held = 0
-        yield flush(decoder)
+                        while decoder.holds:
+                            yield flush(decoder)
+        while decoder.holds:
+            yield flush(decoder)
 
 
 def _flushing(settings: Settings, state: Any) -> AbstractContextManager[Callable[[Decoder], pa.Table]]:

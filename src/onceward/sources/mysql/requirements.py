@@ -250,6 +250,7 @@ def _tables(server: Server, settings: Settings, tables: list[tuple[str, str]]) -
         )  # fmt: skip
     yield from _selectable(server, tables)
     yield from _cascades(server, settings, tables)
+    yield from _versioned(server, tables)
 
 
 def _patterns(server: Server, settings: Settings) -> Iterator[Finding]:
@@ -288,6 +289,23 @@ def _is_denied(server: Server, statement: str) -> bool:
     except ServerUnfit:  # no such table, no such database
         return False
     return False
+
+
+def _versioned(server: Server, tables: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+    """MariaDB's tables WITH SYSTEM VERSIONING, whose DELETE is an update of one row, or the insertion of another."""
+    if server.dialect != "mariadb":
+        return
+    rows = server.ask(
+        "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = 'SYSTEM VERSIONED'"
+    )
+    versioned = {(str(database), str(table)) for database, table in rows}
+    for database, table in tables:
+        if (database, table) in versioned:
+            yield Finding(
+                f"{database}.{table}", "WITH SYSTEM VERSIONING", fit=False,
+                why="what is deleted stays in it as history, and no change tells it from what is there",
+                fix=f"ALTER TABLE {quoted(database)}.{quoted(table)} DROP SYSTEM VERSIONING, or leave it out",
+            )  # fmt: skip
 
 
 def _selectable(server: Server, tables: Iterable[tuple[str, str]]) -> Iterator[Finding]:

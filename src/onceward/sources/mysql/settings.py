@@ -12,9 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal, cast, get_args
 
+from onceward.binlog.stops import Passes
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ledger.mysql import said_in
 from onceward.sources.mysql.position import number_of
@@ -28,7 +29,7 @@ PART_BYTES = 4 << 20
 SYSTEM = ("mysql", "sys", "information_schema", "performance_schema")
 
 _STARTS = ("initial", "earliest", "latest")
-_PLACE = re.compile(r"[^:]+\.\d+:\d+")
+_PLACE = re.compile(r"[^:]+\.\d+:\d+(?:#\d+)?(?:/\d+)?")
 _GTID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}:.+|\d+-\d+-\d+")
 _CASCADE = re.compile(r"cascade:[^.]+\..+")
 
@@ -46,7 +47,8 @@ class Settings:
     max_bytes: int = BATCH_BYTES
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     pass_over: tuple[str, ...] = ()
-    """Events that a person has dealt with (``file:position``), sets of GTIDs, ``cascade:database.table``."""
+    """What a person has dealt with: events and rows by their names (:class:`~onceward.binlog.stops.Passes`), sets of
+    GTIDs, ``cascade:database.table``."""
     part_bytes: int = PART_BYTES
     """A task reads so much of the binlog, at least."""
     any_case: bool = False
@@ -91,10 +93,10 @@ class Settings:
         tables = tuple((database.lower(), table.lower()) for database, table in named) if any_case else named
         return replace(self, named=named, tables=tables, any_case=any_case, cascades_are_logged=cascades_are_logged)
 
-    @property
-    def passed_places(self) -> frozenset[str]:
-        """Of the events that are passed over, as ``file:position``."""
-        return frozenset(one for one in self.pass_over if _PLACE.fullmatch(one))
+    @cached_property
+    def passes(self) -> Passes:
+        """Events and rows that are left out if they cannot be read."""
+        return Passes(frozenset(one for one in self.pass_over if _PLACE.fullmatch(one)))
 
     @property
     def passed_gtids(self) -> tuple[str, ...]:
@@ -201,8 +203,8 @@ def _passed(said: Sequence[str], tables: tuple[tuple[str, str], ...]) -> tuple[s
             raise _no(
                 "pass_over",
                 one,
-                'name single events as the error did that stopped the query, "binlog.000003:1234"; transactions by '
-                'their GTIDs; or "cascade:shop.items"',
+                'name single events and rows as the error did that stopped the query, "binlog.000003:1234" or '
+                '"binlog.000003:1234/5"; transactions by their GTIDs; or "cascade:shop.items"',
             )
         if _CASCADE.fullmatch(one) and not _may_be_wanted(one.removeprefix("cascade:"), tables):
             raise _no("pass_over", one, "name a table that tables= names, as it is spelled there")

@@ -13,7 +13,7 @@ it is.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,8 +84,8 @@ def mysql_changes(
     :param max_bytes_per_batch: of the binlog; a larger transaction is a batch of its own.
     :param heartbeat_seconds: while nothing comes that is wanted, the position moves so often, with an empty batch: a
         server may remove what lies behind it.
-    :param pass_over: what a person has seen to: events, as the error says that they stopped the query; GTIDs that
-        count as read after a failover; ``"cascade:shop.items"`` for a table that a foreign key changes unseen.
+    :param pass_over: what a person has seen to: events and rows, as the error named them that stopped the query; GTIDs
+        that count as read after a failover; ``"cascade:shop.items"`` for a table that a foreign key changes unseen.
     :param values: how values are written in JSON: ``"text"``, as MySQL does, or ``"debezium"``, as Debezium does.
     :param ledger: with ``pipeline_id``: a query with a new checkpoint begins where the ledger of that pipeline ends.
     :param poll_seconds: a server that had nothing new is asked again after so long.
@@ -176,8 +176,8 @@ class MySQLChanges(PartitionedSource):
         if begin.place == server.end() and begin.snapshot is None:
             return self._moved(position, begin, 0)
         begin, cutter = self._read(
-            begin, lambda at: Cutter(self._settings, at, most_changes=limit, looked_at=self._look.tables)
-        )
+            begin, lambda at: self._cutter(at, most_changes=limit, looked_at=self._look.tables)
+        )  # fmt: skip
         found = self._looked_at(begin, cutter)
         if begin.snapshot is not None:
             return self._with_chunks(position, begin, found)
@@ -197,7 +197,7 @@ class MySQLChanges(PartitionedSource):
             self._look.at(self._connected(), self._settings, unseen=cutter.unseen)
         except (ServerUnfit, AccessDenied) as unfit:
             news = cutter.news
-            _, before = self._read(begin, lambda at: Cutter(self._settings, at, upto=news))
+            _, before = self._read(begin, lambda at: self._cutter(at, upto=news))
             before.stop = type(unfit)(
                 f"{unfit.message}; it was looked at again for what is in the binlog at {news}, and all changes before "
                 "are passed on",
@@ -255,6 +255,9 @@ class MySQLChanges(PartitionedSource):
             cutter.stop = error
         return begin, cutter
 
+    def _cutter(self, at: Position, **said: Any) -> Cutter:
+        return Cutter(self._settings, at, reaches_others=self._connected().reaches_others, **said)
+
     def _moved(self, position: Any, at: Position, read: int) -> Any:
         """Nothing that is wanted lies before ``at``: where Spark is told that the query stands."""
         behind, now = text_of(position), time.monotonic()
@@ -296,8 +299,8 @@ class MySQLChanges(PartitionedSource):
 
         def cutter_from(at: Position) -> Cutter:
             if is_here:
-                return Cutter(self._settings, at, upto=end.place)
-            return Cutter(self._settings, at, only=Gtids.parse(end.dialect, end.gtids or ""))
+                return self._cutter(at, upto=end.place)
+            return self._cutter(at, only=Gtids.parse(end.dialect, end.gtids or ""))
 
         begin, cutter = self._read(begin, cutter_from)
         found = cutter.range()
@@ -332,6 +335,10 @@ class MySQLChanges(PartitionedSource):
 
     def read_partition(self, partition: Any) -> Any:
         """The changes of one part, as Arrow."""
+        return task_parts.joined(self.read_pieces(partition))
+
+    def read_pieces(self, partition: Any) -> Iterator[Any]:
+        """The same, never more at a time than a piece: four MiB of a binlog may become gigabytes of text."""
         return task_parts.read(self._settings, partition)
 
 

@@ -190,6 +190,10 @@ class RowsReader(SourceReader):
         return list(_pieces(self._rows[key]))
 
 
+_END = object()
+"""Of a partition's pieces."""
+
+
 class PartsReader(SourceReader):
     """Of a ``PartitionedSource``: here ends and parts are named, and tasks read."""
 
@@ -197,9 +201,22 @@ class PartsReader(SourceReader):
         """In a task."""
         assert isinstance(partition, PartToRead)  # noqa: S101 — Spark gives back what _parts_of made
         with self.carrying():
-            with calling(f"read_partition({text_of(partition.part)})"):
-                table = self._fitting.table(self._source.read_partition(copied(partition.part)), _MOST_ROWS)
-            yield from table.to_batches()
+            pieces = self._pieces(copied(partition.part))
+            while True:
+                with calling(f"read_partition({text_of(partition.part)})"):
+                    piece = next(pieces, _END)
+                    if piece is _END:
+                        return
+                    table = self._fitting.table(piece, _MOST_ROWS)
+                yield from table.to_batches()
+
+    def _pieces(self, part: Any) -> Iterator[Any]:
+        """What ``read_partition`` gives; a piece at a time of a source of ours whose partitions may be larger than a
+        task's memory."""
+        if hasattr(self._source, "read_pieces"):
+            yield from self._source.read_pieces(part)
+        else:
+            yield self._source.read_partition(part)
 
     def _next_range(self, at: Offset) -> Offset | None:
         self._ranges.same_source(at)

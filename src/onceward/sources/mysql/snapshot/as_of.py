@@ -33,8 +33,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from onceward.binlog.blocks import CHANGES, snapshot_changes
-from onceward.binlog.changes import Decoder
+from onceward.binlog.changes import Decoder, opened
 from onceward.binlog.event import Event
+from onceward.binlog.packed import PACKED
 from onceward.binlog.refusals import BadCell
 from onceward.binlog.texts import Values
 from onceward.binlog.values.from_text import columns_from_text
@@ -192,16 +193,19 @@ def _first_changes(
     """Step 3: by key, as JSON, the row at E, as JSON; None where there was none."""
     if as_of.place.is_at_or_behind(high):
         return {}
-    wanted, values, passed = tuple(chunk["table"]), settings.values, settings.passed_places
+    wanted, values, passes = tuple(chunk["table"]), settings.values, settings.passes
     found: dict[str, str | None] = {}
     chosen = within(key_of(chunk["key"]), chunk["after"], chunk["up_to"], ask)
-    decoder = Decoder(as_of.dialect, lambda database, table: (database, table) == wanted, values=values)
+    decoder = Decoder(
+        as_of.dialect, lambda database, table: (database, table) == wanted, values=values, passes=passes
+    )  # fmt: skip
 
     def flush() -> None:
-        changes = taken(decoder.blocks(), chosen, values)
-        for key, op, before in zip(*(changes[name].to_pylist() for name in ("key", "op", "before")), strict=True):
-            if op != "t":
-                found.setdefault(key, None if op == "c" else before)
+        while decoder.holds:
+            changes = taken(decoder.blocks(), chosen, values)
+            for key, op, before in zip(*(changes[name].to_pylist() for name in ("key", "op", "before")), strict=True):
+                if op != "t":
+                    found.setdefault(key, None if op == "c" else before)
 
     with closing(_blocks_up_to(reading, as_of.place, high)) as blocks:
         held, file = 0, as_of.file
@@ -210,12 +214,12 @@ def _first_changes(
                 if event.file != file:
                     flush()
                     held, file = 0, event.file
-                if not passed or f"{event.file}:{event.position}" not in passed:
-                    decoder.feed(event)
-                held += event.stop - event.start
-            if held >= _FLUSH_BYTES:
-                flush()
-                held = 0
+                for one in opened(event, passes) if event.kind in PACKED else (event,):
+                    decoder.feed(one)
+                    held += one.stop - one.start
+                    if held >= _FLUSH_BYTES or decoder.is_full:
+                        flush()
+                        held = 0
         flush()
     return found
 

@@ -6,6 +6,7 @@ each is let through, or not, by its own key."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -102,8 +103,7 @@ def _parts(block: Block, choice: Choice) -> list[Block]:
 def _some(block: Block, kind: str, rows: Mask) -> list[Block]:
     if not rows.any():
         return []
-    images = block.images if rows.all() else block.images.filter(pa.array(rows))
-    return [Block(block.map, kind, images, block.event[rows], block.row[rows], block.source)]  # type: ignore[arg-type]
+    return [replace(block if rows.all() else block.only(rows), kind=kind)]  # type: ignore[arg-type]
 
 
 def _behind(key: Key, place: list[str], table: TableMap, keys: Sequence[pa.Array], ask: Ask) -> Mask:
