@@ -74,7 +74,8 @@ class StagingWriter(PieceWriter):
 
 
 def connect(said: str) -> Any:
-    return _driver().connect(said, autocommit=True)
+    """libpq has a limit of its own for the connection, and none for the questions with which ADBC begins."""
+    return in_time(None, lambda: _driver().connect(said, autocommit=True), STATEMENT_SECONDS, "a new connection")
 
 
 def begin(connection: Any, *settings: str) -> None:
@@ -141,7 +142,8 @@ def in_time(connection: Any, call: Callable[[], Any], seconds: float, what: str)
             if surroundings.monotonic() >= until:
                 raise Overdue(f"the database has not answered {what} for {seconds:g} s")
     except BaseException:
-        _stuck.append(connection)
+        if connection is not None:
+            _stuck.append(connection)
         raise
     if failure:
         raise failure[0]
