@@ -263,13 +263,17 @@ class MySQLSession:
             self.connection.close()
 
 
-def connected(said: Mapping[str, Any], name: str) -> MySQLSession:
-    """A session with all that is pinned."""
+def connected(said: Mapping[str, Any], name: str, *, patient: bool = True) -> MySQLSession:
+    """A session with all that is pinned.
+
+    :param patient: its statements are waited for by its ``patience``, and whoever is to be asked meanwhile is; else by
+        PyMySQL alone, for whoever reads a stream of it.
+    """
     driver = _driver()
     timeout = said.get("connect_timeout", _CONNECT_SECONDS)
     connection = driver.connect(
-        **{**said, "connect_timeout": timeout}, charset="utf8mb4", program_name=name, defer_connect=True,
-        read_timeout=timeout, write_timeout=timeout,
+        **{"read_timeout": timeout, "write_timeout": timeout, **said, "connect_timeout": timeout},
+        charset="utf8mb4", program_name=name, defer_connect=True,
         client_flag=driver.constants.CLIENT.FOUND_ROWS,  # else a row that is set to what it was does not count
         local_infile=True,
     )  # fmt: skip
@@ -281,8 +285,9 @@ def connected(said: Mapping[str, Any], name: str) -> MySQLSession:
     _notice_silence(sock)
     connection.connect(sock)
     session = MySQLSession(connection)
-    connection._rfile = io.BufferedReader(_PatientReader(session))
-    connection._read_timeout = connection._write_timeout = STATEMENT_SECONDS  # of a part of what is read or sent
+    if patient:
+        connection._rfile = io.BufferedReader(_PatientReader(session))
+        connection._read_timeout = connection._write_timeout = STATEMENT_SECONDS  # of a part of what is read or sent
     limit = "max_statement_time" if session.is_mariadb else "max_execution_time"
     session.execute("SET NAMES utf8mb4 COLLATE utf8mb4_bin")
     session.execute(_PINNED.replace("{limit}", limit).replace("{sorted}", str(SORTED_BYTES)))

@@ -190,7 +190,7 @@ def session_of(settings: Settings) -> MySQLSession:
     with named(settings.where):
         # A server, or a proxy in front of it, that takes a connection and says nothing is waited for no longer.
         seconds = settings.said.get("connect_timeout", _HANDSHAKE_SECONDS)
-        session = connected({**settings.said, "read_timeout": seconds, "write_timeout": seconds}, _NAME)
+        session = connected({**settings.said, "read_timeout": seconds, "write_timeout": seconds}, _NAME, patient=False)
         session.connection._read_timeout = ANSWER_SECONDS
         session.connection.autocommit(True)
         session.execute(f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
