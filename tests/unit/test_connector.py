@@ -77,6 +77,16 @@ def test_each_part_is_replaced_by_the_newest_older_one(repository: Repository):
     assert found.coordinates == (f"{CONNECTOR}:4.2.0", f"{AVRO}:4.2.0", f"{PROVIDER}:4.1.1")
 
 
+def test_a_connector_that_fails_after_a_batch_that_is_run_again_is_replaced(repository: Repository):
+    repository.has |= {f"{PROVIDER}:4.1.1", f"{AVRO}:4.1.1", f"{CONNECTOR}:4.1.1"}
+    found = spark_connector(spark_version="4.1.1")
+    assert found.coordinates == (f"{CONNECTOR}:4.1.3", f"{AVRO}:4.1.1", f"{PROVIDER}:4.1.1")
+    assert found.notes[0].startswith("the connector 4.1.3 is taken for PySpark 4.1.1")
+    repository.has.remove(f"{CONNECTOR}:4.1.3")
+    jars.cache_folder().joinpath("jars").rename(jars.cache_folder() / "old")
+    assert spark_connector(spark_version="4.1.1").coordinates[0] == f"{CONNECTOR}:4.1.1"
+
+
 def test_a_spark_that_was_never_run_gets_no_jars(repository: Repository):
     with pytest.raises(ConfigurationError, match=r"never run with PySpark 4\.4\.0.*4\.2\.0 and 4\.3\.0"):
         spark_connector(spark_version="4.4.0")

@@ -24,6 +24,8 @@ _TOKEN_PROVIDER = "spark-token-provider-kafka-0-10_2.13"  # noqa: S105 — the n
 _AVRO = "spark-avro_2.13"
 # What stands in for a part that is missing: the newest older one, of those that were run.
 _RUN_CONNECTORS = ("4.2.0", "4.1.3", "4.1.1", "4.0.0")
+# Their own fails the query at the end of a batch that is run again after a start, written as it is (SPARK-57438).
+_MENDED_BY = {"4.1.0": "4.1.3", "4.1.1": "4.1.3", "4.1.2": "4.1.3"}
 _RUN_WHOLE = ("4.2.0", "4.1.1", "4.0.0")  # and with Avro functions and a token provider of their own
 
 
@@ -58,7 +60,7 @@ def spark_connector(*packages: str, spark_version: str | None = None) -> Connect
     """
     version = spark_version or installed_spark()
     must_have_been_run(version)
-    kept = kept_as("connector", 3, version, packages, os.environ.get(IVY_SETTINGS_VARIABLE))
+    kept = kept_as("connector", 4, version, packages, os.environ.get(IVY_SETTINGS_VARIABLE))
     if (jars := remembered(kept)) is not None:
         answer = json.loads(kept.read_text())
         return Connector(tuple(jars), tuple(answer["coordinates"]), tuple(answer["notes"]))
@@ -73,7 +75,7 @@ class _Choice:
     def __init__(self, version: str, packages: tuple[str, ...]) -> None:
         self._version = version
         self._packages = packages
-        self._connector = version
+        self._connector = _MENDED_BY.get(version, version)
         self._avro: str | None = version
         self._token_provider: str | None = None  # None: the connector's own
 
@@ -118,7 +120,12 @@ class _Choice:
         if self._avro != self._version:
             instead = "from_avro and to_avro will be missing" if self._avro is None else f"{self._avro} is taken"
             notes.append(f"{_AVRO}:{self._version} {lacking}: {instead}")
-        if self._connector != self._version:
+        if self._connector == _MENDED_BY.get(self._version):
+            notes.append(
+                f"the connector {self._connector} is taken for PySpark {self._version}: with its own a query fails after "
+                "a batch that is run again"
+            )
+        elif self._connector != self._version:
             notes.append(
                 f"{_CONNECTOR}:{self._version} {lacking}: the connector {self._connector} is taken for PySpark "
                 f"{self._version}"
