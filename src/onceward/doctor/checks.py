@@ -14,7 +14,7 @@ from onceward.doctor.worker_python import check_worker_python
 from onceward.errors import AccessDenied, OncewardError, TopicMissing
 from onceward.ids import pipeline_id
 from onceward.spark.connector import spark_connector
-from onceward.spark.java import java_found
+from onceward.spark.java import java_found, must_have_modules
 from onceward.spark.versions import installed_spark, must_have_been_run, must_start_on
 from onceward.wire.client import KafkaClient
 from onceward.wire.options.properties_file import read_properties
@@ -57,6 +57,7 @@ def tried(check: Callable[[], Finding]) -> Finding:
 def _java() -> Finding:
     java, major = java_found()
     must_start_on(java, major, installed_spark())
+    must_have_modules(java)
     return Finding("ok", f"Java: {java}")
 
 

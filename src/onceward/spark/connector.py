@@ -122,8 +122,8 @@ class _Choice:
             notes.append(f"{_AVRO}:{self._version} {lacking}: {instead}")
         if self._connector == _MENDED_BY.get(self._version):
             notes.append(
-                f"the connector {self._connector} is taken for PySpark {self._version}: with its own a query fails after "
-                "a batch that is run again"
+                f"the connector {self._connector} is taken for PySpark {self._version}: with its own a query fails "
+                "after a batch that is run again"
             )
         elif self._connector != self._version:
             notes.append(

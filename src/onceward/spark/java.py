@@ -18,6 +18,7 @@ from onceward.errors import ConfigurationError
 OLDEST_JAVA = 17
 """Spark 4 and Kafka 4 brokers both need Java 17 or newer."""
 
+_MODULE = "jdk.incubator.vector"
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
@@ -48,6 +49,24 @@ def java_found() -> tuple[Path, int]:
             details={"java": found, "major": major},
         )
     return Path(found), major
+
+
+@functools.cache
+def must_have_modules(java: Path) -> None:
+    """Refuse a Java that Spark's launcher cannot start: small runtimes lack a module that it asks for.
+
+    PySpark would say JAVA_GATEWAY_EXITED, and no more.
+
+    :raises ConfigurationError: it is one.
+    """
+    asked = [str(java), f"--add-modules={_MODULE}", "-version"]
+    answer = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+    if answer.returncode:
+        raise ConfigurationError(
+            f"{java} has no module {_MODULE}, with which Spark starts it",
+            next_step="point JAVA_HOME at a whole JDK or JRE",
+            details={"java": str(java), "said": (answer.stdout + answer.stderr)[-500:]},
+        )
 
 
 def java_major_version(version_text: str) -> int:

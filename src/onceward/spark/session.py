@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from onceward.spark.connector import Connector, spark_connector
 from onceward.spark.jars import SUBMITTED_VARIABLE
-from onceward.spark.java import java_found
+from onceward.spark.java import java_found, must_have_modules
 from onceward.spark.java_options import java_options, spark_defaults
 from onceward.spark.versions import installed_spark, must_have_been_run, must_start_on
 
@@ -61,7 +61,9 @@ def spark_conf(*packages: str) -> dict[str, str]:
         "spark.speculation": "false",
     }
     if SUBMITTED_VARIABLE not in os.environ:
-        must_start_on(*java_found(), version)  # said by PySpark: JAVA_GATEWAY_EXITED, and no more
+        java, major = java_found()
+        must_start_on(java, major, version)
+        must_have_modules(java)
         connector = spark_connector(*packages)
         for note in connector.notes:
             log.warning("%s", note)
