@@ -102,6 +102,24 @@ def test_damage_in_rows_is_named():
     assert attack(range(800), 3) == {"changes", "BinlogDamaged", "ChangeUnreadable"}
 
 
+@pytest.mark.parametrize("kind", [30, 31])
+def test_one_event_with_more_rows_than_are_held_is_decoded_in_pieces(monkeypatch: pytest.MonkeyPatch, kind: int):
+    """As large as ``binlog_row_event_max_size`` says: 8 KiB, or much more."""
+    monkeypatch.setattr(changes, "PIECE_BYTES", 1 << 20)
+    body = table_map([INT, *(Made(f"c{place}", 3, nullable=True) for place in range(300))])
+    data = [row(number(each), *[None] * 300) for each in range(1200)]
+    decoder = Decoder("mysql", lambda *_: True)
+    decoder.feed(event(19, body))
+    decoder.feed(event(kind, rows(301, *data, kind=kind)))
+    pieces = []
+    while decoder.holds:
+        pieces.append(decoder.flush())
+    assert len(pieces) > 3
+    assert max(each.nbytes for each in pieces) < 4 << 20
+    step = 1 if kind == 30 else 2
+    assert [each for piece in pieces for each in piece["row"].to_pylist()] == list(range(step - 1, 1200, step))
+
+
 @pytest.mark.slow
 def test_damage_in_rows_is_named_for_minutes():
     assert attack(range(10_000, 10_000_000), 100) == {"changes", "BinlogDamaged", "ChangeUnreadable"}

@@ -20,7 +20,7 @@ from onceward.binlog.event import Event
 from onceward.binlog.gtid_text import gtid_text
 from onceward.binlog.refusals import BadCell, damaged, located
 from onceward.binlog.rows import Block as Bytes
-from onceward.binlog.rows import Layout, Mask, Numbers
+from onceward.binlog.rows import Found, Layout, Mask, Numbers
 from onceward.binlog.stops import NO_PASSES, Passes, row_place
 from onceward.binlog.table_map import TableMap
 from onceward.binlog.texts import Values, key_texts, row_texts
@@ -142,12 +142,14 @@ class Block:
 class Pending:
     """The rows of a table's events that were fed and are not decoded yet, all of one kind."""
 
-    def __init__(self, map: TableMap, layout: Layout, kind: What, passes: Passes) -> None:
+    def __init__(self, map: TableMap, layout: Layout, kind: What, passes: Passes, most_rows: int) -> None:
         self.map = map
         self.kind = kind
         self.source = Source(passes=passes)
         self._layout = layout
         self._parts: list[bytes | bytearray] = []
+        self._most_rows = max(1, most_rows // 2) * 2  # of updates none without its other half
+        self._rest: tuple[Bytes, Found] | None = None
 
     def add(self, event: Event, gtid: Event | str | None, fed: int, rows: bytes | bytearray) -> None:
         """An event, and the part of it that is its rows."""
@@ -158,16 +160,14 @@ class Pending:
         self._parts.append(rows)
 
     def block(self) -> Block:
-        """:raises BinlogDamaged: a row is none. :raises ChangeUnreadable: a value of it has no place here."""
-        data = Bytes.of(self._parts, self.map.columns)
-        try:
-            found = self._layout.rows(data)
-        except BadCell as error:
-            raise self.source.located(error.error, error.row) from None
-        if self.kind == "update":
-            odd = np.flatnonzero(np.bincount(found.event) & 1)
-            if len(odd):
-                raise self.source.located(damaged("an update has a row before without the one after"), int(odd[0]))
+        """The next rows of it.
+
+        :raises BinlogDamaged: a row is none. :raises ChangeUnreadable: a value of it has no place here.
+        """
+        data, found = self._rest or self._walked()
+        most = self._most_rows
+        self._rest = (data, found.only(slice(most, None))) if len(found.event) > most else None
+        found = found.only(slice(most)) if self._rest else found
         refused = _Refused(self.source, self.kind)
         while True:
             try:
@@ -177,6 +177,23 @@ class Pending:
                 found = found.only(refused.kept(error, found.event, found.row))
         refused.stop()
         return Block(self.map, self.kind, images, found.event, found.row, self.source)
+
+    @property
+    def has_more(self) -> bool:
+        """Are there rows that the last block had no place for?"""
+        return self._rest is not None
+
+    def _walked(self) -> tuple[Bytes, Found]:
+        data = Bytes.of(self._parts, self.map.columns)
+        try:
+            found = self._layout.rows(data)
+        except BadCell as error:
+            raise self.source.located(error.error, error.row) from None
+        if self.kind == "update":
+            odd = np.flatnonzero(np.bincount(found.event) & 1)
+            if len(odd):
+                raise self.source.located(damaged("an update has a row before without the one after"), int(odd[0]))
+        return data, found
 
 
 def truncation(map: TableMap, event: Event, gtid: Event | str | None, fed: int) -> Block:

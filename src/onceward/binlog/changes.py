@@ -54,7 +54,7 @@ class _Table:
     def __init__(self, map: TableMap, body: bytes) -> None:
         self.map, self.body = map, body
         self.layout = Layout(map.columns)
-        self._row_bytes = sum(_cell_bytes(column) for column in map.columns)
+        self.row_bytes = sum(_cell_bytes(column) for column in map.columns)
         self._byte_becomes = _PACKED_BYTE_BECOMES if any(each.packed for each in map.columns) else _BYTE_BECOMES
         self.pending: dict[int, Pending] = {}
         """By kind of event."""
@@ -65,7 +65,7 @@ class _Table:
 
     def most_bytes(self, rows: int) -> int:
         """What ``rows`` bytes of rows become, at most."""
-        return rows // self.layout.least_bytes * self._row_bytes + rows * self._byte_becomes
+        return rows // self.layout.least_bytes * self.row_bytes + rows * self._byte_becomes
 
     def _head(self, kind: int) -> bytes:
         count = len(self.map.columns)
@@ -199,9 +199,14 @@ class Decoder:
             self._close()
         waiting, truncations = self._full.popleft()
         waiting.reverse()
+        more: list[tuple[list[Pending], list[Block]]] = []
         while waiting:
-            yield waiting.pop().block()
+            pending = waiting.pop()
+            yield pending.block()
+            if pending.has_more:  # of one event that is larger than a piece: its rows are the last ones
+                more.append(([pending], []))
         yield from truncations
+        self._full.extendleft(reversed(more))
 
     def _close(self) -> None:
         """What waits is a piece."""
@@ -278,7 +283,9 @@ class Decoder:
         pending = table.pending.get(kind)
         if pending is None:
             self._busy.add(table)
-            pending = table.pending[kind] = Pending(table.map, table.layout, kinds.ROWS[kind], self._passes)
+            pending = table.pending[kind] = Pending(
+                table.map, table.layout, kinds.ROWS[kind], self._passes, 2 * PIECE_BYTES // table.row_bytes
+            )
             self._waiting.append(pending)
         pending.add(event, self._gtid, self._fed, buffer[at:stop])
         self._fed += 1

@@ -43,7 +43,7 @@ class Cells:
     null: Mask | None
     """None where there is none."""
 
-    def only(self, rows: Mask) -> Cells:
+    def only(self, rows: Mask | slice) -> Cells:
         """Those of the rows."""
         length, null = self.length, self.null
         return Cells(self.start[rows], None if length is None else length[rows], None if null is None else null[rows])
@@ -59,7 +59,7 @@ class Found:
     """How manieth of its event."""
     columns: list[Cells]
 
-    def only(self, rows: Mask) -> Found:
+    def only(self, rows: Mask | slice) -> Found:
         """Those of the rows."""
         return Found(self.event[rows], self.row[rows], [cells.only(rows) for cells in self.columns])
 
