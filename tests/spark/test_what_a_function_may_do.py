@@ -369,9 +369,10 @@ def test_what_is_handed_to_spark_in_the_place_of_a_sink_is_named(pipeline: Pipel
     pipeline.feed(20)
     with pytest.raises(UnsupportedQuery, match=r"writeStream\.foreach,"):
         pipeline.frame().writeStream.foreach(pipeline.sink())
-    error = run(pipeline, onceward.KafkaSink)
-    assert isinstance(error, UnsupportedQuery)
-    assert "foreachBatch(KafkaSink(…))" in error.next_step
+    for wrong in (onceward.KafkaSink, pipeline.sink().batch):
+        error = run(pipeline, wrong)  # type: ignore[arg-type]
+        assert isinstance(error, UnsupportedQuery)
+        assert "foreachBatch(KafkaSink(…))" in error.next_step
     assert run(pipeline, plain(pipeline.sink())) is None
     pipeline.assert_exactly_once()
 

@@ -438,6 +438,13 @@ def test_a_sink_that_is_handed_to_foreach_is_refused_by_name() -> None:
         Sink()(Row(value=b"x"))  # type: ignore[arg-type]
 
 
+def test_a_block_that_spark_itself_asks_for_is_refused_by_name(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``foreachBatch(sink.batch)``: Spark takes a batch whose block nobody begins for done."""
+    called_by_spark = eval("lambda make, frame: make(frame, 0)", {"__name__": "pyspark.sql.utils"})  # noqa: S307
+    with pytest.raises(UnsupportedQuery, match="the sink's method batch was handed to foreachBatch"):
+        called_by_spark(sink.batch, Frame("run-block/q"))
+
+
 def test_that_spark_cannot_be_asked_ends_no_run(sink: Any) -> None:
     """Out of file descriptors, py4j opens no connection: that is no answer."""
     call(sink, "run-asked/q", 0)

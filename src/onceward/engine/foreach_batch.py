@@ -7,9 +7,10 @@ does. Sinks subclass :class:`ForeachBatchSink` and say how to write; when, and w
 
 from __future__ import annotations
 
+import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
@@ -145,6 +146,11 @@ class ForeachBatchSink(ABC):
 
         :param frame: the frame that Spark gave to the function; :param batch_id: the number that came with it.
         """
+        caller = inspect.currentframe()
+        if caller is not None and caller.f_back is not None and _is_sparks(caller.f_back.f_globals):
+            # Spark would take the block that nobody begins for a batch that is done.
+            what = "the sink's method batch was handed to foreachBatch, which would write nothing"
+            raise _known(handed_over_wrongly(what, type(self).__name__), frame)
         return Batch(self, frame, batch_id)
 
     def _write(self, frame: DataFrame, batch_id: int, writes: Sequence[Write]) -> None:
@@ -290,6 +296,11 @@ class ForeachBatchSink(ABC):
         """
         if self._place is not None:
             runs.leave(self._place)
+
+
+def _is_sparks(names: Mapping[str, object]) -> bool:
+    """Are they the globals of a module of PySpark?"""
+    return str(names.get("__name__")).partition(".")[0] == "pyspark"
 
 
 def _known(error: OncewardError, frame: object) -> OncewardError:

@@ -52,6 +52,12 @@ class _Throwable:
     def toString(self) -> str:
         return f"{self._kind}: {self._text}"
 
+    def getStackTrace(self) -> list[Any]:
+        return []
+
+    def getCause(self) -> None:
+        """It is the cause."""
+
 
 def as_java(error: OSError) -> JavaError:
     for kind, name in _KINDS:
