@@ -120,6 +120,7 @@ def test_what_our_plans_raise_counts_only_where_spark_puts_it():
     said = f"[USER_RAISED_EXCEPTION] {mark}"
     raised = Thrown("org.apache.spark.SparkRuntimeException", said, "USER_RAISED_EXCEPTION")
     assert known_failure([raised]) is not None
+    assert known_failure([Thrown("java.lang.RuntimeException", mark)]) is not None, "as Spark 3 did, if it is told to"
     assert known_failure([Thrown(PYTHON, TRACEBACK + mark)]) is None
     quoted = f"[USER_RAISED_EXCEPTION] not a number: {mark}"
     assert known_failure([Thrown(raised.kind, quoted, "USER_RAISED_EXCEPTION")]) is None

@@ -74,10 +74,12 @@ def known_failure(thrown: Sequence[Thrown]) -> OncewardError | None:
 
 def _raised(thrown: Sequence[Thrown]) -> OncewardError | None:
     """What a plan of ours has raised, and nobody else's: the mark is where Spark puts what was raised."""
-    ours = of_condition(thrown, _RAISED_CONDITION)
-    before = f"[{_RAISED_CONDITION}] {RAISED}"
-    if ours is None or not ours.message.startswith(before):
+    # With spark.sql.legacy.raiseErrorWithoutErrorClass=true without the condition.
+    begins = (f"[{_RAISED_CONDITION}] {RAISED}", RAISED)
+    found = next(((one, before) for one in thrown for before in begins if one.message.startswith(before)), None)
+    if found is None:
         return None
+    ours, before = found
     try:
         said, _ = json.JSONDecoder().raw_decode(ours.message, len(before))
     except ValueError:
