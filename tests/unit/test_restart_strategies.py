@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import signal
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -287,11 +289,26 @@ def test_what_a_start_raises_that_is_not_ours_is_raised_at_once(lives: Any):
     assert isinstance(lives(ZeroDivisionError(), Life())[1], ZeroDivisionError)
 
 
-def test_an_interrupt_stops_the_query():
-    life = Life(KeyboardInterrupt(), endless=True)
+def test_an_interrupt_stops_the_query_and_meets_no_question_to_the_jvm():
+    """PySpark answers Ctrl-C in the main thread with a question to the JVM, which must not be in the middle of one."""
+    asking: set[threading.Thread] = set()
+
+    class Endless(Life):
+        def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 — Spark's name
+            asking.add(threading.current_thread())
+            time.sleep(min(timeout, 0.1))
+            return super().awaitTermination(timeout)
+
+    life = Endless(endless=True)
+    main = threading.main_thread().ident
+    assert main == threading.get_ident()
+    interrupt = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
+    interrupt.start()
     with pytest.raises(KeyboardInterrupt):
         ow.supervise(lambda: life)  # type: ignore[arg-type, return-value]
     assert not life.isActive
+    assert asking
+    assert threading.main_thread() not in asking
 
 
 def test_stop_ends_a_query_and_a_wait(lives: Any):

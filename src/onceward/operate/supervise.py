@@ -220,8 +220,14 @@ class _Life:
         self.query = query
         before = self.committed if self.committed is not None else self._look(query)
         looked = self._began
+        failures: list[Exception] = []
+        waiter = surroundings.Thread(
+            target=self._wait_for_the_end, args=(query, failures), name="onceward-supervise", daemon=True
+        )
+        waiter.start()
         try:
-            while not query.awaitTermination(_LOOK_SECONDS):
+            while waiter.is_alive():
+                waiter.join(_LOOK_SECONDS)
                 if self._ended.is_set():
                     self._stop(query)
                     if self._stuck:
@@ -229,6 +235,8 @@ class _Life:
                 if surroundings.monotonic() - looked > _PROGRESS_SECONDS:  # the checkpoint may be away in the end
                     looked = surroundings.monotonic()
                     self._look(query)
+            for failure in failures:
+                raise failure
         except StreamingQueryException as failed:
             after = self._look(query)
             self._progressed = after is not None and (before is None or after > before)
@@ -236,6 +244,15 @@ class _Life:
         finally:
             self._stop(query)
         return None
+
+    def _wait_for_the_end(self, query: StreamingQuery, failures: list[Exception]) -> None:
+        """In a thread, not in the user's own: to Ctrl-C PySpark answers there with a question to the JVM, and in the
+        middle of another one that ends in pages of py4j."""
+        try:
+            while not self._stuck and not query.awaitTermination(_LOOK_SECONDS):
+                pass
+        except Exception as failed:  # noqa: BLE001 — for who waits for this thread
+            failures.append(failed)
 
     def _still_wanted(self) -> None:
         """Asked by whatever waits while the query is defined, for a broker most likely."""
