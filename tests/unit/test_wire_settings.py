@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOption
+from onceward.errors import ConfigurationError, ContradictoryOptions, FileUnreadable, UnknownOption
+from onceward.operate.supervise import may_pass
 from onceward.wire.options.security import Certificates
 from onceward.wire.options.settings import ClientSettings, ProducerSettings, settings_from_options, spark_source_options
 
@@ -146,8 +147,10 @@ def test_a_certificate_that_cannot_be_read_says_so(tmp_path: Path) -> None:
     broken = tmp_path / "ca.pem"
     broken.write_text("no certificate")
     client, _ = parsed({"security.protocol": "SSL", "ssl.ca.location": str(broken)})
-    with pytest.raises(ConfigurationError, match="TLS certificates"):
+    with pytest.raises(FileUnreadable, match="TLS certificates") as unreadable:
         Certificates(client.security)
+    assert may_pass(unreadable.value), "files may be being replaced"
+    assert not may_pass(unreadable.value, worked_before=False)
 
 
 def test_the_host_name_is_checked_unless_it_is_switched_off() -> None:
