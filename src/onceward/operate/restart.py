@@ -60,7 +60,8 @@ class RestartStrategy(Protocol):
     """What is asked after each failure. Yours needs this one method, and no state."""
 
     def delay(self, failures: Sequence[Failure]) -> float | None:
-        """How long to wait after the last of ``failures`` until the query is started again; None: it stays stopped.
+        """How long to wait after the last of ``failures`` until the query is started again, and not less than
+        :func:`least_pause`; None: it stays stopped.
 
         :param failures: all of this supervisor's, oldest first; never empty.
         """
@@ -99,7 +100,7 @@ class FixedDelay:
 class ExponentialDelay:
     """Pauses that grow while failures follow each other, and begin anew after a stable time (``exponential-delay``).
 
-    :param initial_s: the first pause. :param max_s: no pause is longer, jitter included.
+    :param initial_s: the first pause. :param max_s: no pause is longer, jitter included (but for :func:`least_pause`).
     :param multiplier: from one pause to the next. :param jitter: each pause is longer or shorter by up to this part of
         itself, drawn by chance, so that pipelines that failed together do not come back together.
     :param reset_after_s: a query that ran for that long without a failure begins anew with ``initial_s``.
