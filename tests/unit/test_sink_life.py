@@ -386,7 +386,7 @@ def test_a_batch_that_somebody_stops_is_no_error(
         call(sink, "run-stopped/q", 3)
     assert len(str(ended.value)) < 300, "Spark's expression for it takes stack for each character"
     (record,) = [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]
-    assert record.getMessage() == "p: stopped in batch 3, which the next start runs again"
+    assert record.getMessage() == "p: stopped in batch 3. Next: start the query again, which settles it first."
 
 
 def test_a_takeover_is_told_also_while_somebody_stops_the_query(sink: Any, monkeypatch: pytest.MonkeyPatch) -> None:

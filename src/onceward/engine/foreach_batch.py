@@ -197,7 +197,9 @@ class ForeachBatchSink(ABC):
             if isinstance(error, Fenced):
                 known.fenced = known.fenced or error.message
             if is_being_stopped(frame):
-                log.warning("%s: stopped in batch %d, which the next start runs again", pipeline, batch_id)
+                log.warning(
+                    "%s: stopped in batch %d. Next: start the query again, which settles it first.", pipeline, batch_id
+                )
             else:
                 log.error("%s: batch %d is not written: %s", pipeline, batch_id, paragraph(error))
             if self._policy.has_ledger:
