@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -18,6 +19,8 @@ from onceward.errors import (
     ServerUnreachable,
     SourceReplaced,
 )
+from onceward.sources.mysql import requirements
+from onceward.sources.mysql.connection import Server
 from onceward.testing import LocalMySQL
 
 MARIADB = pytest.param("binlog_mariadb", marks=pytest.mark.once_more)
@@ -401,6 +404,19 @@ def test_a_server_without_a_number_sends_no_binlog(place: ChangesPlace):
     place.begin()
 
 
+def test_a_replica_of_another_name_is_one(place: ChangesPlace):
+    """Of several primaries each has a name, which the plain question leaves out on MariaDB."""
+    is_mysql = place.server.kind == "mysql"
+    with closing(Server(place.source()._settings)) as server:
+        assert not server.is_replica()
+        said = "MASTER_HOST = '127.0.0.1', MASTER_PORT = 1"
+        place.sql(f"CHANGE MASTER TO {said} FOR CHANNEL 'named'" if is_mysql else f"CHANGE MASTER 'named' TO {said}")
+        try:
+            assert server.is_replica()
+        finally:
+            place.sql("RESET SLAVE ALL FOR CHANNEL 'named'" if is_mysql else "RESET SLAVE 'named' ALL")
+
+
 def test_a_login_without_rights(place: ChangesPlace):
     user = f"u{place.schema[-10:]}"
     place.sql(f"CREATE USER {user} IDENTIFIED BY 'secret_of_user'", f"GRANT SELECT ON {{s}}.* TO {user}")
@@ -487,6 +503,19 @@ def test_a_lost_session_means_another_look(place: ChangesPlace):
     place.sql("SET GLOBAL binlog_row_image = MINIMAL")
     try:
         place.sql(f"KILL {session.connection.thread_id()}")
+        place.all_until_stop(ServerUnfit, "binlog_row_image")
+    finally:
+        place.sql("SET GLOBAL binlog_row_image = FULL")
+    assert place.all() == []
+
+
+def test_a_server_is_looked_at_every_now_and_then(place: ChangesPlace, monkeypatch: pytest.MonkeyPatch):
+    """What changes without a word in the binlog, and without a new session."""
+    monkeypatch.setattr(requirements, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(requirements, "_PAUSES", 0)
+    place.begin()
+    place.sql("SET GLOBAL binlog_row_image = MINIMAL")
+    try:
         place.all_until_stop(ServerUnfit, "binlog_row_image")
     finally:
         place.sql("SET GLOBAL binlog_row_image = FULL")

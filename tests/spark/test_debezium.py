@@ -199,6 +199,9 @@ def test_a_truncate_stops_and_what_is_said_helps(spark: Any):
     [position] = [text for text in error.next_step.split('"') if text.startswith("000000-")]
     rows = ow.debezium.rows(changes, table="shop.orders", schema="id INT", emptied_at=position)
     assert [(row.op, row.id) for row in rows.collect()] == [("c", 3)]
+    for text in ("", "binlog.000003:1234", f" {position}"):
+        with pytest.raises(ConfigurationError, match="is no position"):
+            ow.debezium.rows(changes, table="shop.orders", schema="id INT", emptied_at=text)
 
 
 def read_from(spark: Any, tables: list[str], *changes: tuple) -> DataFrame:

@@ -16,6 +16,7 @@ from onceward.errors import OncewardError
 from onceward.sources.mysql import requirements
 from onceward.sources.mysql.connection import Server
 from onceward.sources.mysql.settings import Settings, settings_of
+from onceward.sources.mysql.snapshot.keys import quoted
 
 _DAY = 86_400
 _COMPRESSED = ("binlog_transaction_compression", "log_bin_compress")
@@ -136,7 +137,7 @@ def _tables(server: Server, settings: Settings, needed: Iterable[requirements.Fi
                 "warn",
                 f"{name} is of the engine {engines.get(one)}, which has no consistent view and no rollback: "
                 'starting="initial" refuses it, and a statement that fails halfway has changed rows all the same',
-                f"ALTER TABLE {requirements.quoted(one[0])}.{requirements.quoted(one[1])} ENGINE = InnoDB",
+                f"ALTER TABLE {quoted(one[0])}.{quoted(one[1])} ENGINE = InnoDB",
             )
         if one not in with_key:
             amiss += 1

@@ -4,6 +4,7 @@ where they define a query, or in a function of ``foreachBatch``.
 
 from __future__ import annotations
 
+import re
 import uuid
 
 from pyspark.sql import Column, DataFrame
@@ -11,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import StructType
 
 from onceward.engine.decoding import TAG
-from onceward.errors import SchemaUnfit
+from onceward.errors import ConfigurationError, SchemaUnfit
 from onceward.formats.debezium.changes import must_be_changes, of_table, stop, with_their_rows
 from onceward.formats.debezium.images import Images
 from onceward.formats.json.decoding import struct_of
@@ -20,6 +21,7 @@ from onceward.formats.judged import quoted, with_one
 _ROW = "onceward_row"
 _OP = "onceward_op"
 _CALLED = "ow.debezium.rows(…)"
+_POSITION = re.compile(r"\d{6}(-\d{10,20})+", re.ASCII)
 
 
 def rows(
@@ -60,7 +62,8 @@ def rows(
     :param emptied_at: the position of a ``TRUNCATE``, as its error gives it: you have emptied the target, and changes
         up to there are left out.
     :raises BadColumn: the frame is none of changes.
-    :raises ConfigurationError: ``table`` is none of the tables that ``mysql_changes`` reads.
+    :raises ConfigurationError: ``table`` is none of the tables that ``mysql_changes`` reads; ``emptied_at`` is no
+        position.
     :raises SchemaUnfit: ``schema`` is none, has a type that is not read, or a column that is called like one of ours.
     """
     must_be_changes(changes, _CALLED)
@@ -74,6 +77,11 @@ def rows(
     tag = TAG + uuid.uuid4().hex
     chosen = of_table(changes, table, tag, _CALLED)
     if emptied_at is not None:
+        if not _POSITION.fullmatch(emptied_at):
+            raise ConfigurationError(
+                f"emptied_at={emptied_at!r} is no position: all changes may be on one side of it",
+                next_step='pass the text of the column "position" that the error named, as it is',
+            )
         chosen = chosen.where(F.col("position") > F.lit(emptied_at))
     known = with_one(chosen, _op(tag), _OP)
     image = F.when(F.col(_OP) == "d", F.col("before")).otherwise(F.col("after"))

@@ -151,12 +151,13 @@ class Server:
         return _plain(self.ask("SELECT @@GLOBAL.gtid_slave_pos")[0][0])
 
     def is_replica(self) -> bool:
-        """Whether it was told to replicate another one.
+        """Whether it was told to replicate another one, under whatever name or channel.
 
         :raises AccessDenied: MariaDB has a right of its own for that.
         """
-        renamed = self.dialect == "mysql" and self.version >= _REPLICA_RENAMED
-        return bool(self.ask("SHOW REPLICA STATUS" if renamed else "SHOW SLAVE STATUS"))
+        if self.dialect == "mariadb":
+            return bool(self.ask("SHOW ALL SLAVES STATUS"))
+        return bool(self.ask("SHOW REPLICA STATUS" if self.version >= _REPLICA_RENAMED else "SHOW SLAVE STATUS"))
 
     @property
     def anew(self) -> str:

@@ -25,6 +25,7 @@ from onceward.errors import AccessDenied, ServerUnfit, ServerUnreachable
 from onceward.sources.mysql.connection import LOCK_WAIT, Server, reading, said_number
 from onceward.sources.mysql.position import FIRST_BYTE, Place
 from onceward.sources.mysql.settings import SYSTEM, Settings
+from onceward.sources.mysql.snapshot.keys import quoted
 from onceward.sources.mysql.snapshot.state import is_missing
 
 _NEEDED = {
@@ -361,11 +362,6 @@ def _keys_that_change_rows(server: Server, schema: str, table: str) -> Iterator[
         rules = _CHANGES.findall(_NAME.sub("", line)) if key else []
         if key and rules:
             yield key[1].replace("``", "`"), ", ".join(rules)
-
-
-def quoted(name: str) -> str:
-    """As SQL has it."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _names(text: object) -> list[str]:
