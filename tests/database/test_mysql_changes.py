@@ -393,6 +393,8 @@ def test_a_server_that_is_not_fit(place: ChangesPlace):
 
 
 def test_a_server_without_a_number_sends_no_binlog(place: ChangesPlace):
+    if place.server.kind == "mariadb":
+        pytest.skip("a MariaDB makes a 1 of it")
     ((number,),) = place.sql("SELECT @@GLOBAL.server_id")
     place.sql("SET GLOBAL server_id = 0")
     try:

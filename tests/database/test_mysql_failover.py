@@ -341,7 +341,7 @@ def test_gtids_that_are_used_again_are_not_taken_for_read():
 
 
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
-@pytest.mark.parametrize("starting", ["latest", "initial"])
+@pytest.mark.parametrize("starting", ["latest", "initial", "earliest"])
 def test_what_a_replica_was_made_of_counts_as_read(kind: Any, starting: str):
     """It was made of a dump, and has in its binlogs what came since; then the address leads to the primary, whose
     binlogs begin at the beginning."""

@@ -15,7 +15,7 @@ What is not obvious:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from onceward.binlog.event import Event
@@ -136,19 +136,28 @@ class Server:
     def executed(self) -> str:
         """All transactions that the server has, as a set of GTIDs; on MariaDB the last ones of each server."""
         if self.dialect == "mysql":
-            return _plain(self.ask("SELECT @@GLOBAL.gtid_executed")[0][0])
+            return self._gtids("gtid_executed")
         # What a replica was made of, by SET GLOBAL gtid_slave_pos, is in no binlog of its own.
-        return ",".join(
-            filter(None, map(_plain, self.ask("SELECT @@GLOBAL.gtid_binlog_state, @@GLOBAL.gtid_slave_pos")[0]))
-        )
+        return ",".join(filter(None, (self._gtids("gtid_slave_pos"), self._gtids("gtid_binlog_state"))))
 
     def purged(self) -> str:
         """MySQL's set of transactions whose binlogs are gone, or never were."""
-        return _plain(self.ask("SELECT @@GLOBAL.gtid_purged")[0][0])
+        return self._gtids("gtid_purged")
 
-    def replicated(self) -> str:
-        """MariaDB's last transactions that came from other servers: of each domain one."""
-        return _plain(self.ask("SELECT @@GLOBAL.gtid_slave_pos")[0][0])
+    def replicated(self, *, not_logged: bool) -> str:
+        """MariaDB's last transactions that came from other servers: of each domain one.
+
+        :param not_logged: only of those servers of whom its binlogs never had one.
+        """
+        last = self._gtids("gtid_slave_pos")
+        if not not_logged:
+            return last
+        logged = {one.rpartition("-")[0] for one in self._gtids("gtid_binlog_state").split(",")}
+        return ",".join(one for one in last.split(",") if one.rpartition("-")[0] not in logged)
+
+    def _gtids(self, variable: str) -> str:
+        said = self.ask(f"SELECT @@GLOBAL.{variable}")[0][0]
+        return "".join((said.decode() if isinstance(said, bytes) else str(said or "")).split())
 
     def is_replica(self) -> bool:
         """Whether it was told to replicate another one, under whatever name or channel.
@@ -322,9 +331,3 @@ def _no_binlog(where: str) -> ServerUnfit:
     return ServerUnfit(
         f"{where} writes no binlog", next_step="start the server with --log-bin, for MariaDB also --binlog-format=ROW"
     )
-
-
-def _plain(gtids: Any) -> str:
-    with suppress(AttributeError):
-        gtids = gtids.decode()
-    return "".join(str(gtids or "").split())

@@ -38,11 +38,11 @@ def _in_no_binlog(settings: Settings, server: Server) -> str:
     """Asked before the place is chosen: what is removed later may lie behind it.
 
     MariaDB says of a replica's transactions the last ones, in its binlogs or not: all of them lie before its end, and
-    before no other place.
+    before another place those alone that are in none.
     """
     if server.dialect == "mysql":
         return server.purged()
-    return server.replicated() if settings.starting in ("initial", "latest") else ""
+    return server.replicated(not_logged=settings.starting not in ("initial", "latest"))
 
 
 def _first(settings: Settings, server: Server) -> Position:
