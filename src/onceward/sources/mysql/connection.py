@@ -260,7 +260,7 @@ def _meaning(server: Server, at: Place, refused: Refused) -> OncewardError:
     details = {"at": str(at), "code": refused.code}
     if not size:
         return BinlogPurged(
-            f"{what}; the file is not there any more, and nobody can tell whether all of it was read",
+            f"{what}; the file is not there any more",
             next_step=f"{server.anew}; and let the server keep its binlogs for longer than a query may stand still "
             "(binlog_expire_logs_seconds)",
             details=details,

@@ -59,7 +59,11 @@ def relocated(settings: Settings, server: Server, known: Position, gone: Oncewar
         place.
     """
     if known.gtids is None:
-        raise gone
+        raise type(gone)(
+            f"{gone.message}, and without GTIDs nobody can tell whether all of it was read",
+            next_step=gone.next_step,
+            details=gone.details,
+        )
     must_have(server, known)
     files = list(server.binlogs())
     # RESET MASTER lets a server use its GTIDs again. But where the binlog that was read last was removed, all that was
