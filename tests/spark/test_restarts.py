@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,3 +185,17 @@ def test_a_missing_file_of_the_checkpoint_is_mended_by_the_ledger(pipeline: Pipe
     frame = pipeline.frame(starting="ledger", pipeline_id=pipeline.name, ledger_topic=pipeline.ledger_topic)
     pipeline.run(frame=frame, checkpoint=pipeline.checkpoint.with_name("new"), resume="ledger")
     pipeline.assert_exactly_once()
+
+
+def test_a_run_leaves_no_thread_and_no_socket(pipeline: Pipeline):
+    """PySpark keeps those by which the JVM has called the function until the process ends."""
+
+    def life(number: int) -> tuple[int, int]:
+        pipeline.feed(4)
+        ow.supervise(lambda: pipeline.start(sink=sink))
+        return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+
+    sink = pipeline.sink()
+    first, *others = [life(number) for number in range(6)]
+    assert others[-1][0] <= first[0] + 2
+    assert others[-1][1] <= first[1] + 2

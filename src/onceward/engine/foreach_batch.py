@@ -28,6 +28,7 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Target, Write
 from onceward.errors import BadColumn, Fenced, OncewardError, Recovery, UnsupportedQuery
 from onceward.ledger.refusals import second_call
+from onceward.spark import callbacks
 from onceward.spark.job import JobInterrupted
 from onceward.spark.query import (
     RunningBatch,
@@ -160,6 +161,7 @@ class ForeachBatchSink(ABC):
             running = running_batch(frame, batch_id)
             if running.run_id != self._looked_at:
                 refuse_temporary_checkpoint(frame)
+                callbacks.remember(frame, running.run_id)
                 self._looked_at = running.run_id
             steps = decoding.steps_of(frame, running.run_id)
             with patience.asking(Ending(lambda: is_being_stopped(frame))):

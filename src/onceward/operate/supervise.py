@@ -32,6 +32,7 @@ from onceward import patience, surroundings
 from onceward.engine.foreach_batch import error_of
 from onceward.errors import ConfigurationError, OncewardError, Recovery
 from onceward.operate.restart import ExponentialDelay, Failure, RestartStrategy, least_pause, without_progress
+from onceward.spark import callbacks
 from onceward.spark.query import newest_committed, newest_committed_at
 
 log = logging.getLogger(__name__)
@@ -243,6 +244,8 @@ class _Life:
             return error_of(query) or failed
         finally:
             self._stop(query)
+            if not waiter.is_alive():
+                callbacks.close(str(getattr(query, "runId", "")))
         return None
 
     def _wait_for_the_end(self, query: StreamingQuery, failures: list[Exception]) -> None:
