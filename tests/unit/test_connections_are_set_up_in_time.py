@@ -337,6 +337,7 @@ def stuck_for_a_while() -> None:
     time.sleep(5)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("trouble", ["crashed", pytest.param("stuck", marks=A_SECOND_EACH)])
 def test_an_io_thread_that_is_good_for_nothing_is_replaced(client_of: Callable[..., KafkaClient], trouble: str) -> None:
     with HandmadeBroker() as broker:
