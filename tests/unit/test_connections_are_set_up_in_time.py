@@ -25,7 +25,6 @@ from onceward.wire.client import KafkaClient
 from onceward.wire.options.settings import settings_from_options
 
 PATIENCE_SECONDS = 30
-A_SECOND_EACH = pytest.mark.lengthy("ci")
 LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
 WITH_TOKEN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
 
@@ -82,10 +81,10 @@ def about_nothing() -> Any:
     ("step", "options"),
     [
         (TLS, {"security.protocol": "SSL"}),
-        pytest.param(API_VERSIONS, {}, marks=A_SECOND_EACH),
-        pytest.param(SASL_HANDSHAKE, LOGIN, marks=A_SECOND_EACH),
-        pytest.param(SASL_AUTHENTICATE, LOGIN, marks=A_SECOND_EACH),
-        pytest.param(METADATA, {}, marks=A_SECOND_EACH),
+        (API_VERSIONS, {}),
+        (SASL_HANDSHAKE, LOGIN),
+        (SASL_AUTHENTICATE, LOGIN),
+        (METADATA, {}),
     ],
 )
 def test_a_step_that_nobody_answers_ends_and_the_next_try_opens_another_connection(
@@ -338,7 +337,7 @@ def stuck_for_a_while() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("trouble", ["crashed", pytest.param("stuck", marks=A_SECOND_EACH)])
+@pytest.mark.parametrize("trouble", ["crashed", "stuck"])
 def test_an_io_thread_that_is_good_for_nothing_is_replaced(client_of: Callable[..., KafkaClient], trouble: str) -> None:
     with HandmadeBroker() as broker:
         client = client_of(broker.bootstrap_servers)
