@@ -165,7 +165,7 @@ def follow(newcomer: Newcomer, page: Page, port: str) -> None:
     say(page.broker)
     broker = newcomer.start(page.broker, "broker.log")
     log = newcomer.folder / "broker.log"
-    newcomer.wait_for("the broker", lambda: "running until" in log.read_text(), broker, "broker.log")
+    newcomer.wait_for("the broker", lambda: "\nrunning until" in log.read_text(), broker, "broker.log")
     for life in (1, 2):
         run_until_killed(newcomer, page, batches=life)
     (newcomer.folder / "read.py").write_text(_READ.replace("PORT", port))

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from onceward.errors import ConfigurationError, ResourceError
-from onceward.spark.java import java_executable
+from onceward.spark.java import java_executable, must_have_modules
 
 CACHE_VARIABLE = "ONCEWARD_CACHE"
 """Environment variable that moves the cache folder."""
@@ -169,7 +169,7 @@ def answer_of(coordinates: tuple[str, ...], ask: Callable[[Any], list[Path]]) ->
 
     :raises ResourceError: it finds nothing, or fails.
     """
-    java_executable()  # a clear error now instead of a failed launch script later
+    must_have_modules(java_executable())  # a clear error now instead of a failed launch script later
     from py4j.protocol import Py4JError
 
     with tempfile.TemporaryFile() as chatter:
