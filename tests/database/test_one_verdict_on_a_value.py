@@ -145,5 +145,6 @@ def test_every_odd_value_is_judged_alike_in_mysql(my_place: Place, writer: str) 
     assert judged_otherwise(my_place, MY_ODD, writer, "CAST(x AS char)") == {}
 
 
+@pytest.mark.slow  # and the other writers show the same
 def test_every_odd_value_is_judged_alike_by_tasks_that_prepare_in_mariadb(mariadb_place: Place) -> None:
     assert judged_otherwise(mariadb_place, MY_ODD, WRITERS[2], "CAST(x AS char)") == {}
