@@ -25,7 +25,7 @@ from certificates import KEY_PASSWORD, make_certificates
 from fault_table import fired
 from hostile_http import Behaviour, HostileServer, answer, drip, hang_up, raw, silent
 from onceward.errors import (
-    ConfigurationError,
+    FileUnreadable,
     Recovery,
     RegistryAnswerUnfit,
     RegistryRefused,
@@ -489,7 +489,7 @@ def test_a_certificate_of_ones_own(certificates: Path, secured: Callable[..., Ho
         error_of(lambda: registry(server, IMPATIENT_S, options=trust).schema(7), RegistryUnreachable)
         assert len(server.requests) == 1
         wrong = trust | own | {"ssl.key.password": CANARY}
-        error = error_of(lambda: registry(server, options=wrong), ConfigurationError)
+        error = error_of(lambda: registry(server, options=wrong), FileUnreadable)
     assert CANARY not in str(error)
 
 
