@@ -91,7 +91,12 @@ FAULTS: dict[str, Callable[[KafkaProxy, On], ProxyFault]] = {
     "doubled": lambda _, on: on.duplicate(),
     "reset": lambda _, on: on.reset(),
 }
-TABLE = [(fault, api) for api in ("Produce", "EndTxn", "InitProducerId") for fault in FAULTS]
+TABLE = [
+    (fault, api)
+    for api in ("Produce", "EndTxn", "InitProducerId")
+    for fault in FAULTS
+    if (fault, api) != ("doubled", "InitProducerId")  # two takeovers: the second one fences the first, rightly
+]
 
 
 @pytest.mark.parametrize(
