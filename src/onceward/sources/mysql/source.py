@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -256,7 +257,7 @@ class MySQLChanges(PartitionedSource):
         return begin, cutter
 
     def _cutter(self, at: Position, **said: Any) -> Cutter:
-        return Cutter(self._settings, at, reaches_others=self._connected().reaches_others, **said)
+        return Cutter(self._settings, at, reaches_others=cache(self._connected().reaches_others), **said)
 
     def _moved(self, position: Any, at: Position, read: int) -> Any:
         """Nothing that is wanted lies before ``at``: where Spark is told that the query stands."""
