@@ -448,7 +448,7 @@ def test_available_now_by_sparks_wrapper_is_refused():
     second.latestOffset()
     with pytest.raises(Carried) as refused:
         second.partitions(end, end)
-    assert isinstance(carried_in(str(refused.value)), UnsupportedQuery)
+    assert isinstance(carried_in(f"onceward.spark.carried.Carried: {refused.value}"), UnsupportedQuery)
 
 
 def test_it_begins_where_a_ledger_ends():

@@ -12,6 +12,7 @@ from onceward.errors import (
     OncewardError,
     PartitionsAdded,
     Recovery,
+    RowRefused,
     SourceDataLost,
     SourceReplaced,
     WorkerPythonUnfit,
@@ -131,12 +132,17 @@ def test_a_typed_error_is_found_in_sparks_text():
     there: Carrier = pickle.loads(pickle.dumps(Carrier()))  # noqa: S301 — our own
     with pytest.raises(Carried) as carried, there():
         raise error
-    text = f"[SOME_ERROR] Failed: Traceback …\n  {carried.value}\n SQLSTATE: 38000\n\tat org.apache.spark"
+    name = "onceward.spark.carried.Carried"
+    text = f"[SOME_ERROR] Failed: Traceback …\n  {name}: {carried.value}\n SQLSTATE: 38000\n\tat org.apache.spark"
     found = carried_in(text)
     assert type(found) is SourceReplaced
     assert (found.message, found.next_step, found.details) == (error.message, error.next_step, error.details)
     assert carried_in(text[: text.index("SQLSTATE") - 20]) is None, "cut off"
     assert carried_in("nothing") is None
+    assert carried_in(text.replace(f"{name}:", "ValueError: not a number:")) is None, "quoted, by who knows the secret"
+    row = str(Carried(RowRefused("no such time", next_step="cast it")))
+    assert type(carried_in(f"[USER_RAISED_EXCEPTION] {row} SQLSTATE: P0001")) is RowRefused
+    assert carried_in(f"[USER_RAISED_EXCEPTION] not a number: {row}") is None
     assert there.secret not in repr(there)
 
 
