@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
 
 from onceward.errors import BadColumn, OncewardError, RowRefused, SendFailed
 from onceward.spark.carried import carried_in
@@ -45,6 +47,14 @@ def failures_told(how: str, place: str) -> Iterator[None]:
                 f"{place} refuses a row: {' '.join(broken.message.split())}",
                 next_step="let the query leave such rows out or mend them, or change the table's rule",
             ) from None
+        # A task that is tried again under the name that the first try has mangled says that the file is there.
+        unwritable = of_kind(thrown, "InvalidPathException", "FileAlreadyExistsException")
+        if unwritable is not None and not _names_are_utf8():
+            raise RowRefused(
+                f"a value of a partition column cannot be written in a file's name below {place}: {unwritable.message}",
+                next_step="start Spark's JVMs with a locale of UTF-8 (LC_ALL=C.UTF-8); or partition by another text: "
+                "url_encode or hex in the query makes some of everything",
+            ) from None
         cause = thrown[-1] if thrown else None
         if cause is not None and cause.kind.startswith(_OUTSIDE) and cause.kind != _WORKER_DIED:
             raise SendFailed(
@@ -53,3 +63,10 @@ def failures_told(how: str, place: str) -> Iterator[None]:
                 "and lets executors write",
             ) from error
         raise
+
+
+def _names_are_utf8() -> bool:
+    """Can this JVM write any text in a file's name? Where it cannot, neither can those of executors started alike."""
+    session = SparkSession.getActiveSession()
+    jvm: Any = None if session is None else session._jvm
+    return jvm is None or str(jvm.System.getProperty("sun.jnu.encoding")).upper() in ("UTF-8", "UTF8")

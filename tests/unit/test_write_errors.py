@@ -1,0 +1,35 @@
+"""What a failure of Spark's own writers means, by what the JVM threw: without a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from onceward.errors import OncewardError, RowRefused, SendFailed
+from onceward.spark import write_errors
+from onceward.spark.thrown import Thrown
+
+UNMAPPABLE = Thrown("java.nio.file.InvalidPathException", "Malformed input or input contains unmappable characters")
+THERE = Thrown("org.apache.hadoop.fs.FileAlreadyExistsException", "File already exists: /data/v=??/part-00000")
+FULL = Thrown("java.io.IOException", "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("thrown", "utf8", "error"),
+    [
+        ([UNMAPPABLE], False, RowRefused),
+        ([THERE], False, RowRefused),  # the second try of a task, under the name that the first one has mangled
+        ([UNMAPPABLE], True, SendFailed),
+        ([THERE], True, SendFailed),
+        ([FULL], False, SendFailed),
+    ],
+)
+def test_a_name_that_the_jvm_cannot_write_is_the_datas_fault_where_its_locale_is_not_utf8(
+    monkeypatch: pytest.MonkeyPatch, thrown: Sequence[Thrown], utf8: bool, error: type[OncewardError]
+):
+    monkeypatch.setattr(write_errors, "thrown_by", lambda _: tuple(thrown))
+    monkeypatch.setattr(write_errors, "_names_are_utf8", lambda: utf8)
+    with pytest.raises(error) as told, write_errors.failures_told("as parquet", "/data"):
+        raise RuntimeError("the job failed")
+    assert ("LC_ALL" in told.value.next_step) == (error is RowRefused)
