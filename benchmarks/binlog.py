@@ -104,9 +104,12 @@ class _Written:
                 for event in block:
                     decoder.feed(event)
                 fed += block[-1].stop - block[0].start
-                if fed >= _FLUSH_BYTES:
-                    count, fed = count + len(decoder.flush()), 0
-        return count + len(decoder.flush())
+                while decoder.is_full or (fed >= _FLUSH_BYTES and decoder.holds):
+                    count += len(decoder.flush())
+                fed %= _FLUSH_BYTES
+        while decoder.holds:
+            count += len(decoder.flush())
+        return count
 
     def _witness(self) -> int:
         from pymysqlreplication import BinLogStreamReader

@@ -84,11 +84,11 @@ class SnapshotPlay:
             file = start.file
             for event in events:
                 if event.file != file:
-                    tables.append(flush(decoder))
+                    tables += self._pieces(flush, decoder)
                     file = event.file
                 if Place(event.file, event.position).order < end.place.order:
                     decoder.feed(event)
-            tables.append(flush(decoder))
+            tables += self._pieces(flush, decoder)
         after = start.snapshot and snapshot.advance(
             self.server, self.settings, start.snapshot, caught_up=True, chunks=self.chunks, rows=self.rows
         )
@@ -107,6 +107,12 @@ class SnapshotPlay:
             self.batch()
         self.batch()
         return self
+
+    def _pieces(self, flush: Callable[[Decoder], pa.Table], decoder: Decoder) -> Iterator[pa.Table]:
+        """At least one, so that there is a table if nothing came."""
+        yield flush(decoder)
+        while decoder.holds:
+            yield flush(decoder)
 
     @contextmanager
     def _flushing(self, state: Any) -> Iterator[Callable[[Decoder], pa.Table]]:

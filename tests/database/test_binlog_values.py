@@ -105,7 +105,10 @@ def read(place: Logged, typed: Typed, **settings: Any) -> Read:
     rows = columns_from_text(map, list(zip(*place.selected(map), strict=True)))
     values = settings.get("values", "text")
     snapshot = snapshot_changes(map, rows, values, ts_ms=0, gtid=None, file="binlog.000001", pos=4)
-    return Read(map, decoder.flush().to_pylist(), snapshot.to_pylist(), place.shown(typed.table))
+    found: list[dict[str, Any]] = []
+    while decoder.holds:
+        found += decoder.flush().to_pylist()
+    return Read(map, found, snapshot.to_pylist(), place.shown(typed.table))
 
 
 @pytest.mark.parametrize("number", range(6), ids=["numbers", "moments", "texts", "charsets", "own", "mixed"])

@@ -126,5 +126,5 @@ def _no_day(table: TableMap, column: Column, text: str) -> OncewardError:
         f"column {column.name!r} of {table.name} has {text!r}, which is no day of the calendar and has no place in "
         "Debezium's form",
         'read the changes with values="text", which has such dates as MySQL writes them; or correct the value on the '
-        "server, and pass over this one event",
+        "server",
     )

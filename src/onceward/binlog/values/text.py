@@ -94,6 +94,6 @@ def _no_text(table: TableMap, column: Column, value: bytes) -> OncewardError:
         "column_type",
         f"column {column.name!r} of {table.name} has bytes that are no text of its charset {column.charset}, "
         f"among them {value[:32]!r}",
-        "correct the value on the server, pass over this one event, and read the row again from the table; a column "
+        "correct the value on the server, and read the row again from the table; a column "
         "that holds such bytes for good should be a VARBINARY",
     )
