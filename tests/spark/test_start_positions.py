@@ -19,7 +19,7 @@ from streaming_pipeline import Pipeline, Transform, copy, source_records
 from topic_operations import add_partitions, create, delete, partitions_of, until
 
 import onceward
-from onceward.errors import ConfigurationError, SourceDataLost, SourceTopicReplaced
+from onceward.errors import ConfigurationError, PartitionsAdded, Recovery, SourceDataLost, SourceTopicReplaced
 from verify_process import verify_at
 
 Content = Mapping[str, Sequence[str]]
@@ -395,7 +395,8 @@ def test_what_appears_between_the_look_and_the_start_is_said(pipeline: Pipeline,
     topics.add({"2": ("c",)})
     again = {"resume": "ledger", "checkpoint": pipeline.checkpoint.with_name("again")}
     error = pipeline.refused(frame=frame, **again)
-    assert type(error) is ConfigurationError
+    assert type(error) is PartitionsAdded
+    assert error.recovery is Recovery.RESTART
     assert "kafka_source anew" in error.next_step
     pipeline.run(frame=topics.frame(**ledger), **again)
     assert letters(pipeline) == Counter("abc")

@@ -190,6 +190,7 @@ def test_many_conditions_are_no_deep_one():
 def test_of_ids_that_a_registry_does_not_have_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch):
     """Whoever may write to a topic can make up as many as he likes."""
     monkeypatch.setattr(known, "MOST_MISSING", 5)
+    monkeypatch.setattr(known, "MOST_ASKED_AGAIN", 3)
     registry = MemoryRegistry()
     remembered = known.known_of(registry)
     for number in range(1, 21):
@@ -197,7 +198,12 @@ def test_of_ids_that_a_registry_does_not_have_the_newest_are_remembered(monkeypa
     assert remembered.missing() == {16, 17, 18, 19, 20}
     asked = registry.asked
     remembered.schemas(registry, [])
-    assert registry.asked == asked + 5
+    assert registry.asked == asked + 3
+    for number in (16, 20):
+        registry.add("s", record("int"), number)
+    remembered.schemas(registry, [])
+    remembered.schemas(registry, [])
+    assert remembered.missing() == {17, 18, 19}, "each of them is asked for in its turn"
 
 
 def test_what_is_no_json_is_no_schema():

@@ -12,6 +12,10 @@ from onceward.spark.thrown import Thrown
 
 UNMAPPABLE = Thrown("java.nio.file.InvalidPathException", "Malformed input or input contains unmappable characters")
 THERE = Thrown("org.apache.hadoop.fs.FileAlreadyExistsException", "File already exists: /data/v=??/part-00000")
+RULE = Thrown(
+    "org.apache.spark.sql.delta.schema.DeltaInvariantViolationException",
+    "CHECK constraint short violated by row with values:\n - value : secret",
+)
 FULL = Thrown("java.io.IOException", "No space left on device")
 
 
@@ -33,3 +37,15 @@ def test_a_name_that_the_jvm_cannot_write_is_the_datas_fault_where_its_locale_is
     with pytest.raises(error) as told, write_errors.failures_told("as parquet", "/data"):
         raise RuntimeError("the job failed")
     assert ("LC_ALL" in told.value.next_step) == (error is RowRefused)
+
+
+def test_a_rule_of_the_table_that_a_row_breaks_is_the_rows_fault(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        write_errors, "thrown_by", lambda _: (Thrown("org.apache.spark.SparkException", "failed"), RULE)
+    )
+    with (
+        pytest.raises(RowRefused, match="CHECK constraint") as refused,
+        write_errors.failures_told("as delta", "/data"),
+    ):
+        raise RuntimeError("the job failed")
+    assert "secret" not in str(refused.value)

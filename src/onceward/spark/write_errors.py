@@ -15,7 +15,8 @@ from onceward.spark.thrown import of_kind, thrown_by
 
 _OUTSIDE = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
 _WORKER_DIED = "java.io.EOFException"
-_BROKEN_RULE = "InvariantViolationException"  # Delta's, of several packages
+# Delta's: of its older packages, and the one that it throws.
+_BROKEN_RULE = ("InvariantViolationException", "DeltaInvariantViolationException")
 
 
 @contextmanager
@@ -42,9 +43,9 @@ def failures_told(how: str, place: str) -> Iterator[None]:
         refused = next(filter(None, (carried_in(one.message) for one in thrown)), None)
         if refused is not None:
             raise refused from None  # the rest is a stack trace
-        if (broken := of_kind(thrown, _BROKEN_RULE)) is not None:
+        if (broken := of_kind(thrown, *_BROKEN_RULE)) is not None:
             raise RowRefused(
-                f"{place} refuses a row: {' '.join(broken.message.split())}",
+                f"{place} refuses a row: {broken.message.strip().partition(chr(10))[0].rstrip(':')}",  # not its values
                 next_step="let the query leave such rows out or mend them, or change the table's rule",
             ) from None
         # A task that is tried again under the name that the first try has mangled says that the file is there.

@@ -172,7 +172,7 @@ ALLOWED: Mapping[str, tuple[Cause, str]] = {
     "RecordTooLarge": (_refused_with(10, 18), "a broker said so"),
     "UnsupportedBroker": (_refused_with(35, 43), "a broker said so"),
     "TransactionTimeoutTooLarge": (_refused_with(50), "a broker said so"),
-    "ResourceError": (_refused_with(1, 2, 105), "a broker said so"),
+    "ResourceError": (_refused_with(1, 2, 10, 18, 105), "a broker said so"),  # 10, 18: of the ledger's record
     # Spark's own
     "JobFailed": (
         _any(_faults("spark:", *_NETWORK, "line:", "pause:", "db:client dies", "target:", "fs:"), _heir_of_files),

@@ -6,6 +6,7 @@ A plan is fixed once its query is defined, so what a batch finds out is kept her
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -22,9 +23,10 @@ from onceward.formats.registry.subjects import context_of
 
 log = logging.getLogger(__name__)
 
-MOST_MISSING = 1_000
-"""Ids that a registry does not have are remembered, the newest: whoever may write to a topic can make up as many as he
-likes, and each definition of a query asks for them again."""
+MOST_MISSING, MOST_ASKED_AGAIN = 100_000, 1_000
+"""Of ids that a registry does not have so many are remembered, the newest, and so many of these asked for again by each
+definition of a query, in turn: whoever may write to a topic can make up as many as he likes. More than a batch has, or
+its query would never learn all of them."""
 
 _TOGETHER = 8  # questions at once
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
@@ -106,7 +108,8 @@ class Known:
         :raises OncewardError: the registry cannot be asked, or is another one.
         """
         with self._lock:
-            asked = {*ids, *self._fingerprints, *self._missing}
+            again = itertools.islice(self._missing, MOST_ASKED_AGAIN)  # they go to the end, once they are asked for
+            asked = {*ids, *self._fingerprints, *again}
         self.ask(registry, asked, wait_s=0)
         with self._lock:
             found, missing = sorted(self._fingerprints), frozenset(self._missing)
