@@ -24,8 +24,11 @@ from onceward.errors import (
     RowRefused,
     TableMissing,
     TargetLost,
+    TargetUnreachable,
 )
 from onceward.ids import pipeline_id
+from onceward.spark.iceberg_table import IcebergTable
+from onceward.testing.free_ports import free_ports
 from onceward.testing.sink_contract import FIRST, SECOND, Process, assert_holds
 
 _DEFAULTS = "TBLPROPERTIES ('delta.feature.allowColumnDefaults'='supported')"
@@ -655,9 +658,25 @@ def test_tables_that_are_not_there(lake: Any, tmp_path: Path):
         ow.DeltaSink(path=tmp_path / "none", pipeline_id="p", ledger=ledger),
         ow.DeltaSink(table="none_of_it", pipeline_id="p", ledger=ledger),
         ow.IcebergSink(table="lake.none.of_it", pipeline_id="p", ledger=ledger),
+        ow.IcebergSink(table="misspelt.none.of_it", pipeline_id="p", ledger=ledger),  # no such catalog
     ):
         with pytest.raises(TableMissing, match="CREATE TABLE"):
             sink.new_target().look()
+
+
+def test_a_catalog_that_does_not_answer_is_waited_for(lake: Any):
+    """Each start looks at its table: an outage would end every pipeline with the advice to create it."""
+    catalog = "spark.sql.catalog.away"
+    nobody = f"http://127.0.0.1:{free_ports(1)[0]}"
+    settings = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "rest", ".uri": nobody}
+    for name, value in settings.items():
+        lake.conf.set(catalog + name, value)
+    try:
+        with pytest.raises(TargetUnreachable, match="does not say what table"):
+            IcebergTable(lake, "away.shop.visits")
+    finally:
+        for name in settings:
+            lake.conf.unset(catalog + name)
 
 
 def test_a_delta_table_by_its_name(lake: Any, tmp_path: Path):

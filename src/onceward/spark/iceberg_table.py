@@ -85,7 +85,7 @@ class IcebergTable:
             last = str(spark3.catalogAndIdentifier(inner._jsparkSession, name).identifier().name())
         except Exception as error:
             thrown = thrown_by(error)
-            if thrown and of_kind(thrown, *_NO_SUCH_TABLE) is None:
+            if thrown and of_kind(thrown, *_NO_SUCH_TABLE) is None and self._names_a_catalog():
                 raise TargetUnreachable(
                     f"the catalog of {name} does not say what table that is: {'; '.join(map(str, thrown))}",
                     next_step="see that the catalog (spark.sql.catalog.…) and the storage of its tables answer",
@@ -100,6 +100,12 @@ class IcebergTable:
                 f"{name} is a branch, a tag or a snapshot of an Iceberg table; batches are published to the table",
                 next_step=f"pass the name of the table itself, without {last}",
             )
+
+    def _names_a_catalog(self) -> bool:
+        """Whether the session has the catalog: of one that it lacks, as of one that is away, Spark asks its own
+        (``REQUIRES_SINGLE_PART_NAMESPACE``)."""
+        parts = self.name.split(".")
+        return len(parts) < 3 or self._session.conf.get(f"spark.sql.catalog.{parts[0]}", None) is not None
 
     @property
     def id(self) -> str:
