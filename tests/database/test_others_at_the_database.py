@@ -247,7 +247,11 @@ def test_a_tasks_session_whose_server_process_stands_still_is_replaced(
     running = Running(place)
     running.write(values(1))
     monkeypatch.setattr(staging, "STATEMENT_SECONDS", 1.0)
-    ((pid,),) = place.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'onceward' AND state = 'idle'")
+    # Earlier tests of this worker may have left sessions; the task's is the one that was used last.
+    ((pid,),) = place.sql(
+        "SELECT pid FROM pg_stat_activity WHERE application_name = 'onceward' AND state = 'idle'"
+        " ORDER BY state_change DESC LIMIT 1"
+    )
     os.kill(pid, signal.SIGSTOP)
     try:
         running.write(values(2))  # what does not answer is not taken for a session any more
