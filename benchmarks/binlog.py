@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 import pymysql
 
 from benchmarks.orders import in_turns
-from onceward.binlog.changes import Decoder
-from onceward.sources.mysql.dump import Dump
-from onceward.testing import LocalMySQL
+from onceward.mysql.binlog.changes import Decoder
+from onceward.mysql.source.dump import Dump
+from onceward_testing import LocalMySQL
 
 EVENTS, WITNESS, ONCEWARD = "the events alone", "mysql-replication", "onceward"
 CONTENDERS = (EVENTS, WITNESS, ONCEWARD)

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 import onceward as ow
 from benchmarks.cpu import CpuMeter, with_reaped
 from benchmarks.orders import Orders, in_turns, java, orders
-from onceward.testing import LocalMySQL, LocalPostgres
+from onceward_testing import LocalMySQL, LocalPostgres
 
 SPARK_DEFAULTS, ONCEWARD, PREPARED = "Spark's JDBC writer", "onceward", "onceward, xa"
 SOURCE = "the rows alone"

@@ -19,8 +19,8 @@ from statistics import median
 
 from benchmarks.records import Sample, sample
 from onceward.ids import ProducerIdentity
-from onceward.records.batch import encode_fragments, stamp
-from onceward.records.compression import Codec
+from onceward.kafka.records.batch import encode_fragments, stamp
+from onceward.kafka.records.compression import Codec
 
 _BATCH_BYTES = 1_000_000
 _NOBODY = "127.0.0.1:1"  # the port of tcpmux, long out of use

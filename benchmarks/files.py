@@ -25,7 +25,7 @@ import onceward as ow
 from benchmarks.cpu import CpuMeter
 from benchmarks.orders import Orders, in_turns, java, orders
 from onceward.errors import ResourceError
-from onceward.sinks.files.settings import Layout
+from onceward.files.settings import Layout
 
 SOURCE, SPARK, HANDED_OVER = "the rows alone", "Spark's file sink", "Spark's writer in foreachBatch"
 LAYOUTS: dict[str, Layout] = {f"onceward, {layout}": layout for layout in ("batches", "flat", "manifest")}

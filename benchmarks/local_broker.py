@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 
 _HEAP_MB = 1_024
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 import onceward as ow
 from onceward.errors import ResourceError
-from onceward.spark.jars import resolve
+from onceward.spark.session.jars import resolve
 
 _COLUMNS = (
     "id",

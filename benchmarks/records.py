@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from onceward.records.columns import RecordColumns
+from onceward.kafka.records.columns import RecordColumns
 
 NUMBER_BYTES = 8
 _DISTINCT_KEYS = 100_000

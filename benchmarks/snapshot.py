@@ -18,9 +18,9 @@ from pymysql.cursors import SSCursor
 
 from benchmarks.binlog import said
 from benchmarks.orders import in_turns
-from onceward.sources.mysql.settings import BATCH_BYTES, settings_of
-from onceward.sources.mysql.source import MySQLChanges
-from onceward.testing import LocalMySQL
+from onceward.mysql.source.settings import BATCH_BYTES, settings_of
+from onceward.mysql.source.source import MySQLChanges
+from onceward_testing import LocalMySQL
 
 CLIENT, ONCEWARD = "PyMySQL, a streaming cursor", "onceward"
 CONTENDERS = (CLIENT, ONCEWARD)

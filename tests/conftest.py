@@ -24,9 +24,9 @@ import tiers
 from kept_clients import client, keeping, reader
 from lake_packages import LAKE_PACKAGES
 from onceward import spark_conf
-from onceward.testing import LocalKafka, LocalMySQL, LocalOpenSearch, LocalPostgres, LocalRegistry, LocalS3, s3a_jars
-from onceward.testing.kafka_distribution import NEWEST_VERSION
-from onceward.testing.mysql_servers import NEWER_MYSQL_VERSION, newer_mysql_is_here
+from onceward_testing import LocalKafka, LocalMySQL, LocalOpenSearch, LocalPostgres, LocalRegistry, LocalS3, s3a_jars
+from onceward_testing.kafka_distribution import NEWEST_VERSION
+from onceward_testing.mysql_servers import NEWER_MYSQL_VERSION, newer_mysql_is_here
 
 pytest_plugins = ["fault_table", "no_java"]
 

@@ -15,21 +15,21 @@ from confluent_kafka import Message, Producer
 from typer.testing import CliRunner, Result
 
 from onceward.cli import app
-from onceward.dead_letters.ledger import chain_of
-from onceward.dead_letters.replay import Outcome, Replay
 from onceward.ids import PipelineId
-from onceward.ledger.kafka_chain import KafkaChain
-from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE
-from onceward.wire.client import KafkaClient
-from onceward.wire.options.settings import settings_from_options
+from onceward.kafka.dead_letters.ledger import chain_of
+from onceward.kafka.dead_letters.replay import Outcome, Replay
+from onceward.kafka.ledger.chain import KafkaChain
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.options.settings import settings_from_options
+from onceward_testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE
 from verify_process import verify_at
 
 Headers = list[tuple[str, bytes | None]]
 PARTITIONS = 3
 
 _COMMAND = """
-from onceward.dead_letters import replay
-from onceward.testing.faults import arm_from_environment
+from onceward.kafka.dead_letters import replay
+from onceward_testing.faults import arm_from_environment
 replay.PARCEL_LETTERS = {letters}
 arm_from_environment()
 from onceward.cli import app

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from onceward.records.reader import read_batches
-from onceward.wire.client import KafkaClient
+from onceward.kafka.records.reader import read_batches
+from onceward.kafka.wire.client import KafkaClient
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 
 FAULTS = {
     "driver-killed-before-init": "driver killed before InitProducerId",

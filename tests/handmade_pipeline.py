@@ -15,9 +15,9 @@ from typing import Any
 from confluent_kafka import Producer
 
 from onceward.ids import TopicPartition
-from onceward.records.batch import Fragment
-from onceward.records.checksum import ContentChecksum
-from onceward.wire.client import KafkaClient
+from onceward.kafka.records.batch import Fragment
+from onceward.kafka.records.checksum import ContentChecksum
+from onceward.kafka.wire.client import KafkaClient
 from wire_fixtures import Writer, appends_to, fragments, settings
 
 Values = Mapping[TopicPartition, "Sequence[bytes] | Sequence[Fragment]"]

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from onceward.testing.free_ports import free_ports
-from onceward.testing.guarded_server import GuardedServer
+from onceward_testing.free_ports import free_ports
+from onceward_testing.guarded_server import GuardedServer
 
 
 def post(url: str, key: str, values: list[Any]) -> None:

@@ -17,13 +17,13 @@ from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from onceward import KafkaSink
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
-from onceward.ledger.record import LedgerRecord
-from onceward.records.partitioner import partition_of_keys
-from onceward.sinks.kafka.attempt import KafkaAttempt
-from onceward.sinks.kafka.target import KafkaTarget
-from onceward.spark.query import KafkaSource, RunningBatch
-from onceward.testing import LocalKafka
+from onceward.kafka.records.partitioner import partition_of_keys
+from onceward.kafka.sink.attempt import KafkaAttempt
+from onceward.kafka.sink.target import KafkaTarget
+from onceward.spark.batch.query import KafkaSource, RunningBatch
+from onceward_testing import LocalKafka
 
 NOBODY = AttemptId(-1, -1)
 

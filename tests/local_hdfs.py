@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pyspark
 
-from onceward.spark.jars import resolve
-from onceward.spark.java import java_executable
+from onceward.spark.session.jars import resolve
+from onceward.spark.session.java import java_executable
 
 _SERVERS = "org.apache.hadoop:hadoop-client-minicluster:3.4.1"
 _NEEDED_BY_IT = "junit:junit:4.13.2"

@@ -7,11 +7,11 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from onceward.ledger.chain import Chain
-from onceward.ledger.database import Session
-from onceward.ledger.kafka_chain import KafkaChain
-from onceward.ledger.table import TableChain
-from onceward.wire.connections import ConnectionLost
+from onceward.engine.ledger.chain import Chain
+from onceward.kafka.ledger.chain import KafkaChain
+from onceward.kafka.wire.connections import ConnectionLost
+from onceward.sql.ledger.database import Session
+from onceward.sql.ledger.table import TableChain
 
 
 @contextmanager

@@ -15,8 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from onceward.spark.jars import cache_folder
-from onceward.testing.mysql_servers import NEWER_MYSQL_VERSION, fetched
+from onceward.spark.session.jars import cache_folder
+from onceward_testing.mysql_servers import NEWER_MYSQL_VERSION, fetched
 
 _PROGRAM = """#!/bin/sh
 home=$(dirname "$(dirname "$(readlink -f "$0")")")

@@ -28,7 +28,7 @@ from typing import Any
 
 import pytest
 
-from onceward.testing import LocalKafka, LocalOpenSearch, LocalRegistry
+from onceward_testing import LocalKafka, LocalOpenSearch, LocalRegistry
 
 TIERS = ("fast", "main", "ci", "chaos")
 TESTS = Path(__file__).resolve().parent

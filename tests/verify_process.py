@@ -20,8 +20,8 @@ def verify(pipeline: HandmadePipeline, *options: str, settle_s: float = 5, at_re
 
 
 def verify_at(servers: str, pipeline_id: str, ledger: str, *options: str) -> dict[str, Any]:
-    """What ``python -m onceward.verify`` answers; its exit status must say the same."""
-    command = [sys.executable, "-m", "onceward.verify", "--bootstrap-servers", servers]
+    """What ``python -m onceward_verify`` answers; its exit status must say the same."""
+    command = [sys.executable, "-m", "onceward_verify", "--bootstrap-servers", servers]
     command += ["--pipeline-id", pipeline_id, "--ledger-topic", ledger, "--output", "json", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode in (*STATUS.values(), UNAVAILABLE), done.stderr

@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.records.batch import Fragment, encode_fragments, next_sequence
-from onceward.records.columns import RecordColumns
-from onceward.records.compression import Codec
-from onceward.wire.appends.producer import Append, Appended, PartitionProducer
-from onceward.wire.client import KafkaClient
-from onceward.wire.connections import ConnectionLost
-from onceward.wire.options.settings import ClientSettings, ProducerSettings, settings_from_options
-from onceward.wire.transactions.transaction import Transaction
+from onceward.kafka.records.batch import Fragment, encode_fragments, next_sequence
+from onceward.kafka.records.columns import RecordColumns
+from onceward.kafka.records.compression import Codec
+from onceward.kafka.wire.appends.producer import Append, Appended, PartitionProducer
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.connections import ConnectionLost
+from onceward.kafka.wire.options.settings import ClientSettings, ProducerSettings, settings_from_options
+from onceward.kafka.wire.transactions.transaction import Transaction
 
 
 def settings(bootstrap_servers: str, **options: Any) -> tuple[ClientSettings, ProducerSettings]:

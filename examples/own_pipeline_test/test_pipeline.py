@@ -8,7 +8,7 @@ from kafka import KafkaProducer
 from pipeline import start
 from pyspark.sql import SparkSession
 
-from onceward.testing import LocalKafka, exactly_once, read_topic
+from onceward_testing import LocalKafka, exactly_once, read_topic
 
 
 def send(servers: str, topic: str, values: list[str]) -> None:

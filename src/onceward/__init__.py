@@ -14,74 +14,74 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onceward import errors as errors
-    from onceward.engine.foreach_batch import error_of as error_of
+    from onceward.custom.fan_out import FanOut as FanOut
+    from onceward.custom.resettable.source import PartitionedSource as PartitionedSource
+    from onceward.custom.resettable.source import ResettableSource as ResettableSource
+    from onceward.custom.two_phase import TwoPhaseCommitSink as TwoPhaseCommitSink
+    from onceward.delivery.chunks import Chunk as Chunk
+    from onceward.delivery.sink import WriteAheadSink as WriteAheadSink
+    from onceward.delivery.upsert_sink import UpsertSink as UpsertSink
+    from onceward.delivery.upserts import Upsert as Upsert
+    from onceward.engine.calls.foreach_batch import error_of as error_of
     from onceward.engine.task_writer import TaskWriter as TaskWriter
     from onceward.engine.two_phase import CommitResult as CommitResult
     from onceward.engine.two_phase import Task as Task
     from onceward.errors import OncewardError as OncewardError
+    from onceward.files.ledger import FolderLedger as FolderLedger
+    from onceward.files.reading import read_files as read_files
+    from onceward.files.sink import FileSink as FileSink
     from onceward.formats import avro as avro
     from onceward.formats import debezium as debezium
     from onceward.formats import json as json
     from onceward.formats.registry.client import SchemaRegistry as SchemaRegistry
-    from onceward.ledger.folder import FolderLedger as FolderLedger
-    from onceward.ledger.kafka_chain import KafkaLedger as KafkaLedger
-    from onceward.ledger.table import DatabaseLedger as DatabaseLedger
+    from onceward.kafka.ledger.chain import KafkaLedger as KafkaLedger
+    from onceward.kafka.sink.sink import KafkaSink as KafkaSink
+    from onceward.kafka.source.lineage import lineage as lineage
+    from onceward.kafka.source.source import kafka_source as kafka_source
+    from onceward.lake.sinks import DeltaSink as DeltaSink
+    from onceward.lake.sinks import IcebergSink as IcebergSink
+    from onceward.mysql.source.source import mysql_changes as mysql_changes
     from onceward.operate.restart import ExponentialDelay as ExponentialDelay
     from onceward.operate.restart import FailureRate as FailureRate
     from onceward.operate.restart import FixedDelay as FixedDelay
     from onceward.operate.restart import NoRestart as NoRestart
     from onceward.operate.supervise import supervise as supervise
-    from onceward.sinks.database.sink import DatabaseSink as DatabaseSink
-    from onceward.sinks.fan_out import FanOut as FanOut
-    from onceward.sinks.files.reading import read_files as read_files
-    from onceward.sinks.files.sink import FileSink as FileSink
-    from onceward.sinks.kafka.sink import KafkaSink as KafkaSink
-    from onceward.sinks.lake.sinks import DeltaSink as DeltaSink
-    from onceward.sinks.lake.sinks import IcebergSink as IcebergSink
-    from onceward.sinks.two_phase import TwoPhaseCommitSink as TwoPhaseCommitSink
-    from onceward.sinks.write_ahead.chunks import Chunk as Chunk
-    from onceward.sinks.write_ahead.sink import WriteAheadSink as WriteAheadSink
-    from onceward.sinks.write_ahead.upsert_sink import UpsertSink as UpsertSink
-    from onceward.sinks.write_ahead.upserts import Upsert as Upsert
-    from onceward.sources.kafka import kafka_source as kafka_source
-    from onceward.sources.lineage import lineage as lineage
-    from onceward.sources.mysql.source import mysql_changes as mysql_changes
-    from onceward.sources.resettable.source import PartitionedSource as PartitionedSource
-    from onceward.sources.resettable.source import ResettableSource as ResettableSource
-    from onceward.spark.session import spark_conf as spark_conf
+    from onceward.spark.session.settings import spark_conf as spark_conf
+    from onceward.sql.ledger.table import DatabaseLedger as DatabaseLedger
+    from onceward.sql.sink.sink import DatabaseSink as DatabaseSink
 
 _HOME = {
-    "Chunk": "onceward.sinks.write_ahead.chunks",
+    "Chunk": "onceward.delivery.chunks",
     "CommitResult": "onceward.engine.two_phase",
-    "DatabaseLedger": "onceward.ledger.table",
-    "DatabaseSink": "onceward.sinks.database.sink",
-    "DeltaSink": "onceward.sinks.lake.sinks",
+    "DatabaseLedger": "onceward.sql.ledger.table",
+    "DatabaseSink": "onceward.sql.sink.sink",
+    "DeltaSink": "onceward.lake.sinks",
     "ExponentialDelay": "onceward.operate.restart",
     "FailureRate": "onceward.operate.restart",
-    "FanOut": "onceward.sinks.fan_out",
-    "FileSink": "onceward.sinks.files.sink",
+    "FanOut": "onceward.custom.fan_out",
+    "FileSink": "onceward.files.sink",
     "FixedDelay": "onceward.operate.restart",
-    "FolderLedger": "onceward.ledger.folder",
-    "IcebergSink": "onceward.sinks.lake.sinks",
-    "KafkaLedger": "onceward.ledger.kafka_chain",
-    "KafkaSink": "onceward.sinks.kafka.sink",
+    "FolderLedger": "onceward.files.ledger",
+    "IcebergSink": "onceward.lake.sinks",
+    "KafkaLedger": "onceward.kafka.ledger.chain",
+    "KafkaSink": "onceward.kafka.sink.sink",
     "NoRestart": "onceward.operate.restart",
     "OncewardError": "onceward.errors",
-    "PartitionedSource": "onceward.sources.resettable.source",
-    "ResettableSource": "onceward.sources.resettable.source",
+    "PartitionedSource": "onceward.custom.resettable.source",
+    "ResettableSource": "onceward.custom.resettable.source",
     "SchemaRegistry": "onceward.formats.registry.client",
     "Task": "onceward.engine.two_phase",
     "TaskWriter": "onceward.engine.task_writer",
-    "TwoPhaseCommitSink": "onceward.sinks.two_phase",
-    "Upsert": "onceward.sinks.write_ahead.upserts",
-    "UpsertSink": "onceward.sinks.write_ahead.upsert_sink",
-    "WriteAheadSink": "onceward.sinks.write_ahead.sink",
-    "error_of": "onceward.engine.foreach_batch",
-    "kafka_source": "onceward.sources.kafka",
-    "lineage": "onceward.sources.lineage",
-    "mysql_changes": "onceward.sources.mysql.source",
-    "read_files": "onceward.sinks.files.reading",
-    "spark_conf": "onceward.spark.session",
+    "TwoPhaseCommitSink": "onceward.custom.two_phase",
+    "Upsert": "onceward.delivery.upserts",
+    "UpsertSink": "onceward.delivery.upsert_sink",
+    "WriteAheadSink": "onceward.delivery.sink",
+    "error_of": "onceward.engine.calls.foreach_batch",
+    "kafka_source": "onceward.kafka.source.source",
+    "lineage": "onceward.kafka.source.lineage",
+    "mysql_changes": "onceward.mysql.source.source",
+    "read_files": "onceward.files.reading",
+    "spark_conf": "onceward.spark.session.settings",
     "supervise": "onceward.operate.supervise",
 }
 

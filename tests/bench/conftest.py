@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.local_broker import LocalBroker
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from onceward.binlog.event import Event
-from onceward.binlog.framing import EventReader
-from onceward.binlog.kinds import ARTIFICIAL_FLAG, FORMAT_DESCRIPTION, QUERY, ROTATE, Dialect
+from onceward.mysql.binlog.event import Event
+from onceward.mysql.binlog.framing import EventReader
+from onceward.mysql.binlog.kinds import ARTIFICIAL_FLAG, FORMAT_DESCRIPTION, QUERY, ROTATE, Dialect
 
 GOLDEN = Path(__file__).parent / "golden"
 GOLDEN_FILES = sorted(GOLDEN.glob("*.binlog"))

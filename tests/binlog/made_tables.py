@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onceward.binlog.event import Event
+from onceward.mysql.binlog.event import Event
 
 TABLE_MAP, WRITE, UPDATE, DELETE = 19, 30, 31, 32
 

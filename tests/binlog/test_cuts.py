@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from made_events import GOLDEN, GOLDEN_FILES, dialect_of
 
-from onceward.binlog import kinds
-from onceward.binlog.event import Event
-from onceward.binlog.framing import events_of_file
-from onceward.binlog.gtids import Gtids
 from onceward.errors import BinlogDamaged, ChangeUnreadable, ConfigurationError, SourceBroken, SourceReplaced
-from onceward.sources.mysql.cuts import Cutter, Range
-from onceward.sources.mysql.position import Place, Position, number_of
-from onceward.sources.mysql.settings import Settings, settings_of
-from onceward.sources.mysql.transactions import Walk
+from onceward.mysql.binlog import kinds
+from onceward.mysql.binlog.event import Event
+from onceward.mysql.binlog.framing import events_of_file
+from onceward.mysql.binlog.gtids import Gtids
+from onceward.mysql.source.cuts import Cutter, Range
+from onceward.mysql.source.position import Place, Position, number_of
+from onceward.mysql.source.settings import Settings, settings_of
+from onceward.mysql.source.transactions import Walk
 
 FILE = "binlog.000001"
 SERVER = "11111111-1111-1111-1111-111111111111"

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 import pytest
 from made_events import FILE, GOLDEN_FILES, dialect_of, packets, read, rotation
 
-from onceward.binlog.framing import EventReader, events_of_file
-from onceward.binlog.gtids import gtid_of, gtids_before
-from onceward.binlog.kinds import QUERY, must_not_pass
-from onceward.binlog.packed import unpacked
-from onceward.binlog.statements import classify
 from onceward.errors import OncewardError
+from onceward.mysql.binlog.framing import EventReader, events_of_file
+from onceward.mysql.binlog.gtids import gtid_of, gtids_before
+from onceward.mysql.binlog.kinds import QUERY, must_not_pass
+from onceward.mysql.binlog.packed import unpacked
+from onceward.mysql.binlog.statements import classify
 
 MOST_BYTES = 24_000_000
 """A packet's header may announce 16 MiB, and its event agree with it."""

@@ -11,12 +11,12 @@ import pytest
 from made_events import GOLDEN_FILES, dialect_of
 from made_tables import INT, Made, event, number, row, rows, table_map
 
-from onceward.binlog import changes, kinds
-from onceward.binlog.changes import Decoder
-from onceward.binlog.event import Event
-from onceward.binlog.framing import events_of_file
-from onceward.binlog.packed import unpacked
 from onceward.errors import BinlogDamaged, ChangeUnreadable
+from onceward.mysql.binlog import changes, kinds
+from onceward.mysql.binlog.changes import Decoder
+from onceward.mysql.binlog.event import Event
+from onceward.mysql.binlog.framing import events_of_file
+from onceward.mysql.binlog.packed import unpacked
 
 _COMPRESSED = {140, 141}
 _BYTES_EACH = 400

@@ -7,9 +7,9 @@ import random
 import pytest
 from made_events import FILE, GOLDEN_FILES, dialect_of, format_description, made, packet, packets, read, rotation, whole
 
-from onceward.binlog.framing import EndOfBinlog, EventReader, ServerError, events_of_file, file_number
-from onceward.binlog.kinds import FORMAT_DESCRIPTION, HEARTBEAT, QUERY, ROTATE, XID
 from onceward.errors import BinlogDamaged
+from onceward.mysql.binlog.framing import EndOfBinlog, EventReader, ServerError, events_of_file, file_number
+from onceward.mysql.binlog.kinds import FORMAT_DESCRIPTION, HEARTBEAT, QUERY, ROTATE, XID
 
 EOF_PACKET = packet(b"\xfe\0\0\0\0")
 FULL = 0xFFFFFF

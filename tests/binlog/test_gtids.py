@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_events import GOLDEN, GOLDEN_FILES, dialect_of, event_of
 
-from onceward.binlog.framing import events_of_file
-from onceward.binlog.gtids import Gtid, Gtids, GtidSet, MariaState, gtid_of, gtids_before
-from onceward.binlog.kinds import ANONYMOUS_GTID, GTID, GTID_LIST, GTID_TAGGED, MARIADB_GTID, PREVIOUS_GTIDS, XID
 from onceward.errors import BinlogDamaged, ChangeUnreadable, ConfigurationError
+from onceward.mysql.binlog.framing import events_of_file
+from onceward.mysql.binlog.gtids import Gtid, Gtids, GtidSet, MariaState, gtid_of, gtids_before
+from onceward.mysql.binlog.kinds import ANONYMOUS_GTID, GTID, GTID_LIST, GTID_TAGGED, MARIADB_GTID, PREVIOUS_GTIDS, XID
 
 ONE, OTHER = "08da8e05-e606-11f1-b06d-02fc00000001", "ffffffff-e606-11f1-b06d-02fc00000001"
 NUMBERS = st.sets(st.tuples(st.sampled_from([ONE, OTHER]), st.sampled_from(["", "red"]), st.integers(1, 12)))

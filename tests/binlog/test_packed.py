@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from made_events import FILE, GOLDEN, dialect_of, event_of, made
 
-from onceward.binlog.framing import events_of_file
-from onceward.binlog.kinds import QUERY, QUERY_COMPRESSED, ROWS_QUERY, TABLE_MAP, TRANSACTION_PAYLOAD, XID
-from onceward.binlog.packed import unpacked
 from onceward.errors import BinlogDamaged, ChangeUnreadable
+from onceward.mysql.binlog.framing import events_of_file
+from onceward.mysql.binlog.kinds import QUERY, QUERY_COMPRESSED, ROWS_QUERY, TABLE_MAP, TRANSACTION_PAYLOAD, XID
+from onceward.mysql.binlog.packed import unpacked
 
 
 def packed_number(number):

@@ -14,11 +14,12 @@ import pytest
 from made_events import FILE, GOLDEN_FILES, NOW, dialect_of, format_description, made
 from made_tables import INT, NAME, NULL_INT, TABLE_MAP, WRITE, Made, number, row, rows, table_map, text
 
-from onceward.binlog.changes import CHANGES, PIECE_BYTES, Decoder
-from onceward.binlog.column import Kind
-from onceward.binlog.event import Event
-from onceward.binlog.framing import events_of_file
-from onceward.binlog.kinds import (
+from onceward.errors import ServerUnreachable
+from onceward.mysql.binlog.changes import CHANGES, PIECE_BYTES, Decoder
+from onceward.mysql.binlog.column import Kind
+from onceward.mysql.binlog.event import Event
+from onceward.mysql.binlog.framing import events_of_file
+from onceward.mysql.binlog.kinds import (
     ANONYMOUS_GTID,
     FORMAT_DESCRIPTION,
     GTID,
@@ -28,14 +29,13 @@ from onceward.binlog.kinds import (
     XA_PREPARE,
     XID,
 )
-from onceward.errors import ServerUnreachable
-from onceward.sources.mysql import parts
-from onceward.sources.mysql.cuts import Cutter, Range
-from onceward.sources.mysql.parts import framed
-from onceward.sources.mysql.position import Place, Position
-from onceward.sources.mysql.settings import Settings
-from onceward.sources.mysql.snapshot import as_of
-from onceward.sources.mysql.snapshot.keys import KeyColumn
+from onceward.mysql.snapshot import as_of
+from onceward.mysql.snapshot.keys import KeyColumn
+from onceward.mysql.source import parts
+from onceward.mysql.source.cuts import Cutter, Range
+from onceward.mysql.source.parts import framed
+from onceward.mysql.source.position import Place, Position
+from onceward.mysql.source.settings import Settings
 
 SOURCE = uuid.UUID(int=7)
 READABLE = [path for path in GOLDEN_FILES if "minimal" not in path.name]

@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 from made_tables import INT, TABLE_MAP, WRITE, Made, event, number, row, rows, table_map, text
 
-from onceward.binlog import texts
-from onceward.binlog.changes import Decoder
-from onceward.binlog.charsets import charset_of, decoder_of, single_byte_table
-from onceward.binlog.column import Column, Kind
-from onceward.binlog.float_text import double_text
-from onceward.binlog.json_binary import DEEPEST, NoJson, text_of
-from onceward.binlog.refusals import BadCell
-from onceward.binlog.table_map import TableMap
-from onceward.binlog.texts import escaped, row_texts
 from onceward.errors import BinlogDamaged, ChangeUnreadable
+from onceward.mysql.binlog import texts
+from onceward.mysql.binlog.changes import Decoder
+from onceward.mysql.binlog.charsets import charset_of, decoder_of, single_byte_table
+from onceward.mysql.binlog.column import Column, Kind
+from onceward.mysql.binlog.float_text import double_text
+from onceward.mysql.binlog.json_binary import DEEPEST, NoJson, text_of
+from onceward.mysql.binlog.refusals import BadCell
+from onceward.mysql.binlog.table_map import TableMap
+from onceward.mysql.binlog.texts import escaped, row_texts
 
 
 def decoded(column: Made, *cells: bytes | None, values="text"):

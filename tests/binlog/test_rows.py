@@ -26,12 +26,12 @@ from made_tables import (
     text,
 )
 
-from onceward.binlog import changes as changes_module
-from onceward.binlog import rows as rows_module
-from onceward.binlog.changes import CHANGES, Decoder
-from onceward.binlog.framing import events_of_file
-from onceward.binlog.table_map import TableMap
 from onceward.errors import BinlogDamaged, ChangeUnreadable, OncewardError
+from onceward.mysql.binlog import changes as changes_module
+from onceward.mysql.binlog import rows as rows_module
+from onceward.mysql.binlog.changes import CHANGES, Decoder
+from onceward.mysql.binlog.framing import events_of_file
+from onceward.mysql.binlog.table_map import TableMap
 
 MAP = table_map([INT, NAME, NULL_INT], key=[0])
 

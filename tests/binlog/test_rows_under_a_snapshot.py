@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from made_tables import INT, NAME, TABLE_MAP, UPDATE, WRITE, event, number, row, rows, table_map, text
 
-from onceward.binlog.changes import Decoder
-from onceward.binlog.column import Kind
-from onceward.binlog.kinds import QUERY
-from onceward.sources.mysql import snapshot
-from onceward.sources.mysql.snapshot.keys import KeyColumn, behind
-from onceward.sources.mysql.snapshot.passing import Passing
+from onceward.mysql import snapshot
+from onceward.mysql.binlog.changes import Decoder
+from onceward.mysql.binlog.column import Kind
+from onceward.mysql.binlog.kinds import QUERY
+from onceward.mysql.snapshot.keys import KeyColumn, behind
+from onceward.mysql.snapshot.passing import Passing
 
 ID = KeyColumn("id", "int", Kind.INTEGER)
 STATE = {

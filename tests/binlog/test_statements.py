@@ -9,11 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from made_events import GOLDEN, dialect_of, query
 
-from onceward.binlog.framing import events_of_file
-from onceward.binlog.kinds import QUERY
-from onceward.binlog.packed import unpacked
-from onceward.binlog.statements import PASSED, Elsewhere, Passed, Stop, Truncated, classify, statement_of
 from onceward.errors import BinlogDamaged
+from onceward.mysql.binlog.framing import events_of_file
+from onceward.mysql.binlog.kinds import QUERY
+from onceward.mysql.binlog.packed import unpacked
+from onceward.mysql.binlog.statements import PASSED, Elsewhere, Passed, Stop, Truncated, classify, statement_of
 
 WANTED = {("shop", "orders"), ("shop", "a`b"), ("shop", 'q"x'), ("shop", "tä"), ("other", "items")}
 ANSI, LITERAL = 0x4, 0x100000

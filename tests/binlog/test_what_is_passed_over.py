@@ -13,17 +13,17 @@ import pytest
 from made_events import GOLDEN, GOLDEN_FILES, dialect_of
 from made_tables import DELETE, INT, TABLE_MAP, UPDATE, WRITE, Made, event, number, row, rows, table_map
 
-from onceward.binlog import kinds
-from onceward.binlog.changes import Decoder, opened
-from onceward.binlog.event import Event
-from onceward.binlog.framing import events_of_file
-from onceward.binlog.left_out import rows_of
-from onceward.binlog.packed import unpacked
-from onceward.binlog.stops import NO_PASSES, Passes
 from onceward.errors import ChangeUnreadable
-from onceward.sources.mysql.cuts import Cutter
-from onceward.sources.mysql.position import Position
-from onceward.sources.mysql.settings import settings_of
+from onceward.mysql.binlog import kinds
+from onceward.mysql.binlog.changes import Decoder, opened
+from onceward.mysql.binlog.event import Event
+from onceward.mysql.binlog.framing import events_of_file
+from onceward.mysql.binlog.left_out import rows_of
+from onceward.mysql.binlog.packed import unpacked
+from onceward.mysql.binlog.stops import NO_PASSES, Passes
+from onceward.mysql.source.cuts import Cutter
+from onceward.mysql.source.position import Position
+from onceward.mysql.source.settings import settings_of
 
 ORDERS = table_map([INT, Made("d", 10, nullable=True)], table="orders", key=[0])
 DAY, ZERO_DAY = ((2024 << 9) + (1 << 5) + 31).to_bytes(3, "little"), bytes(3)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ledger_driver import Driver
-from onceward.testing import LocalKafka
-from onceward.wire.client import KafkaClient
+from onceward.kafka.wire.client import KafkaClient
+from onceward_testing import LocalKafka
 from wire_fixtures import LosingClient, settings
 
 

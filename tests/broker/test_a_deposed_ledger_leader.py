@@ -23,13 +23,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import fault_table
 from ledger_driver import Driver
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import LedgerOutdated
-from onceward.ledger.record import LedgerRecord
-from onceward.sinks.kafka.target import KafkaTarget
-from onceward.testing import LocalKafka
-from onceward.testing.kafka_node import KafkaNode
-from onceward.wire.client import KafkaClient
-from onceward.wire.connections import ConnectionLost
+from onceward.kafka.sink.target import KafkaTarget
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.connections import ConnectionLost
+from onceward_testing import LocalKafka
+from onceward_testing.kafka_node import KafkaNode
 from wire_fixtures import settings
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -13,9 +13,9 @@ from confluent_kafka.admin import AdminClient
 
 from dead_letter_desk import Desk, about
 from onceward.ids import TopicPartition as Partition
-from onceward.testing import LocalKafka
-from onceward.wire.reads import committed
-from onceward.wire.reads.committed import committed_records, decided_ends
+from onceward.kafka.wire.reads import committed
+from onceward.kafka.wire.reads.committed import committed_records, decided_ends
+from onceward_testing import LocalKafka
 
 pytestmark = pytest.mark.broker
 

@@ -20,11 +20,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dead_letter_desk import PARTITIONS, Desk, about, ended
 from fault_table import fired
 from lost_answers import lost_end_txn
-from onceward.dead_letters import ledger, replay
-from onceward.dead_letters.letter import Wanted
-from onceward.dead_letters.replay import Outcome, Replay
-from onceward.dead_letters.sending import Parcel, Sender
-from onceward.dead_letters.topic import DeadLetterTopic
 from onceward.errors import (
     ConfigurationError,
     Fenced,
@@ -36,10 +31,15 @@ from onceward.errors import (
     TopicMissing,
     TransactionTimedOut,
 )
-from onceward.testing import LocalKafka
-from onceward.testing.faults import fired_faults
-from onceward.testing.topic_reader import end_offsets
-from onceward.wire.transactions.transaction import Transaction
+from onceward.kafka.dead_letters import ledger, replay
+from onceward.kafka.dead_letters.letter import Wanted
+from onceward.kafka.dead_letters.replay import Outcome, Replay
+from onceward.kafka.dead_letters.sending import Parcel, Sender
+from onceward.kafka.dead_letters.topic import DeadLetterTopic
+from onceward.kafka.wire.transactions.transaction import Transaction
+from onceward_testing import LocalKafka
+from onceward_testing.faults import fired_faults
+from onceward_testing.topic_reader import end_offsets
 
 pytestmark = pytest.mark.broker
 

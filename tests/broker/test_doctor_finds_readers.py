@@ -14,10 +14,10 @@ from kafka import TopicPartition as KafkaPartition
 from typer.testing import CliRunner
 
 from onceward.cli import app
-from onceward.doctor.consumers import check_consumers
-from onceward.doctor.finding import Finding
-from onceward.testing import LocalKafka
-from onceward.testing.free_ports import free_ports
+from onceward.cli.doctor.consumers import check_consumers
+from onceward.cli.doctor.finding import Finding
+from onceward_testing import LocalKafka
+from onceward_testing.free_ports import free_ports
 
 WAIT_SECONDS = 60
 RECORDS = 10

@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 from ledger_driver import Driver
 from onceward.cli import app
-from onceward.doctor.checks import Finding, check_brokers
+from onceward.cli.doctor.checks import Finding, check_brokers
 from onceward.ids import TopicPartition
-from onceward.ledger.kafka_topic import LedgerTopic
-from onceward.testing import LocalKafka
-from onceward.testing.free_ports import free_ports
-from onceward.wire.client import KafkaClient
-from onceward.wire.transactions.transaction import Transaction
+from onceward.kafka.ledger.topic import LedgerTopic
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.transactions.transaction import Transaction
+from onceward_testing import LocalKafka
+from onceward_testing.free_ports import free_ports
 from wire_fixtures import settings
 
 

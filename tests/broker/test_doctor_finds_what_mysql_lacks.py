@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 import newest_mysql
 from mysql_client import sql_at
 from onceward.cli import app
-from onceward.doctor.mysql_changes import check_mysql
-from onceward.testing import LocalMySQL
-from onceward.testing.free_ports import free_ports
+from onceward.cli.doctor.mysql_changes import check_mysql
+from onceward_testing import LocalMySQL
+from onceward_testing.free_ports import free_ports
 
 PASSWORD = "not-for-the-screen"
 HOUR = "3600"

@@ -19,10 +19,10 @@ from confluent_kafka import Message
 from certificates import make_certificates
 from fault_table import fired
 from onceward.ids import TopicPartition
-from onceward.testing import KafkaProxy, LocalKafka, ProxyFault
-from onceward.testing.proxy.faults import On
-from onceward.wire.client import KafkaClient
-from onceward.wire.options.settings import settings_from_options
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.options.settings import settings_from_options
+from onceward_testing import KafkaProxy, LocalKafka, ProxyFault
+from onceward_testing.proxy.faults import On
 from wire_fixtures import Writer
 
 pytestmark = pytest.mark.broker

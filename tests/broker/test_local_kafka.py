@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from onceward.errors import ConfigurationError, ResourceError
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 
 Reader = Callable[[str, str], list[Message]]
 
@@ -188,7 +188,7 @@ def survivors(processes: Sequence[psutil.Process | None]) -> list[psutil.Process
 OWNER = textwrap.dedent(
     """
     import signal, threading
-    from onceward.testing import LocalKafka
+    from onceward_testing import LocalKafka
 
     kafka = LocalKafka()
     starter = threading.Thread(target=kafka.start)  # a thread that ends: its end must not be taken for the owner's
@@ -235,7 +235,7 @@ def test_a_kept_folder_outlives_its_owner_and_its_port(
 ):
     folder = tmp_path / "cluster"
     script = f"""
-        from onceward.testing import LocalKafka
+        from onceward_testing import LocalKafka
         kafka = LocalKafka(folder={str(folder)!r}).start()
         print(kafka.bootstrap_servers, kafka.nodes[0].pid, flush=True)
         input()

@@ -11,8 +11,8 @@ import pytest
 import newest_mysql
 from mysql_client import sql_at
 from onceward.errors import ConfigurationError, ResourceError
-from onceward.spark.jars import cache_folder
-from onceward.testing import LocalMySQL, native_libraries
+from onceward.spark.session.jars import cache_folder
+from onceward_testing import LocalMySQL, native_libraries
 
 KINDS = ["mysql", "mariadb"]
 SERVERS = [("mysql", None), ("mariadb", None), ("mysql", "8.0.33"), ("mysql", "newest")]

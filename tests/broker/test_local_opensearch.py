@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import urllib3
 
-from onceward.testing import LocalOpenSearch
+from onceward_testing import LocalOpenSearch
 
 
 def asked(url: str, method: str = "GET", body: Any = None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 import psycopg
 
-from onceward.testing import LocalPostgres
+from onceward_testing import LocalPostgres
 
 
 def test_it_recovers_from_a_crash_and_is_gone_with_the_block():

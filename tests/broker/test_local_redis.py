@@ -8,7 +8,7 @@ import psutil
 import pytest
 from redis import AuthenticationError, Redis
 
-from onceward.testing import LocalRedis
+from onceward_testing import LocalRedis
 
 
 def test_it_recovers_from_a_crash_and_is_gone_with_the_block():

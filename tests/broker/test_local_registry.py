@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 import urllib3
 
-from onceward.testing import LocalRegistry
+from onceward_testing import LocalRegistry
 
 
 def test_it_takes_settings_and_is_gone_with_the_block():

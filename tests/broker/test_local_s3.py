@@ -6,7 +6,7 @@ import psutil
 import pytest
 from pyarrow import fs
 
-from onceward.testing import LocalS3
+from onceward_testing import LocalS3
 
 
 def client(server: LocalS3, secret: str) -> fs.S3FileSystem:

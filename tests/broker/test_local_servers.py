@@ -14,7 +14,7 @@ import pytest
 
 OWNER = """
 import sys, time
-from onceward.testing import LocalMySQL, LocalOpenSearch, LocalPostgres, LocalRedis, LocalRegistry, LocalS3
+from onceward_testing import LocalMySQL, LocalOpenSearch, LocalPostgres, LocalRedis, LocalRegistry, LocalS3
 with eval(sys.argv[1]) as server:
     print(server.pid, server.folder, flush=True)
     time.sleep(600)

@@ -14,9 +14,9 @@ from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from onceward.ids import TopicPartition
-from onceward.testing import KafkaProxy, LocalKafka, ProxyFault
-from onceward.testing.broker_probe import brokers_seen_by
-from onceward.wire.client import KafkaClient
+from onceward.kafka.wire.client import KafkaClient
+from onceward_testing import KafkaProxy, LocalKafka, ProxyFault
+from onceward_testing.broker_probe import brokers_seen_by
 from wire_fixtures import Writer, settings
 
 Read = Callable[[str, str], list[Message]]

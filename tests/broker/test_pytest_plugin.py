@@ -57,7 +57,7 @@ def test_tests_that_ask_for_no_broker_import_nothing_of_it(tmp_path: Path):
         import sys
 
         def test_nothing():
-            assert "onceward.testing.pytest_plugin" in sys.modules
+            assert "onceward_testing.pytest_plugin" in sys.modules
             assert "pyspark" not in sys.modules
             assert "kafka" not in sys.modules
         """,

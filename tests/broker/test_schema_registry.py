@@ -15,7 +15,7 @@ import urllib3
 import onceward as ow
 from fault_table import fired
 from onceward.errors import RegistryReplaced, SchemaUnfit, SchemaUnknown
-from onceward.testing import LocalRegistry
+from onceward_testing import LocalRegistry
 
 
 def record(name: str, *kinds: Any) -> str:

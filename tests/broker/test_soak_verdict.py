@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from onceward.testing import LocalKafka
-from onceward.testing.topic_reader import end_offsets
+from onceward_testing import LocalKafka
+from onceward_testing.topic_reader import end_offsets
 from soak.contents import check_copies, check_counts, check_source
 from soak.feeder import Feeder, FeederSettings
 from soak.findings import Findings

@@ -19,17 +19,17 @@ import pytest
 
 from onceward import events
 from onceward.engine import task_writer
+from onceward.engine.ledger.record import Output
 from onceward.errors import EpochPoisoned, Fenced
 from onceward.ids import ProducerIdentity, TaskAttempt
-from onceward.ledger.record import Output
-from onceward.sinks.kafka.sequencer import Sequencer
-from onceward.sinks.kafka.sequencer.ticket import EpochTicket
-from onceward.sinks.kafka.task_reports import TaskReport, check, output_of
-from onceward.sinks.kafka.tasks import OpenKafkaWriter, TaskSpec
-from onceward.testing import LocalKafka
-from onceward.verify.checksum import RunningChecksum
-from onceward.wire.client import KafkaClient
-from onceward.wire.connections import ConnectionLost
+from onceward.kafka.sink.sequencer import Sequencer
+from onceward.kafka.sink.sequencer.ticket import EpochTicket
+from onceward.kafka.sink.task_reports import TaskReport, check, output_of
+from onceward.kafka.sink.tasks import OpenKafkaWriter, TaskSpec
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.connections import ConnectionLost
+from onceward_testing import LocalKafka
+from onceward_verify.checksum import RunningChecksum
 from wire_fixtures import Writer, settings
 
 pytestmark = pytest.mark.broker

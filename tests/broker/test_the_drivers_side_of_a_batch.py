@@ -14,15 +14,15 @@ import pytest
 
 from ledger_driver import Driver
 from lost_answers import lost_end_txn
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import CommitInDoubt, Fenced
 from onceward.ids import AttemptId, ProducerIdentity
-from onceward.ledger.kafka_topic import LedgerTopic
-from onceward.ledger.record import LedgerRecord
-from onceward.sources.kafka import _of_ledger
-from onceward.sources.topics_read import NamedTopics
-from onceward.testing.sink_contract import certain
-from onceward.wire.client import KafkaClient
-from onceward.wire.connections import ConnectionLost
+from onceward.kafka.ledger.topic import LedgerTopic
+from onceward.kafka.source.source import _of_ledger
+from onceward.kafka.source.topics_read import NamedTopics
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.connections import ConnectionLost
+from onceward_testing.sink_contract import certain
 from wire_fixtures import Writer, appends_to, settings
 
 pytestmark = pytest.mark.broker

@@ -14,16 +14,16 @@ from confluent_kafka import Producer
 import onceward as ow
 from deposed_leader import deposed
 from ledger_driver import Driver
+from onceward.engine.ledger.record import encode
 from onceward.errors import CommitInDoubt, LedgerOutdated, LedgerUnreadable, Recovery
 from onceward.ids import AttemptId
-from onceward.ledger.record import encode
-from onceward.sinks.kafka.attempt import KafkaAttempt
-from onceward.sinks.kafka.target import KafkaTarget
-from onceward.spark.query import RunningBatch
-from onceward.testing.sink_contract import certain
-from onceward.wire.client import KafkaClient
-from onceward.wire.connections import ConnectionLost
-from onceward.wire.reads.offsets import LATEST, list_offsets
+from onceward.kafka.sink.attempt import KafkaAttempt
+from onceward.kafka.sink.target import KafkaTarget
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.connections import ConnectionLost
+from onceward.kafka.wire.reads.offsets import LATEST, list_offsets
+from onceward.spark.batch.query import RunningBatch
+from onceward_testing.sink_contract import certain
 from wire_fixtures import Writer, appends_to, settings
 
 pytestmark = pytest.mark.broker

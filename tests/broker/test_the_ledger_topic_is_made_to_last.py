@@ -11,10 +11,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from onceward.errors import ConfigurationError
 from onceward.ids import PipelineId
-from onceward.ledger import kafka_topic
-from onceward.ledger.kafka_topic import LedgerTopic
-from onceward.testing import LocalKafka
-from onceward.wire.client import KafkaClient
+from onceward.kafka.ledger import topic as kafka_topic
+from onceward.kafka.ledger.topic import LedgerTopic
+from onceward.kafka.wire.client import KafkaClient
+from onceward_testing import LocalKafka
 from wire_fixtures import settings
 
 pytestmark = pytest.mark.broker

@@ -16,12 +16,12 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from handmade_pipeline import Document, HandmadePipeline
 from onceward.ids import TopicPartition
-from onceward.records.batch import Fragment, encode_fragments
-from onceward.records.columns import HEADERS_TYPE, RecordColumns
-from onceward.records.compression import Codec
-from onceward.testing import LocalKafka
-from onceward.verify.checker import Question, check
-from onceward.verify.conserves import Conserves
+from onceward.kafka.records.batch import Fragment, encode_fragments
+from onceward.kafka.records.columns import HEADERS_TYPE, RecordColumns
+from onceward.kafka.records.compression import Codec
+from onceward_testing import LocalKafka
+from onceward_verify.checker import Question, check
+from onceward_verify.conserves import Conserves
 from verify_process import verify
 
 EXACTLY = ("--conserves", "exactly")

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from crc32c import crc32c
 
 from handmade_pipeline import Document, HandmadePipeline
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 from verify_process import UNAVAILABLE, verify
 
 VALUES = [b"value %d" % number for number in range(20)]

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from handmade_pipeline import HandmadePipeline
-from onceward.records.batch import Fragment, encode_fragments
-from onceward.records.columns import HEADERS_TYPE, RecordColumns
-from onceward.records.compression import Codec
-from onceward.testing import LocalKafka
-from onceward.verify.findings import CannotTell
-from onceward.verify.segments import RecordBatch, record_batches, replica_folder
+from onceward.kafka.records.batch import Fragment, encode_fragments
+from onceward.kafka.records.columns import HEADERS_TYPE, RecordColumns
+from onceward.kafka.records.compression import Codec
+from onceward_testing import LocalKafka
+from onceward_verify.findings import CannotTell
+from onceward_verify.segments import RecordBatch, record_batches, replica_folder
 from verify_process import verify
 
 ROWS = [

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError, TopicMissing
-from onceward.testing import LocalKafka
-from onceward.testing.free_ports import free_ports
-from onceward.wire.client import KafkaClient
-from onceward.wire.options.settings import settings_from_options
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.options.settings import settings_from_options
+from onceward_testing import LocalKafka
+from onceward_testing.free_ports import free_ports
 
 pytestmark = pytest.mark.broker
 

@@ -21,10 +21,10 @@ from onceward.errors import (
     TopicMissing,
 )
 from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.testing import LocalKafka
-from onceward.wire.appends.producer import Append, PartitionProducer, idempotent_identity
-from onceward.wire.client import KafkaClient
-from onceward.wire.options.settings import ProducerSettings
+from onceward.kafka.wire.appends.producer import Append, PartitionProducer, idempotent_identity
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.options.settings import ProducerSettings
+from onceward_testing import LocalKafka
 from wire_fixtures import LosingClient, Writer, appends_to, first, fragments, one_by_one, settings
 
 pytestmark = pytest.mark.broker

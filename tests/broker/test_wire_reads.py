@@ -10,10 +10,10 @@ import pytest
 
 from onceward.errors import BrokerUnreachable, LedgerUndecided, TopicMissing
 from onceward.ids import TopicPartition
-from onceward.testing import LocalKafka
-from onceward.wire.client import KafkaClient
-from onceward.wire.reads.key_reader import newest_committed
-from onceward.wire.reads.offsets import EARLIEST, LATEST, committed_offsets, list_offsets
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.reads.key_reader import newest_committed
+from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, committed_offsets, list_offsets
+from onceward_testing import LocalKafka
 from wire_fixtures import Writer, appends_to, fragments
 
 pytestmark = pytest.mark.broker

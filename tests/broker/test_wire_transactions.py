@@ -24,18 +24,18 @@ from onceward.errors import (
     TransactionTimeoutTooLarge,
 )
 from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.testing import LocalKafka
-from onceward.wire.appends.producer import PartitionProducer
-from onceward.wire.client import KafkaClient
-from onceward.wire.connections import ConnectionLost
-from onceward.wire.conversation import Refused
-from onceward.wire.deadline import Deadline
-from onceward.wire.options.settings import ClientSettings, ProducerSettings
-from onceward.wire.reads.key_reader import newest_committed
-from onceward.wire.reads.offsets import LATEST, committed_offsets, list_offsets
-from onceward.wire.transactions.coordinator import TransactionCoordinator
-from onceward.wire.transactions.states import State
-from onceward.wire.transactions.transaction import Transaction
+from onceward.kafka.wire.appends.producer import PartitionProducer
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.connections import ConnectionLost
+from onceward.kafka.wire.conversation import Refused
+from onceward.kafka.wire.deadline import Deadline
+from onceward.kafka.wire.options.settings import ClientSettings, ProducerSettings
+from onceward.kafka.wire.reads.key_reader import newest_committed
+from onceward.kafka.wire.reads.offsets import LATEST, committed_offsets, list_offsets
+from onceward.kafka.wire.transactions.coordinator import TransactionCoordinator
+from onceward.kafka.wire.transactions.states import State
+from onceward.kafka.wire.transactions.transaction import Transaction
+from onceward_testing import LocalKafka
 from wire_fixtures import LosingClient, Writer, appends_to, first, fragments, one_by_one, settings
 
 pytestmark = pytest.mark.broker
@@ -409,7 +409,7 @@ def test_a_timeout_above_the_brokers_limit_names_both_settings(client: KafkaClie
 
 
 def test_the_default_timeout_fits_the_broker(client: KafkaClient, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onceward.wire.transactions.transaction.LONGEST_TRANSACTION_MS", 3_600_000)
+    monkeypatch.setattr("onceward.kafka.wire.transactions.transaction.LONGEST_TRANSACTION_MS", 3_600_000)
     transaction = Transaction(client, new_id(), None)
     transaction.take_over()
     assert transaction.timeout_ms == 900_000  # the brokers' transaction.max.timeout.ms

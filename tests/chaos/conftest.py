@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 
 # Their assertions shall show values, too.
 pytest.register_assert_rewrite("pipeline_audit", "pipeline_lives", "pipeline_runs")

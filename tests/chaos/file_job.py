@@ -10,7 +10,7 @@ from pathlib import Path
 from text_file_jobs import session, to_the_end
 
 import onceward as ow
-from onceward.spark.file_system import LocalFiles
+from onceward.spark.files.file_system import LocalFiles
 
 DIE_BEFORE_MOVE = "die-before-move"
 """A file in the job's folder that says before which rename that publishes, or which list, from 0, the job kills

@@ -14,9 +14,9 @@ from text_file_jobs import to_the_end
 
 import onceward as ow
 from lake_packages import LAKE_PACKAGES
-from onceward.spark.delta_table import Transaction
-from onceward.spark.iceberg_table import IcebergTable
-from onceward.testing.faults import arm_from_environment
+from onceward.spark.tables.delta_table import Transaction
+from onceward.spark.tables.iceberg_table import IcebergTable
+from onceward_testing.faults import arm_from_environment
 
 DIE_BEHIND = "die-behind-commit"
 """A file in the job's folder that says behind which commit of the table, from 0, the job kills itself."""

@@ -25,8 +25,8 @@ from pipeline_lives import JobLife
 from pipeline_runs import Pipeline
 
 from onceward.ids import TopicPartition
-from onceward.testing import LocalKafka
-from onceward.wire.client import KafkaClient
+from onceward.kafka.wire.client import KafkaClient
+from onceward_testing import LocalKafka
 from wire_fixtures import Writer, settings
 
 _MID_SEND, _COMMITTED = "mid-send", "committed, not logged"

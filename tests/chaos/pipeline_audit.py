@@ -1,6 +1,6 @@
 """The verdict on a pipeline's run, by clients that share no code with what is judged.
 
-I4 to I8 are for the checker, ``python -m onceward.verify``, a process of its own that recomputes every batch from the
+I4 to I8 are for the checker, ``python -m onceward_verify``, a process of its own that recomputes every batch from the
 logs, down to the epoch in each record batch on the brokers' disks. What should be visible at all (I1, I2, I3, I9) only
 a model of the workload can say: ``pipeline_models`` has one a workload, which is compared here with what librdkafka
 reads. To add one, write it there.
@@ -18,8 +18,8 @@ from typing import Any
 from pipeline_models import Row, expected
 from pipeline_runs import Pipeline
 
-from onceward.testing.topic_reader import ReadRecord, read_topic
-from onceward.testing.verdict import exactly_once
+from onceward_testing.topic_reader import ReadRecord, read_topic
+from onceward_testing.verdict import exactly_once
 
 LEDGER = "onceward-ledger"
 _SETTLE_SECONDS, _PATIENCE_SECONDS = "60", "120"
@@ -91,7 +91,7 @@ def audit_epochs(pipeline: Pipeline, found: Audit) -> None:
 
 def ask_the_checker(pipeline: Pipeline, *options: str) -> dict[str, Any]:
     """The checker's answer, of a process of its own, with the brokers' files at hand."""
-    command = [sys.executable, "-m", "onceward.verify", "--bootstrap-servers", pipeline.kafka.bootstrap_servers]
+    command = [sys.executable, "-m", "onceward_verify", "--bootstrap-servers", pipeline.kafka.bootstrap_servers]
     command += ["--pipeline-id", pipeline.pipeline_id, "--ledger-topic", LEDGER, "--expect-caught-up"]
     command += ["--settle", _SETTLE_SECONDS, "--patience", _PATIENCE_SECONDS, "--output", "json"]
     command += [part for topic in pipeline.outputs for part in ("--topic", topic)]

@@ -30,8 +30,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 import onceward as ow
 from job_news import News
 from onceward import events
-from onceward.spark.connector import spark_connector
-from onceward.testing import faults
+from onceward.spark.session.connector import spark_connector
+from onceward_testing import faults
 
 ENDED, STOPPED_BY_US, FAILED_OTHERWISE = 0, 3, 4
 

@@ -17,7 +17,7 @@ from pipeline_job import FAILED_OTHERWISE, STOPPED_BY_US, JobSettings
 from fault_table import invalid
 from job_news import spark_home
 from onceward.operate.job_process import JobProcess
-from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, FiredFault, fired_faults
+from onceward_testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, FiredFault, fired_faults
 
 PATIENCE_SECONDS = 400  # for one life of a job, on a machine with other things to do
 

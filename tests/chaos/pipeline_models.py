@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onceward.testing.topic_reader import ReadRecord
+from onceward_testing.topic_reader import ReadRecord
 
 Row = tuple[bytes | None, bytes | None]
 Ledger = Sequence[dict[str, Any]]

@@ -17,8 +17,8 @@ from pipeline_lives import JobLife
 from pipeline_models import RECORD_MS, record
 from pipeline_workloads import WORKLOADS
 
-from onceward.testing import LocalKafka
-from onceward.testing.topic_reader import end_offsets
+from onceward_testing import LocalKafka
+from onceward_testing.topic_reader import end_offsets
 
 _SOURCE_PARTITIONS, _OUTPUT_PARTITIONS = 4, 8
 

@@ -11,7 +11,7 @@ from pipeline_audit import audit
 from pipeline_lives import JobLife
 from pipeline_runs import Pipeline
 
-from onceward.testing import KafkaNode, LocalKafka
+from onceward_testing import KafkaNode, LocalKafka
 
 pytestmark = pytest.mark.timeout(1_200)
 

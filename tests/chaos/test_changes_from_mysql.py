@@ -18,7 +18,7 @@ from changes_load import Load, client, end_of_binlog, rows_of, streamed, witness
 from text_file_jobs import TextFileJob
 
 from onceward.operate.job_process import JobProcess
-from onceward.testing import LocalKafka, LocalMySQL
+from onceward_testing import LocalKafka, LocalMySQL
 from verify_process import verify_at
 
 JOB = Path(__file__).with_name("changes_job.py")

@@ -12,7 +12,7 @@ from pipeline_models import balance, late_and_dropped
 from pipeline_runs import Pipeline
 
 from fault_table import fired
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 
 pytestmark = pytest.mark.timeout(1_800)
 

@@ -8,7 +8,7 @@ import pytest
 from pipeline_audit import audit
 from pipeline_runs import Pipeline
 
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 
 LOCAL, SEPARATE_EXECUTORS = "local[2]", "local-cluster[2,1,1200]"
 

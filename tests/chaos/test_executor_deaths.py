@@ -13,8 +13,8 @@ from pipeline_runs import Pipeline
 
 from fault_table import fired
 from onceward.operate.job_process import signal_all, with_children
-from onceward.testing import LocalKafka
-from onceward.testing.proxy import HeldRequest
+from onceward_testing import LocalKafka
+from onceward_testing.proxy import HeldRequest
 
 INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE = 47, 48
 

@@ -15,7 +15,7 @@ from text_file_jobs import TextFileJob
 import onceward as ow
 from mysql_client import sql_at
 from onceward.ids import pipeline_id
-from onceward.sinks.database.prepared import PreparedTransactions
+from onceward.sql.sink.prepared import PreparedTransactions
 
 BATCHES = 4
 

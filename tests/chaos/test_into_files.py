@@ -15,7 +15,7 @@ from text_file_jobs import TextFileJob
 
 import onceward as ow
 from onceward.ids import pipeline_id
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 
 BATCHES = 4
 

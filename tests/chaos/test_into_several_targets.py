@@ -16,8 +16,8 @@ from text_file_jobs import TextFileJob
 
 import onceward as ow
 from onceward.ids import pipeline_id
-from onceward.testing import LocalKafka
-from onceward.testing.sink_contract import certain
+from onceward_testing import LocalKafka
+from onceward_testing.sink_contract import certain
 
 BATCHES = 3
 

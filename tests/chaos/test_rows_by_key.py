@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 from text_file_jobs import TextFileJob
 
-from onceward.testing import LocalRedis
+from onceward_testing import LocalRedis
 
 BATCHES = 3
 ROWS = 500

@@ -15,9 +15,9 @@ from pipeline_runs import Pipeline
 
 from fault_table import fired
 from onceward.operate.job_process import signal_all
-from onceward.testing import LocalKafka
-from onceward.testing.topic_reader import read_topic
-from onceward.testing.verdict import exactly_once
+from onceward_testing import LocalKafka
+from onceward_testing.topic_reader import read_topic
+from onceward_testing.verdict import exactly_once
 
 TWO_EXECUTORS = "local-cluster[2,1,1200]"
 

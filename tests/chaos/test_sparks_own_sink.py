@@ -9,9 +9,9 @@ from pipeline_audit import audit, output_rows
 from pipeline_models import expected
 from pipeline_runs import Pipeline
 
-from onceward.testing import LocalKafka
-from onceward.testing.topic_reader import end_offsets, read_topic
-from onceward.testing.verdict import exactly_once
+from onceward_testing import LocalKafka
+from onceward_testing.topic_reader import end_offsets, read_topic
+from onceward_testing.verdict import exactly_once
 
 pytestmark = [pytest.mark.timeout(1_200), pytest.mark.slow, pytest.mark.fault("sparks-own-sink")]
 

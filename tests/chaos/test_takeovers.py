@@ -11,7 +11,7 @@ from pipeline_audit import audit, audit_epochs, output_rows
 from pipeline_job import STOPPED_BY_US
 from pipeline_runs import Pipeline
 
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 
 pytestmark = pytest.mark.timeout(1_200)
 

@@ -9,7 +9,7 @@ from pipeline_audit import audit, audit_epochs
 from pipeline_runs import Pipeline
 
 from fault_table import fired
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 
 INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, PRODUCER_FENCED = 47, 48, 90
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import onceward as ow
 from onceward.operate.job_process import JobProcess
-from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, arm_from_environment, fired_faults
+from onceward_testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, arm_from_environment, fired_faults
 
 
 def session(folder: Path) -> SparkSession:

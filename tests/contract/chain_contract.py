@@ -1,4 +1,4 @@
-"""What every store of the ledger owes: see ``onceward.ledger.chain``. Run over each of them by ``test_ledgers.py``."""
+"""What every store of the ledger owes: see ``onceward.engine.ledger.chain``. Run over each of them by ``test_ledgers.py``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from onceward.engine.ledger.chain import Chain
+from onceward.engine.ledger.record import LedgerRecord, Output, State
 from onceward.errors import CommitInDoubt, Fenced
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
-from onceward.ledger.chain import Chain
-from onceward.ledger.record import LedgerRecord, Output, State
-from onceward.testing.sink_contract import certain
+from onceward_testing.sink_contract import certain
 
 P = PipelineId("p")
 

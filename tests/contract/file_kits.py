@@ -15,11 +15,11 @@ import pyarrow.parquet as parquet
 import pytest
 
 import onceward as ow
-from onceward.sinks.files.target import FileTarget
-from onceward.spark import file_writer
-from onceward.spark.file_system import Files
-from onceward.spark.file_writer import FileFormat, Written
-from onceward.testing.sink_contract import Died, TwoPhaseKit
+from onceward.files.target import FileTarget
+from onceward.spark.files import file_writer
+from onceward.spark.files.file_system import Files
+from onceward.spark.files.file_writer import FileFormat, Written
+from onceward_testing.sink_contract import Died, TwoPhaseKit
 from tasks_here import ArrowFrame
 
 
@@ -119,7 +119,7 @@ class HereKit(FileKit):
 
 
 def write_here(frame: ArrowFrame, folder: str, how: FileFormat, computation: object, lost: object) -> Written:
-    """In the place of :func:`onceward.spark.file_writer.write`."""
+    """In the place of :func:`onceward.spark.files.file_writer.write`."""
     out = Path(folder.removeprefix("file://"))
     out.mkdir(parents=True, exist_ok=True)
     rows, files = 0, []

@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from lost_answers import lost_end_txn
 from onceward.engine.target import Target
 from onceward.ids import pipeline_id
-from onceward.sinks.kafka.sink import KafkaSink
-from onceward.sinks.kafka.target import KafkaTarget
-from onceward.testing import LocalKafka
-from onceward.testing.sink_contract import SinkKit
+from onceward.kafka.sink.sink import KafkaSink
+from onceward.kafka.sink.target import KafkaTarget
+from onceward_testing import LocalKafka
+from onceward_testing.sink_contract import SinkKit
 
 Reader = Callable[[str, str], list[Message]]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import onceward as ow
-from onceward.sinks.lake.target import LakeTarget
-from onceward.testing.sink_contract import TwoPhaseKit
+from onceward.lake.target import LakeTarget
+from onceward_testing.sink_contract import TwoPhaseKit
 
 
 class LakeKit(TwoPhaseKit):

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from onceward import events
+from onceward.engine.ledger.record import LedgerRecord, Output
 from onceward.engine.target import Attempt, Prepared, Target, Write
 from onceward.errors import CommitInDoubt, Fenced
 from onceward.ids import AttemptId, pipeline_id
-from onceward.ledger.record import LedgerRecord, Output
-from onceward.spark.query import RunningBatch
-from onceward.testing.sink_contract import SinkKit
+from onceward.spark.batch.query import RunningBatch
+from onceward_testing.sink_contract import SinkKit
 
 
 class Store:

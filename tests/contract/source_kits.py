@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 from pyspark import cloudpickle
 
-from onceward.testing.source_contract import SourceKit
+from onceward_testing.source_contract import SourceKit
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

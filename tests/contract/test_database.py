@@ -18,11 +18,11 @@ from mysql_client import sql_at
 from onceward.engine.driver_rows import DriverTurn
 from onceward.engine.target import Target
 from onceward.ids import pipeline_id
-from onceward.ledger import table
-from onceward.sinks.database.target import DatabaseTarget
-from onceward.spark.query import RunningBatch
-from onceward.testing import LocalMySQL, LocalPostgres
-from onceward.testing.sink_contract import SinkContract, SinkKit, batch
+from onceward.spark.batch.query import RunningBatch
+from onceward.sql.ledger import table
+from onceward.sql.sink.target import DatabaseTarget
+from onceward_testing import LocalMySQL, LocalPostgres
+from onceward_testing.sink_contract import SinkContract, SinkKit, batch
 
 
 class _Always(DriverTurn):

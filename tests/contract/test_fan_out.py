@@ -22,18 +22,18 @@ from test_folder_sink import folder_sink, reader
 import onceward as ow
 from http_target import HttpTarget, post
 from onceward.engine import task_job
+from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.fan_out import FanOutTarget
-from onceward.engine.foreach_batch import ForeachBatchSink
+from onceward.engine.ledger.record import LedgerRecord, State
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Target, Write
 from onceward.errors import ContradictoryOptions, DeliveryRefused, LedgerUnreadable, Unfinished
 from onceward.ids import pipeline_id
-from onceward.ledger.record import LedgerRecord, State
-from onceward.spark import file_writer
-from onceward.spark.query import RunningBatch
-from onceward.testing import LocalKafka, LocalPostgres
-from onceward.testing.sink_contract import (
+from onceward.spark.batch.query import RunningBatch
+from onceward.spark.files import file_writer
+from onceward_testing import LocalKafka, LocalPostgres
+from onceward_testing.sink_contract import (
     FIRST,
     SECOND,
     Died,

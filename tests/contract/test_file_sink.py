@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from file_kits import FileKit, HereKit
 
-from onceward.testing.sink_contract import TwoPhaseContract, TwoPhaseKit
+from onceward_testing.sink_contract import TwoPhaseContract, TwoPhaseKit
 
 
 class TestBatchesOnSpark(TwoPhaseContract):

@@ -16,10 +16,10 @@ from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import ConfigurationError, TargetLost, TargetUnreachable
-from onceward.sinks.files import manifest
-from onceward.spark.file_system import S3Files, files_at
-from onceward.testing import LocalS3
-from onceward.testing.sink_contract import (
+from onceward.files import manifest
+from onceward.spark.files.file_system import S3Files, files_at
+from onceward_testing import LocalS3
+from onceward_testing.sink_contract import (
     FIRST,
     SECOND,
     Died,
@@ -30,7 +30,7 @@ from onceward.testing.sink_contract import (
     batch,
     run_batch,
 )
-from onceward.verify.files import FilesQuestion, check_files
+from onceward_verify.files import FilesQuestion, check_files
 
 MAGIC = {
     "spark.sql.sources.commitProtocolClass": "org.apache.spark.internal.io.cloud.PathOutputCommitProtocol",

@@ -14,8 +14,8 @@ from pyspark.errors import AnalysisException
 import onceward as ow
 from local_hdfs import LocalHdfs
 from onceward.errors import TargetUnreachable
-from onceward.spark.file_system import HadoopFiles, files_at
-from onceward.testing.sink_contract import TwoPhaseContract, TwoPhaseKit, batch
+from onceward.spark.files.file_system import HadoopFiles, files_at
+from onceward_testing.sink_contract import TwoPhaseContract, TwoPhaseKit, batch
 
 pytestmark = pytest.mark.slow  # servers of its own
 

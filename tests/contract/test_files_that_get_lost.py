@@ -31,8 +31,8 @@ from onceward.errors import (
     TargetUnreachable,
     Unfinished,
 )
-from onceward.spark.file_system import LocalFiles
-from onceward.testing.sink_contract import FIRST, SECOND, Died, Process, assert_holds, batch, fault, run_batch
+from onceward.spark.files.file_system import LocalFiles
+from onceward_testing.sink_contract import FIRST, SECOND, Died, Process, assert_holds, batch, fault, run_batch
 
 LAYOUTS = ("batches", "flat", "manifest")
 MANIFESTS = "_symlink_format_manifest"

@@ -18,9 +18,9 @@ import pytest
 
 import onceward as ow
 from onceward.engine import task_job
-from onceward.ledger.chain import Ledger
-from onceward.testing import LocalKafka
-from onceward.testing.sink_contract import TwoPhaseContract, TwoPhaseKit
+from onceward.engine.ledger.chain import Ledger
+from onceward_testing import LocalKafka
+from onceward_testing.sink_contract import TwoPhaseContract, TwoPhaseKit
 from tasks_here import ArrowFrame, TasksHere
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "folder_sink.py"

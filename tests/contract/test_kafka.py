@@ -8,8 +8,8 @@ import pytest
 from kafka_kit import KafkaKit
 
 from onceward.errors import Fenced, OncewardError
-from onceward.testing import LocalKafka
-from onceward.testing.sink_contract import Process, SinkContract, assert_holds
+from onceward_testing import LocalKafka
+from onceward_testing.sink_contract import Process, SinkContract, assert_holds
 
 
 class KafkaContract(SinkContract):

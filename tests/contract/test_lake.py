@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lake_kits import DeltaKit, IcebergKit
 
-from onceward.testing.sink_contract import TwoPhaseContract, TwoPhaseKit
+from onceward_testing.sink_contract import TwoPhaseContract, TwoPhaseKit
 
 
 @pytest.fixture(autouse=True)

@@ -27,9 +27,9 @@ from onceward.errors import (
     TargetUnreachable,
 )
 from onceward.ids import pipeline_id
-from onceward.spark.iceberg_table import IcebergTable
-from onceward.testing.free_ports import free_ports
-from onceward.testing.sink_contract import FIRST, SECOND, Process, assert_holds
+from onceward.spark.tables.iceberg_table import IcebergTable
+from onceward_testing.free_ports import free_ports
+from onceward_testing.sink_contract import FIRST, SECOND, Process, assert_holds
 
 _DEFAULTS = "TBLPROPERTIES ('delta.feature.allowColumnDefaults'='supported')"
 KITS: dict[str, Callable[[Any, Path], LakeKit]] = {"delta": DeltaKit, "iceberg": IcebergKit}
@@ -728,8 +728,8 @@ def test_two_sinks_of_a_fan_out_at_one_table_by_two_names_lose_nothing(lake: Any
 
 def test_a_session_without_the_formats(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Named with what it takes to have them."""
-    monkeypatch.setattr("onceward.spark.delta_table._CLASS", "org.apache.spark.sql.delta.None")
-    monkeypatch.setattr("onceward.spark.iceberg_table._CLASS", "org.apache.iceberg.None")
+    monkeypatch.setattr("onceward.spark.tables.delta_table._CLASS", "org.apache.spark.sql.delta.None")
+    monkeypatch.setattr("onceward.spark.tables.iceberg_table._CLASS", "org.apache.iceberg.None")
     ledger = ow.FolderLedger(tmp_path / "ledger")
     with pytest.raises(ConfigurationError, match=r"no Delta.*ow\.spark_conf"):
         ow.DeltaSink(path=tmp_path, pipeline_id="p", ledger=ledger).new_target().look()

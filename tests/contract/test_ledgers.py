@@ -24,6 +24,8 @@ from chain_contract import ChainContract, P, Store, append, record
 import onceward as ow
 from lost_answers import lost_commit, lost_end_txn
 from mysql_client import sql_at
+from onceward.engine.ledger.chain import Chain
+from onceward.engine.ledger.record import State
 from onceward.errors import (
     CommitInDoubt,
     ConfigurationError,
@@ -33,22 +35,21 @@ from onceward.errors import (
     LedgerUnreadable,
     TransactionTimedOut,
 )
+from onceward.files import ledger as folder
 from onceward.ids import PipelineId
-from onceward.ledger import folder, table
-from onceward.ledger.chain import Chain
-from onceward.ledger.database import Session
-from onceward.ledger.kafka_chain import KafkaChain
-from onceward.ledger.record import State
-from onceward.ledger.table import TableChain
-from onceward.testing import LocalKafka, LocalMySQL, LocalPostgres
+from onceward.kafka.ledger.chain import KafkaChain
+from onceward.sql.ledger import table
+from onceward.sql.ledger.database import Session
+from onceward.sql.ledger.table import TableChain
+from onceward_testing import LocalKafka, LocalMySQL, LocalPostgres
 
 TAKE_AND_APPEND = """
 import sys
 from pathlib import Path
 from onceward.errors import Fenced
 from onceward.ids import BatchId, PipelineId
-from onceward.ledger.folder import FolderChain
-from onceward.ledger.record import LedgerRecord
+from onceward.files.ledger import FolderChain
+from onceward.engine.ledger.record import LedgerRecord
 
 P, count, appended = PipelineId("p"), int(sys.argv[2]), 0
 while appended < count:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from memory_target import MemoryKit
 
-from onceward.testing.sink_contract import SinkContract
+from onceward_testing.sink_contract import SinkContract
 
 
 class TestMemory(SinkContract):

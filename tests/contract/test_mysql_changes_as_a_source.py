@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from mysql_client import sql_at
-from onceward.sources.mysql.settings import settings_of
-from onceward.sources.mysql.source import MySQLChanges
-from onceward.testing import LocalMySQL
-from onceward.testing.source_contract import SourceContract, SourceKit
+from onceward.mysql.source.settings import settings_of
+from onceward.mysql.source.source import MySQLChanges
+from onceward_testing import LocalMySQL
+from onceward_testing.source_contract import SourceContract, SourceKit
 
 
 @pytest.mark.slow

@@ -18,15 +18,15 @@ import onceward as ow
 from lost_answers import lost_commit
 from mysql_client import sql_at
 from onceward.engine import task_job
+from onceward.engine.ledger.chain import Ledger
 from onceward.engine.target import Target
 from onceward.ids import pipeline_id
-from onceward.ledger import table
-from onceward.ledger.chain import Ledger
-from onceward.sinks.database.postgresql import staging
-from onceward.sinks.database.prepared import PreparedTransactions
-from onceward.sinks.database.prepared_target import PreparedTarget
-from onceward.testing import LocalMySQL, LocalPostgres
-from onceward.testing.sink_contract import TwoPhaseContract, TwoPhaseKit, batch, lost_append
+from onceward.sql.ledger import table
+from onceward.sql.postgresql import staging
+from onceward.sql.sink.prepared import PreparedTransactions
+from onceward.sql.sink.prepared_target import PreparedTarget
+from onceward_testing import LocalMySQL, LocalPostgres
+from onceward_testing.sink_contract import TwoPhaseContract, TwoPhaseKit, batch, lost_append
 from tasks_here import ArrowFrame, TasksHere
 
 

@@ -19,8 +19,8 @@ from source_kits import (
 )
 
 from onceward.errors import SourceFailed, SourceReplaced
-from onceward.testing import LocalPostgres
-from onceward.testing.source_contract import SourceContract, SourceKit, Walk
+from onceward_testing import LocalPostgres
+from onceward_testing.source_contract import SourceContract, SourceKit, Walk
 
 
 @pytest.mark.once_more

@@ -18,13 +18,13 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from upsert_kits import TasksOfUpsertsHere, UpsertKit
 
 import onceward as ow
+from onceward.delivery.redis_writer import TOMBSTONES
 from onceward.engine import task_job
+from onceward.engine.ledger.chain import Ledger
 from onceward.errors import BadColumn, ConfigurationError, DeliveryRefused, Fenced, RowRefused, Unfinished
 from onceward.ids import pipeline_id
-from onceward.ledger.chain import Ledger
-from onceward.sinks.write_ahead.redis_writer import TOMBSTONES
-from onceward.testing import LocalRedis
-from onceward.testing.sink_contract import FIRST, SECOND, Died, Process, TwoPhaseContract, run_batch
+from onceward_testing import LocalRedis
+from onceward_testing.sink_contract import FIRST, SECOND, Died, Process, TwoPhaseContract, run_batch
 from tasks_here import ArrowFrame, TasksHere
 
 

@@ -16,12 +16,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 from upsert_kits import TasksOfUpsertsHere, UpsertKit
 
 import onceward as ow
+from onceward.delivery import opensearch_writer
 from onceward.engine import task_job
+from onceward.engine.ledger.chain import Ledger
 from onceward.errors import BadColumn, ConfigurationError, DeliveryRefused, Fenced, RowRefused, Unfinished
-from onceward.ledger.chain import Ledger
-from onceward.sinks.write_ahead import opensearch_writer
-from onceward.testing import LocalOpenSearch
-from onceward.testing.sink_contract import Process, TwoPhaseContract
+from onceward_testing import LocalOpenSearch
+from onceward_testing.sink_contract import Process, TwoPhaseContract
 from tasks_here import ArrowFrame, TasksHere
 
 pytestmark = pytest.mark.once_more  # another server beside Redis, and a download of its own

@@ -13,11 +13,11 @@ from file_kits import HereKit
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
-from onceward.ledger import folder as folder_ledger
-from onceward.testing.sink_contract import batch
-from onceward.verify import folder_ledger as checked_ledger
-from onceward.verify.files import FilesQuestion, check_files
-from onceward.verify.findings import Findings, WrongUsage
+from onceward.files import ledger as folder_ledger
+from onceward_testing.sink_contract import batch
+from onceward_verify import folder_ledger as checked_ledger
+from onceward_verify.files import FilesQuestion, check_files
+from onceward_verify.findings import Findings, WrongUsage
 
 LAYOUTS = ("batches", "flat")
 

@@ -19,7 +19,11 @@ import pytest
 import onceward as ow
 from http_target import HttpTarget, post
 from onceward import events
+from onceward.delivery import target as write_ahead
+from onceward.delivery.target import WriteAheadTarget
 from onceward.engine import task_job
+from onceward.engine.ledger.chain import Ledger
+from onceward.engine.ledger.record import LedgerRecord, State
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
@@ -34,12 +38,8 @@ from onceward.errors import (
     Unfinished,
 )
 from onceward.ids import pipeline_id
-from onceward.ledger.chain import Ledger
-from onceward.ledger.record import LedgerRecord, State
-from onceward.sinks.write_ahead import target as write_ahead
-from onceward.sinks.write_ahead.target import WriteAheadTarget
-from onceward.testing import LocalKafka
-from onceward.testing.sink_contract import (
+from onceward_testing import LocalKafka
+from onceward_testing.sink_contract import (
     FIRST,
     SECOND,
     Died,

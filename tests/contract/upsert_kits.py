@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 import onceward as ow
-from onceward.ledger.chain import Ledger
-from onceward.testing.sink_contract import Died, Process, TwoPhaseKit
+from onceward.engine.ledger.chain import Ledger
+from onceward_testing.sink_contract import Died, Process, TwoPhaseKit
 from tasks_here import ArrowFrame
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from pyspark import cloudpickle
 
 from mysql_client import sql_at
-from onceward.sources.mysql.settings import settings_of
-from onceward.sources.mysql.source import MySQLChanges
-from onceward.testing import LocalMySQL
+from onceward.mysql.source.settings import settings_of
+from onceward.mysql.source.source import MySQLChanges
+from onceward_testing import LocalMySQL
 
 DEFAULTS: dict[str, Any] = {
     "starting": "latest",

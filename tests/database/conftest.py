@@ -10,10 +10,10 @@ import pytest
 from database_place import MySQLPlace, Place
 
 from onceward.engine import driver_rows, task_job
-from onceward.sinks.database import attempt
-from onceward.sinks.database.mysql import staging as mysql_staging
-from onceward.sinks.database.postgresql import staging
-from onceward.testing import LocalMySQL, LocalPostgres
+from onceward.sql.mysql import staging as mysql_staging
+from onceward.sql.postgresql import staging
+from onceward.sql.sink import attempt
+from onceward_testing import LocalMySQL, LocalPostgres
 from tasks_here import TasksHere
 
 MARIADB = pytest.param("mariadb_place", marks=pytest.mark.once_more)

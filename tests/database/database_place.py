@@ -10,14 +10,14 @@ import pyarrow as pa
 
 import onceward as ow
 from mysql_client import sql_at
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.ids import pipeline_id
-from onceward.ledger.record import LedgerRecord
-from onceward.sinks.database.target import DatabaseTarget
-from onceward.testing import LocalMySQL, LocalPostgres
-from onceward.testing.sink_contract import batch
+from onceward.sql.sink.target import DatabaseTarget
+from onceward_testing import LocalMySQL, LocalPostgres
+from onceward_testing.sink_contract import batch
 from tasks_here import ArrowFrame
 
 
@@ -65,7 +65,7 @@ class Place:
         )
 
     def new_target(self) -> DatabaseTarget:
-        """For :class:`onceward.testing.sink_contract.Process`: of the table ``t``."""
+        """For :class:`onceward_testing.sink_contract.Process`: of the table ``t``."""
         return self.target("t")
 
     def target(self, table: str | None, **settings: Any) -> DatabaseTarget:

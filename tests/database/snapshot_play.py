@@ -16,15 +16,15 @@ import pyarrow as pa
 import pymysql
 
 from mysql_client import sql_at
-from onceward.binlog.changes import Decoder
-from onceward.binlog.texts import Values
-from onceward.sources.mysql import snapshot
-from onceward.sources.mysql.connection import Server, reading
-from onceward.sources.mysql.position import Place, Position
-from onceward.sources.mysql.settings import Settings, settings_of
-from onceward.sources.mysql.starts import first
-from onceward.sources.mysql.transactions import Walk
-from onceward.testing import LocalMySQL
+from onceward.mysql import snapshot
+from onceward.mysql.binlog.changes import Decoder
+from onceward.mysql.binlog.texts import Values
+from onceward.mysql.source.connection import Server, reading
+from onceward.mysql.source.position import Place, Position
+from onceward.mysql.source.settings import Settings, settings_of
+from onceward.mysql.source.starts import first
+from onceward.mysql.source.transactions import Walk
+from onceward_testing import LocalMySQL
 
 Row = dict[str, Any]
 

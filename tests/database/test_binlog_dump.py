@@ -16,9 +16,6 @@ from changes_place import purge
 from snapshot_play import settings_for
 
 from mysql_client import sql_at
-from onceward.binlog.event import Event
-from onceward.binlog.framing import events_of_file
-from onceward.binlog.kinds import GTID, ROWS, TABLE_MAP
 from onceward.errors import (
     AccessDenied,
     BinlogDamaged,
@@ -27,12 +24,15 @@ from onceward.errors import (
     ServerUnreachable,
     SourceReplaced,
 )  # fmt: skip
-from onceward.sources.mysql import connection as connecting
-from onceward.sources.mysql.connection import Server, reading
-from onceward.sources.mysql.dump import Dump
-from onceward.sources.mysql.position import Place
-from onceward.sources.mysql.snapshot.results import rows_of
-from onceward.testing import LocalMySQL
+from onceward.mysql.binlog.event import Event
+from onceward.mysql.binlog.framing import events_of_file
+from onceward.mysql.binlog.kinds import GTID, ROWS, TABLE_MAP
+from onceward.mysql.snapshot.results import rows_of
+from onceward.mysql.source import connection as connecting
+from onceward.mysql.source.connection import Server, reading
+from onceward.mysql.source.dump import Dump
+from onceward.mysql.source.position import Place
+from onceward_testing import LocalMySQL
 
 MARIADB = pytest.param("binlog_mariadb", marks=pytest.mark.once_more)
 FAR = 1 << 32

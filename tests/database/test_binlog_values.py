@@ -18,14 +18,14 @@ import pytest
 from database_place import MySQLPlace
 from every_type import Form, Typed, tables_of
 
-from onceward.binlog.blocks import snapshot_changes
-from onceward.binlog.changes import Decoder
-from onceward.binlog.event import Event
-from onceward.binlog.framing import events_of_file
-from onceward.binlog.table_map import TableMap
-from onceward.binlog.values.from_text import SESSION, columns_from_text, select_expression
 from onceward.errors import ChangeUnreadable
-from onceward.testing import LocalMySQL
+from onceward.mysql.binlog.blocks import snapshot_changes
+from onceward.mysql.binlog.changes import Decoder
+from onceward.mysql.binlog.event import Event
+from onceward.mysql.binlog.framing import events_of_file
+from onceward.mysql.binlog.table_map import TableMap
+from onceward.mysql.binlog.values.from_text import SESSION, columns_from_text, select_expression
+from onceward_testing import LocalMySQL
 
 
 class Logged(MySQLPlace):

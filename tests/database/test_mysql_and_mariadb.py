@@ -16,10 +16,10 @@ from mysql_client import transaction_at
 from onceward.engine.target import Write
 from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions, RowRefused, SendFailed, TableMissing
 from onceward.ids import TaskAttempt
-from onceward.ledger.mysql import MySQLSession
-from onceward.sinks.database import attempt
-from onceward.sinks.database.mysql import dialect, staging
-from onceward.testing.sink_contract import Process, batch
+from onceward.sql.ledger.mysql import MySQLSession
+from onceward.sql.mysql import dialect, staging
+from onceward.sql.sink import attempt
+from onceward_testing.sink_contract import Process, batch
 from tasks_here import ArrowFrame
 
 UTC = dt.timezone.utc

@@ -19,9 +19,9 @@ from onceward.errors import (
     ServerUnreachable,
     SourceReplaced,
 )
-from onceward.sources.mysql import requirements
-from onceward.sources.mysql.connection import Server
-from onceward.testing import LocalMySQL
+from onceward.mysql.source import requirements
+from onceward.mysql.source.connection import Server
+from onceward_testing import LocalMySQL
 
 MARIADB = pytest.param("binlog_mariadb", marks=pytest.mark.once_more)
 

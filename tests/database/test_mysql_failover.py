@@ -14,7 +14,7 @@ from changes_place import ChangesPlace, brief, purge, row, source_of
 
 from mysql_client import sql_at
 from onceward.errors import BinlogPurged, ServerUnfit, ServerUnreachable, SourceReplaced
-from onceward.testing import LocalMySQL
+from onceward_testing import LocalMySQL
 
 SETTINGS: dict[str, dict[str, str]] = {
     "mysql": {"gtid-mode": "ON", "enforce-gtid-consistency": "ON", "binlog-row-metadata": "FULL"},

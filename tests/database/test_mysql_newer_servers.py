@@ -13,7 +13,7 @@ from changes_place import ChangesPlace
 
 import newest_mysql
 from mysql_client import sql_at
-from onceward.testing import LocalMySQL
+from onceward_testing import LocalMySQL
 
 pytestmark = pytest.mark.slow
 

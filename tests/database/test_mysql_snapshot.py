@@ -13,15 +13,15 @@ import pytest
 from snapshot_play import SnapshotPlay, assert_chained, assert_the_same_again, writers
 
 from onceward.errors import BinlogPurged, ChangeUnreadable, ServerUnfit, ServerUnreachable
-from onceward.sources.mysql import snapshot
-from onceward.sources.mysql.connection import session_of
-from onceward.sources.mysql.snapshot.as_of import View
-from onceward.sources.mysql.snapshot.catalogue import described
-from onceward.sources.mysql.snapshot.keys import behind, within
-from onceward.sources.mysql.snapshot.results import rows_of
-from onceward.sources.mysql.snapshot.state import key_of
-from onceward.sources.mysql.starts import first
-from onceward.testing import LocalMySQL
+from onceward.mysql import snapshot
+from onceward.mysql.snapshot.as_of import View
+from onceward.mysql.snapshot.catalogue import described
+from onceward.mysql.snapshot.keys import behind, within
+from onceward.mysql.snapshot.results import rows_of
+from onceward.mysql.snapshot.state import key_of
+from onceward.mysql.source.connection import session_of
+from onceward.mysql.source.starts import first
+from onceward_testing import LocalMySQL
 
 Played = Callable[..., SnapshotPlay]
 

@@ -24,15 +24,15 @@ from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import CommitInDoubt, ConfigurationError, OncewardError, RowRefused, SendFailed
-from onceward.ledger import overdue
-from onceward.ledger import table as ledger_table
-from onceward.sinks.database import attempt
-from onceward.sinks.database.mysql import staging as mysql_staging
-from onceward.sinks.database.postgresql import staging
-from onceward.sinks.database.postgresql.dialect import PostgreSQLDialect
-from onceward.sinks.database.target import DatabaseTarget
-from onceward.spark.job import JobInterrupted
-from onceward.testing.sink_contract import batch
+from onceward.spark.batch.job import JobInterrupted
+from onceward.sql.ledger import overdue
+from onceward.sql.ledger import table as ledger_table
+from onceward.sql.mysql import staging as mysql_staging
+from onceward.sql.postgresql import staging
+from onceward.sql.postgresql.dialect import PostgreSQLDialect
+from onceward.sql.sink import attempt
+from onceward.sql.sink.target import DatabaseTarget
+from onceward_testing.sink_contract import batch
 from tasks_here import ArrowFrame
 
 

@@ -29,13 +29,13 @@ from onceward.errors import (
     UnsupportedQuery,
 )
 from onceward.ids import TaskAttempt
-from onceward.sinks.database import sink as sink_module
-from onceward.sinks.database.mysql import preparing as mysql_preparing
-from onceward.sinks.database.postgresql import preparing, staging
-from onceward.sinks.database.prepared import PreparedTransactions
-from onceward.sinks.database.prepared_target import PreparedTarget
-from onceward.testing import LocalPostgres
-from onceward.testing.sink_contract import Died, Process, batch
+from onceward.sql.mysql import preparing as mysql_preparing
+from onceward.sql.postgresql import preparing, staging
+from onceward.sql.sink import sink as sink_module
+from onceward.sql.sink.prepared import PreparedTransactions
+from onceward.sql.sink.prepared_target import PreparedTarget
+from onceward_testing import LocalPostgres
+from onceward_testing.sink_contract import Died, Process, batch
 from tasks_here import ArrowFrame
 
 TABLE = "CREATE TABLE {s}.t (value varchar(20))"

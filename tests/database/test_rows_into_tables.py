@@ -16,9 +16,9 @@ from database_place import Place
 
 from onceward.errors import BadColumn, ContradictoryOptions, Fenced, RowRefused, SendFailed, TableMissing
 from onceward.ids import TaskAttempt
-from onceward.sinks.database.postgresql import staging
-from onceward.sinks.database.postgresql.dialect import connection_words
-from onceward.testing.sink_contract import Process, batch
+from onceward.sql.postgresql import staging
+from onceward.sql.postgresql.dialect import connection_words
+from onceward_testing.sink_contract import Process, batch
 from tasks_here import ArrowFrame
 
 UTC = dt.timezone.utc

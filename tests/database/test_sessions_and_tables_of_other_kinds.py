@@ -12,8 +12,8 @@ from database_place import Place
 
 import onceward as ow
 from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions, OncewardError, RowRefused
-from onceward.sinks.database.postgresql import staging
-from onceward.testing.sink_contract import Process, batch
+from onceward.sql.postgresql import staging
+from onceward_testing.sink_contract import Process, batch
 from tasks_here import ArrowFrame
 
 HOSTILE = {

@@ -14,17 +14,17 @@ import pytest
 from database_place import Place, three_batches
 
 import onceward as ow
+from onceward.engine.ledger.record import LedgerRecord, Output, State
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import Unfinished
 from onceward.ids import BatchId
-from onceward.ledger import table
-from onceward.ledger.record import LedgerRecord, Output, State
-from onceward.sinks.database.prepared_target import PreparedTarget
-from onceward.testing import LocalPostgres
-from onceward.testing.sink_contract import batch
+from onceward.sql.ledger import table
+from onceward.sql.sink.prepared_target import PreparedTarget
+from onceward_testing import LocalPostgres
+from onceward_testing.sink_contract import batch
 from tasks_here import ArrowFrame
 
 STATUS = {"exactly_once": 0, "violated": 1, "inconclusive": 2}
@@ -35,7 +35,7 @@ def rows(*values: int) -> pa.Table:
 
 
 def verified(place: Place, *options: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "onceward.verify", "--database-url", place.postgres.url]
+    command = [sys.executable, "-m", "onceward_verify", "--database-url", place.postgres.url]
     command += ["--pipeline-id", place.pipeline, "--ledger-table", f"{place.schema}.ledger", "--output", "json"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -238,7 +238,7 @@ def test_rows_that_a_policy_hides_are_not_called_lost(three: Place):
     try:
         server = three.postgres.url.split("@")[1]
         done = subprocess.run(
-            [sys.executable, "-m", "onceward.verify", "--database-url", f"postgresql://{role}:x@{server}",
+            [sys.executable, "-m", "onceward_verify", "--database-url", f"postgresql://{role}:x@{server}",
              "--pipeline-id", three.pipeline, "--ledger-table", f"{three.schema}.ledger"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
@@ -269,7 +269,7 @@ def test_a_pipeline_that_runs_on_is_seen_as_of_one_moment(three: Place):
     ],
 )
 def test_a_question_that_cannot_be_asked(options: list[str], status: int, said: str):
-    command = [sys.executable, "-m", "onceward.verify", "--pipeline-id", "p", *options]
+    command = [sys.executable, "-m", "onceward_verify", "--pipeline-id", "p", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == status, done
     assert said in done.stderr

@@ -20,11 +20,11 @@ from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.engine.two_phase import CommitResult
 from onceward.errors import Unfinished
-from onceward.ledger import table
-from onceward.sinks.database.prepared_target import PreparedTarget
-from onceward.testing.sink_contract import batch
-from onceward.verify.findings import CannotTell
-from onceward.verify.mysql import MySQL
+from onceward.sql.ledger import table
+from onceward.sql.sink.prepared_target import PreparedTarget
+from onceward_testing.sink_contract import batch
+from onceward_verify.findings import CannotTell
+from onceward_verify.mysql import MySQL
 from tasks_here import ArrowFrame
 
 STATUS = {"exactly_once": 0, "violated": 1, "inconclusive": 2}
@@ -35,7 +35,7 @@ def rows(*values: int) -> pa.Table:
 
 
 def asked(place: Place, *options: str, url: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "onceward.verify", "--database-url", url or place.server.url]
+    command = [sys.executable, "-m", "onceward_verify", "--database-url", url or place.server.url]
     command += ["--pipeline-id", place.pipeline, "--ledger-table", f"{place.schema}.ledger", *options]
     return subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **environment}
@@ -267,7 +267,7 @@ def test_the_password_may_stand_in_the_environment(three: Place):
     "url", ["mysql://a@b", "mariadb://a@b:x/c", "mysql://a@b/c?no=1", "mysql://a@b/c?ssl_disabled=?"]
 )
 def test_an_address_that_is_none(url: str):
-    command = [sys.executable, "-m", "onceward.verify", "--pipeline-id", "p", "--database-url", url]
+    command = [sys.executable, "-m", "onceward_verify", "--pipeline-id", "p", "--database-url", url]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 64, done
     assert "no address of a MySQL" in done.stderr

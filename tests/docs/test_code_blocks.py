@@ -34,7 +34,7 @@ from avro_codec import write
 from http_target import HttpTarget
 from markdown_pages import ROOT, Block
 from mysql_client import sql_at
-from onceward.testing import (
+from onceward_testing import (
     LocalKafka,
     LocalMySQL,
     LocalOpenSearch,

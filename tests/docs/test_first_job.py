@@ -21,8 +21,8 @@ import pytest
 
 import markdown_pages as markdown
 from markdown_pages import ROOT
-from onceward.testing import read_topic
-from onceward.testing.free_ports import free_ports
+from onceward_testing import read_topic
+from onceward_testing.free_ports import free_ports
 
 BIN = Path(sys.executable).parent
 DEADLINE_SECONDS = 240

@@ -16,7 +16,7 @@ from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from mysql_client import sql_at, transact_at
-from onceward.testing import LocalKafka, LocalMySQL, exactly_once, read_topic
+from onceward_testing import LocalKafka, LocalMySQL, exactly_once, read_topic
 from running_jobs import running
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -10,8 +10,8 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from onceward.ids import ProducerIdentity
-from onceward.records.batch import Fragment, next_sequence, stamp
-from onceward.records.columns import HEADERS_TYPE, NOW, RecordColumns
+from onceward.kafka.records.batch import Fragment, next_sequence, stamp
+from onceward.kafka.records.columns import HEADERS_TYPE, NOW, RecordColumns
 
 IDENTITY = ProducerIdentity(4711, 12)
 NOW_MS = 1_700_000_000_000
@@ -61,7 +61,7 @@ def on_the_wire(fragments: Sequence[Fragment], *, base_sequence: int = 0, transa
 
 
 def as_plain(record: Any) -> Plain:
-    """A record of `records.reader` or of kafka-python, whose timestamp is always set."""
+    """A record of `kafka.records.reader` or of kafka-python, whose timestamp is always set."""
     stamped = record.timestamp_ms if hasattr(record, "timestamp_ms") else record.timestamp
     return Plain(record.key, record.value, tuple((name, value) for name, value in record.headers), stamped)
 

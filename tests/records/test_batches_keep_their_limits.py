@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from record_strategies import NOW_MS, Plain, as_plain, columns_of, expected, on_the_wire, record_lists
 
 from onceward.errors import BadColumn, ConfigurationError, RecordTooLarge
-from onceward.records.batch import HEADER_BYTES, encode_fragments
-from onceward.records.columns import RecordColumns
-from onceward.records.compression import Codec
-from onceward.records.reader import read_batches
+from onceward.kafka.records.batch import HEADER_BYTES, encode_fragments
+from onceward.kafka.records.columns import RecordColumns
+from onceward.kafka.records.compression import Codec
+from onceward.kafka.records.reader import read_batches
 
 
 def encode(columns, *, codec=Codec.NONE, batch_bytes=1000, **more):

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from kafka.record import MemoryRecords
 from record_strategies import IDENTITY, NOW_MS, Plain, as_plain, columns_of, expected, on_the_wire, record_lists
 
-from onceward.records.batch import encode_fragments, encode_partitions, next_sequence, stamp
-from onceward.records.checksum import ContentChecksum
-from onceward.records.compression import Codec
-from onceward.records.partitioner import group_by_partition
-from onceward.records.reader import read_batches
+from onceward.kafka.records.batch import encode_fragments, encode_partitions, next_sequence, stamp
+from onceward.kafka.records.checksum import ContentChecksum
+from onceward.kafka.records.compression import Codec
+from onceward.kafka.records.partitioner import group_by_partition
+from onceward.kafka.records.reader import read_batches
 
 
 def encode(records, codec=Codec.NONE, batch_bytes=1_000_000, *, padded=False):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from record_strategies import columns_of, plain_records
 
 from onceward.errors import BadColumn
-from onceward.records.columns import HEADERS_TYPE, NOW, RecordColumns
+from onceward.kafka.records.columns import HEADERS_TYPE, NOW, RecordColumns
 
 ROWS = ["a", None, "ccc"]
 

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward.errors import ConfigurationError
-from onceward.records.compression import Codec, check_level, codec_of, compress, decompress
-from onceward.records.corrupt import CorruptRecords
+from onceward.kafka.records.compression import Codec, check_level, codec_of, compress, decompress
+from onceward.kafka.records.corrupt import CorruptRecords
 
 REAL = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 LIMIT = 10_000_000

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import record_lists
 
-from onceward.records.checksum import ContentChecksum, Stretch, headers_section
+from onceward.kafka.records.checksum import ContentChecksum, Stretch, headers_section
 
 
 def of(records):

@@ -14,10 +14,10 @@ import pytest
 from record_strategies import IDENTITY, Plain, as_plain, columns_of
 
 from onceward.ids import ProducerIdentity
-from onceward.records.batch import encode_fragments, stamp
-from onceward.records.compression import Codec, codec_of
-from onceward.records.murmur2 import murmur2
-from onceward.records.reader import ControlType, read_batches
+from onceward.kafka.records.batch import encode_fragments, stamp
+from onceward.kafka.records.compression import Codec, codec_of
+from onceward.kafka.records.murmur2 import murmur2
+from onceward.kafka.records.reader import ControlType, read_batches
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 

@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 from record_strategies import Plain, columns_of
 
-from onceward.records.murmur2 import murmur2
-from onceward.records.partitioner import assign_partitions, group_by_partition, order_by_partition, partition_of_keys
+from onceward.kafka.records.murmur2 import murmur2
+from onceward.kafka.records.partitioner import (
+    assign_partitions,
+    group_by_partition,
+    order_by_partition,
+    partition_of_keys,
+)
 
 # UtilsTest.testMurmur2 of kafka-clients.
 JAVA_VECTORS = {

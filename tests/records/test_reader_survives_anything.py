@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_strategies import NOW_MS, Plain, as_plain, columns_of, expected, on_the_wire
 
-from onceward.records.batch import encode_fragments
-from onceward.records.compression import Codec
-from onceward.records.corrupt import CorruptRecords
-from onceward.records.reader import TimestampType, read_batches
+from onceward.kafka.records.batch import encode_fragments
+from onceward.kafka.records.compression import Codec
+from onceward.kafka.records.corrupt import CorruptRecords
+from onceward.kafka.records.reader import TimestampType, read_batches
 
 RECORDS = [Plain(b"k%d" % i, b"v" * i, (("h", b"x"),) if i % 3 == 0 else ()) for i in range(40)]
 LIMIT = 1_000_000

@@ -14,9 +14,9 @@ from record_strategies import Plain, columns_of
 from test_golden_bytes import records as golden_records
 
 from onceward.ids import ProducerIdentity
-from onceward.records.batch import encode_fragments, stamp
-from onceward.records.compression import Codec
-from onceward.records.partitioner import partition_of_keys
+from onceward.kafka.records.batch import encode_fragments, stamp
+from onceward.kafka.records.compression import Codec
+from onceward.kafka.records.partitioner import partition_of_keys
 
 pytestmark = pytest.mark.broker
 

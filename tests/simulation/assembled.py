@@ -7,9 +7,9 @@ import logging
 import pkgutil
 from typing import Any
 
-from onceward.engine import runs
-from onceward.sources import kafka_clusters
-from onceward.wire import client
+from onceward.engine.calls import runs
+from onceward.kafka.source import clusters as kafka_clusters
+from onceward.kafka.wire import client
 from simulation import coverage, words
 from simulation import world as parts
 from simulation.kernel.scheduler import Sim

@@ -2,7 +2,7 @@
 states of the coordinator. And what none of them has.
 
 Rows of the error table are counted where they are looked up: ``install`` puts tables in the place of those in
-``onceward.wire.error_table`` that note who asks.
+``onceward.kafka.wire.error_table`` that note who asks.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from onceward.events import STEPS
-from onceward.wire import error_table
-from onceward.wire.error_table import Api, Rule
+from onceward.kafka.wire import error_table
+from onceward.kafka.wire.error_table import Api, Rule
 from simulation import swarm
 from simulation.steps import BETWEEN
 

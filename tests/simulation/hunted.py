@@ -43,7 +43,7 @@ PLACES: Sequence[Place] = (
     ("spark/checkpoint_files", _KAFKA, (*_COPIES, "fs:")),
     ("spark/", _KAFKA, ("spark:",)),
     ("sources/kafka", _KAFKA, (*_COPIES, "kafka:")),
-    ("wire/appends", _KAFKA, ("net:", "kafka:", "broker:", "answer:Produce")),
+    ("kafka/wire/appends", _KAFKA, ("net:", "kafka:", "broker:", "answer:Produce")),
     ("wire/", ("kafka", "two_phase"), (*_WIRE, "crash:")),
     ("errors", _KAFKA, (*_COPIES, *_WIRE)),
 )

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from onceward.ledger import mysql, table
-from onceward.sinks.database import attempt, prepared, prepared_target, run
-from onceward.sinks.database.postgresql import statements
+from onceward.sql.ledger import mysql, table
+from onceward.sql.postgresql import statements
+from onceward.sql.sink import attempt, prepared, prepared_target, run
 from simulation import swarm
 from simulation.run import Outcome, simulate, simulate_setting
 from simulation.swarm import Setting

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from onceward.sinks.files import manifest, publishing
-from onceward.sinks.files.publishing import Publisher
+from onceward.files import manifest, publishing
+from onceward.files.publishing import Publisher
 from simulation.pipelines.files import PATH
 from simulation.planted import ended, first_violation, planted
 from simulation.run import simulate

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import CheckpointUnreachable, CommitInDoubt, LedgerUnreachable, LedgerUnreadable
+from onceward.files.ledger import FolderLedger
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
-from onceward.ledger.folder import FolderLedger
-from onceward.ledger.record import LedgerRecord
-from onceward.spark.checkpoint_files import CheckpointFiles
+from onceward.spark.batch.checkpoint_files import CheckpointFiles
 from simulation.alone import run_to_the_end, standing_in, world
 from simulation.kernel.scheduler import Process
 from simulation.world.files import FAULTS, Files, Tree, posix
@@ -219,10 +219,10 @@ def _rename_instead(source: Any, target: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("onceward.ledger.folder.os.link", _rename_instead),
-        ("onceward.ledger.folder.sync", lambda path: None),
-        ("onceward.ledger.folder.os.fsync", lambda descriptor: None),
-        ("onceward.ledger.folder.FolderChain._still_ours", lambda chain: chain._listed()[0]),
+        ("onceward.files.ledger.os.link", _rename_instead),
+        ("onceward.files.ledger.sync", lambda path: None),
+        ("onceward.files.ledger.os.fsync", lambda descriptor: None),
+        ("onceward.files.ledger.FolderChain._still_ours", lambda chain: chain._listed()[0]),
     ],
 )
 def test_what_a_ledger_in_a_folder_rests_on_is_missed_when_it_is_gone(

@@ -10,11 +10,11 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer import EndTxnRequest
 
 from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.records.batch import Fragment, stamp
-from onceward.records.compression import Codec
-from onceward.records.reader import read_batches
-from onceward.wire.appends.produce_frame import ProduceFrame
-from onceward.wire.error_table import rows
+from onceward.kafka.records.batch import Fragment, stamp
+from onceward.kafka.records.compression import Codec
+from onceward.kafka.records.reader import read_batches
+from onceward.kafka.wire.appends.produce_frame import ProduceFrame
+from onceward.kafka.wire.error_table import rows
 from simulation.model_check.sides import ModelSide
 from simulation.model_check.talk import Talk
 from simulation.world.kafka import faults

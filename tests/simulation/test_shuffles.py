@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceward.spark.shuffles import Shuffles
+from onceward.spark.batch.shuffles import Shuffles
 from simulation.planted import first_violation, planted
 
 SEEDS = range(25)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from onceward.sinks.write_ahead.row_files import RowFile
-from onceward.sinks.write_ahead.target import WriteAheadTarget
+from onceward.delivery.row_files import RowFile
+from onceward.delivery.target import WriteAheadTarget
 from simulation.planted import first_violation, planted
 from simulation.run import simulate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from onceward.testing.topic_reader import read_topic
+from onceward_testing.topic_reader import read_topic
 
 from .findings import Findings, Ledger, Visible
 from .log_dump import LoggedTransaction

@@ -13,8 +13,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from onceward.errors import OncewardError
-from onceward.testing import LocalKafka
-from onceward.testing.kafka_node import KafkaNode
+from onceward_testing import LocalKafka
+from onceward_testing.kafka_node import KafkaNode
 
 from .plan import Fault
 from .workload import COPY_PIPELINE, LEDGER, OUTPUT_PARTITIONS, SOURCE, SOURCE_PARTITIONS

@@ -15,7 +15,7 @@ import numpy as np
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Assigned
 
-from onceward.testing.topic_reader import end_offsets, reader_settings
+from onceward_testing.topic_reader import end_offsets, reader_settings
 
 from .findings import Findings, Ledger, Visible
 from .workload import COUNTS, KEYS, SOURCE, SOURCE_PARTITIONS, key_index, key_of, number_in, value_of

@@ -17,7 +17,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Producer
 
-from onceward.testing.topic_reader import end_offsets
+from onceward_testing.topic_reader import end_offsets
 
 from .workload import SOURCE, SOURCE_PARTITIONS, key_of, value_of
 

@@ -22,7 +22,7 @@ from pyspark.sql.streaming import StreamingQuery
 import onceward as ow
 from job_news import News
 from onceward import events
-from onceward.testing import faults
+from onceward_testing import faults
 
 from . import scatter
 from .workload import COPY_PIPELINE, COUNT_PIPELINE, OUTPUT_OF, SCATTER_PIPELINE, SCATTERED, SOURCE

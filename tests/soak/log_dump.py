@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 
 _DUMPING = re.compile(r"^Dumping .*/(?P<topic>[^/]+)-(?P<partition>\d+)/\d+\.log")
 _FIELD = re.compile(r"(baseOffset|lastOffset|count|producerId|producerEpoch): (-?\d+)")

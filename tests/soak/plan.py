@@ -1,7 +1,7 @@
 """What is broken and when: a pure function of the seed, so that a run can be repeated, and continued.
 
 Two lists of faults. The *plan* is what happens to processes, one thing at a time, endless. The *step errors* of a life
-are fault points inside its driver (:mod:`onceward.testing.faults`): attempts that fail after they have sent records,
+are fault points inside its driver (:mod:`onceward_testing.faults`): attempts that fail after they have sent records,
 so that aborted transactions are many.
 """
 
@@ -116,7 +116,7 @@ def _lasting(kind: Kind) -> tuple[float, float]:
 
 
 def step_errors(seed: int, life: int) -> list[str]:
-    """The fault points of one life of the driver, each in the grammar of :mod:`onceward.testing.faults`.
+    """The fault points of one life of the driver, each in the grammar of :mod:`onceward_testing.faults`.
 
     Counted in attempts, of all queries together; a life that ends early has seen but the first of them.
     """

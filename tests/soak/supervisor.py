@@ -14,7 +14,7 @@ from typing import Any
 
 from job_news import spark_home
 from onceward.operate.job_process import JobProcess
-from onceward.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE
+from onceward_testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE
 
 from .job import JobSettings
 from .plan import step_errors

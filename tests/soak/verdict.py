@@ -16,8 +16,8 @@ from typing import Any
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
-from onceward.testing import LocalKafka
-from onceward.testing.topic_reader import end_offsets
+from onceward_testing import LocalKafka
+from onceward_testing.topic_reader import end_offsets
 
 from .chains import check_batches, check_chain, ledger_of
 from .contents import check_copies, check_counts, check_source
@@ -107,9 +107,9 @@ def open_transactions(kafka: LocalKafka) -> list[str]:
 
 def verified(kafka: LocalKafka, pipeline: str, answer_file: Path) -> dict[str, Any] | None:
     """What ``onceward verify`` says of the pipeline's whole topic, in a process of its own; None without it."""
-    if importlib.util.find_spec("onceward.verify") is None:
+    if importlib.util.find_spec("onceward_verify") is None:
         return None
-    command = [sys.executable, "-m", "onceward.verify", "--bootstrap-servers", kafka.bootstrap_servers]
+    command = [sys.executable, "-m", "onceward_verify", "--bootstrap-servers", kafka.bootstrap_servers]
     command += ["--pipeline-id", pipeline, "--expect-caught-up", "--output", "json"]
     command += ["--log-dirs", str(kafka.nodes[0].data_folder)]
     if pipeline == SCATTER_PIPELINE:

@@ -13,7 +13,7 @@ from secured_cluster import SecuredKafka, SecuredPipeline
 from streaming_pipeline import Pipeline
 
 from onceward import events
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import onceward
 from onceward import events
-from onceward.wire.client import KafkaClient
-from onceward.wire.options.settings import settings_from_options
-from onceward.wire.transactions.transaction import Transaction
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.options.settings import settings_from_options
+from onceward.kafka.wire.transactions.transaction import Transaction
 
 ENDING_SECONDS = 120
 

@@ -24,8 +24,8 @@ from streaming_pipeline import Pipeline
 
 import onceward
 from certificates import KEY_PASSWORD, make_certificates
-from onceward.testing import LocalKafka
-from onceward.wire.acls import Acl, Need, minimal_acls
+from onceward.kafka.wire.acls import Acl, Need, minimal_acls
+from onceward_testing import LocalKafka
 
 PRINCIPAL = "User:etl"
 PASSWORD = "the-canary-sings-Pw7"

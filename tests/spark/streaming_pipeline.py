@@ -22,8 +22,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 import onceward
 from kept_clients import using
 from onceward.errors import OncewardError
-from onceward.testing import LocalKafka
-from onceward.testing.topic_reader import end_offsets
+from onceward_testing import LocalKafka
+from onceward_testing.topic_reader import end_offsets
 
 QUERY_TIMEOUT_SECONDS = 150
 

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Producer
 from streaming_pipeline import Pipeline, copy, source_position, source_records
 
-from onceward.records.checksum import ContentChecksum
-from onceward.testing.topic_reader import end_offsets
+from onceward.kafka.records.checksum import ContentChecksum
+from onceward_testing.topic_reader import end_offsets
 
 RECORDS = 300
 

@@ -11,8 +11,8 @@ from streaming_pipeline import Pipeline
 from onceward import events
 from onceward.errors import Fenced, UnsupportedQuery
 from onceward.ids import BatchId, SourceRange
-from onceward.sinks.kafka.target import KafkaTarget
-from onceward.spark.query import RunningBatch
+from onceward.kafka.sink.target import KafkaTarget
+from onceward.spark.batch.query import RunningBatch
 
 A_BATCH = RunningBatch(
     BatchId("3b6c0de1-0000-4000-8000-000000000001", 0), "run", "", (SourceRange(0, 10),), (), False, None

@@ -23,8 +23,8 @@ from fault_table import fired
 from onceward import events
 from onceward.errors import SequencerUnreachable
 from onceward.ids import TaskAttempt
-from onceward.sinks.kafka.sequencer import frames
-from onceward.testing.free_ports import free_ports
+from onceward.kafka.sink.sequencer import frames
+from onceward_testing.free_ports import free_ports
 
 BATCH = 40
 PATIENCE_SECONDS = 60

@@ -11,7 +11,7 @@ from streaming_pipeline import Pipeline
 
 from onceward import events
 from onceward.errors import BatchTimedOut, TransactionTimedOut, TransactionTimeoutTooShort
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 
 WAIT_SECONDS = 90
 

@@ -13,7 +13,7 @@ from streaming_pipeline import Pipeline, copy, source_records
 
 from onceward import events
 from onceward.errors import CheckpointReplaced, CheckpointRewound, LedgerBehind
-from onceward.testing.topic_reader import end_offsets
+from onceward_testing.topic_reader import end_offsets
 
 
 def everything_appended(pipeline: Pipeline) -> dict[str, dict[int, int]]:

@@ -23,8 +23,8 @@ from onceward.errors import (
     ValueUnfit,
 )
 from onceward.formats.avro.framing import schema_id
-from onceward.spark.failures import known_failure
-from onceward.spark.thrown import thrown_by
+from onceward.spark.batch.failures import known_failure
+from onceward.spark.batch.thrown import thrown_by
 
 ORDER = {
     "type": "record",

@@ -18,7 +18,7 @@ import onceward as ow
 from avro_codec import read, write
 from memory_registry import MemoryRegistry
 from onceward.errors import PoisonRecord, RegistryReplaced, RegistryUnreachable
-from onceward.testing import LocalRegistry
+from onceward_testing import LocalRegistry
 from verify_process import verify_at
 
 NO_PAUSE = ow.FixedDelay(attempts=1, delay_s=0)

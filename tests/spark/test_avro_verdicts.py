@@ -18,8 +18,8 @@ from avro_codec import Malformed, read, varint, write
 from memory_registry import MemoryRegistry
 from onceward.engine import decoding
 from onceward.errors import OncewardError, PoisonRecord, SchemaIdUnseen
-from onceward.spark.failures import known_failure
-from onceward.spark.thrown import thrown_by
+from onceward.spark.batch.failures import known_failure
+from onceward.spark.batch.thrown import thrown_by
 
 INNER = {"type": "record", "name": "Inner", "fields": [{"name": "s", "type": "string"}]}
 PERSON = {

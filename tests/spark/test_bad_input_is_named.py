@@ -25,7 +25,7 @@ from onceward.errors import (
     UnknownOption,
     UnsupportedQuery,
 )
-from onceward.testing.free_ports import free_ports
+from onceward_testing.free_ports import free_ports
 
 N = "CAST(regexp_extract(CAST(value AS STRING), '[0-9]+$', 0) AS INT) AS n"
 
@@ -158,7 +158,7 @@ def test_a_missing_topic(pipeline: Pipeline):
     said, error = pipeline.ended(query), onceward.error_of(query)
     assert said.count("does not exist on") == 1
     assert "direct cause" not in said
-    assert "onceward/wire/" not in said, "nobody needs our own frames"
+    assert "onceward/kafka/wire/" not in said, "nobody needs our own frames"
     assert type(error) is TopicMissing
     assert "topic-that-is-not-there" in error.message
     assert "create_topic_partitions" in error.next_step

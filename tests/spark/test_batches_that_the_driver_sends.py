@@ -117,8 +117,8 @@ def test_a_takeover_before_the_driver_sends(any_pipeline: Pipeline, at_step: Any
     any_pipeline.feed(40)
 
     def take_over(_: events.Event) -> None:
-        from onceward.wire.client import KafkaClient
-        from onceward.wire.transactions.transaction import Transaction
+        from onceward.kafka.wire.client import KafkaClient
+        from onceward.kafka.wire.transactions.transaction import Transaction
 
         client = KafkaClient(any_pipeline.sink().settings.client)
         Transaction(client, any_pipeline.name, 60_000).take_over()

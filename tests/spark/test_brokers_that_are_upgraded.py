@@ -8,7 +8,7 @@ import pytest
 from streaming_pipeline import Pipeline
 
 from fault_table import fired
-from onceward.testing import LocalKafka, ProxyFault
+from onceward_testing import LocalKafka, ProxyFault
 
 FIRE_SECONDS = 120
 

@@ -28,7 +28,7 @@ from streaming_pipeline import Pipeline
 
 from fault_table import fired
 from onceward import events
-from onceward.testing import KafkaNode, KafkaProxy, LocalKafka
+from onceward_testing import KafkaNode, KafkaProxy, LocalKafka
 
 FIRE_SECONDS = 120
 WHOLE_SECONDS = 180

@@ -26,7 +26,7 @@ from topic_operations import commit_ledger_record
 import fault_table
 import onceward
 from onceward.errors import CheckpointDamaged, CheckpointReplaced, CheckpointRewound, OncewardError
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 
 SPARK = tuple(int(number) for number in pyspark.__version__.split(".")[:2])
 OURS = {"metadata": CheckpointReplaced, "offsets": CheckpointRewound}

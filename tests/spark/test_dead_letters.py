@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import onceward
 from onceward.cli import app
 from onceward.engine import decoding
-from onceward.engine.foreach_batch import ForeachBatchSink
+from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.errors import (
     BadColumn,
     BatchNotWritten,

@@ -17,8 +17,8 @@ import onceward as ow
 from memory_registry import MemoryRegistry
 from onceward.errors import BadColumn, ChangeUnreadable, ConfigurationError, OncewardError, PoisonRecord, SchemaUnfit
 from onceward.formats.debezium.envelope import SOURCE
-from onceward.spark.failures import known_failure
-from onceward.spark.thrown import thrown_by
+from onceward.spark.batch.failures import known_failure
+from onceward.spark.batch.thrown import thrown_by
 
 CHANGES = """op string, db string, table string, key string, before string, after string, ts_ms bigint, position string,
     gtid string, file string, pos bigint, row int, server_id bigint"""

@@ -9,10 +9,10 @@ from streaming_pipeline import Pipeline
 
 import fault_table
 from onceward.ids import MAX_EPOCH, ProducerIdentity
-from onceward.sinks.kafka import run
-from onceward.wire.client import KafkaClient
-from onceward.wire.deadline import Deadline
-from onceward.wire.transactions.coordinator import NOBODY, TransactionCoordinator
+from onceward.kafka.sink import run
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.deadline import Deadline
+from onceward.kafka.wire.transactions.coordinator import NOBODY, TransactionCoordinator
 from wire_fixtures import LosingClient
 
 BATCHES_LEFT = 4

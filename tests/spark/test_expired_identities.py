@@ -14,17 +14,17 @@ from topic_operations import until
 
 import fault_table
 import onceward
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.target import Write
 from onceward.errors import BatchFailed, Fenced
 from onceward.ids import BatchId, SourceRange, TopicPartition
-from onceward.ledger.record import LedgerRecord
-from onceward.sinks.kafka.target import KafkaTarget
-from onceward.spark.query import RunningBatch
-from onceward.testing import LocalKafka
-from onceward.wire.client import KafkaClient
-from onceward.wire.conversation import Refused
-from onceward.wire.deadline import Deadline
-from onceward.wire.transactions.coordinator import TransactionCoordinator
+from onceward.kafka.sink.target import KafkaTarget
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.conversation import Refused
+from onceward.kafka.wire.deadline import Deadline
+from onceward.kafka.wire.transactions.coordinator import TransactionCoordinator
+from onceward.spark.batch.query import RunningBatch
+from onceward_testing import LocalKafka
 from wire_fixtures import Writer, settings
 
 FORGET_PRODUCERS = {"producer.id.expiration.ms": 1_000, "producer.id.expiration.check.interval.ms": 200}

@@ -17,14 +17,14 @@ from pyspark.sql import functions as f
 import onceward as ow
 from fault_table import fired
 from onceward import events
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import BadColumn, ComputationsMixed, RowRefused, SendFailed
-from onceward.ledger.record import LedgerRecord
-from onceward.spark.environment import block_manager
-from onceward.testing.sink_contract import batch
-from onceward.verify.files import FilesQuestion, check_files
+from onceward.spark.session.environment import block_manager
+from onceward_testing.sink_contract import batch
+from onceward_verify.files import FilesQuestion, check_files
 
 ROWS = 300
 

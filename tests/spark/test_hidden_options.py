@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 import onceward
-import onceward.sources.kafka
+import onceward.kafka.source.source
 from onceward.errors import ConfigurationError
 
 CANARY = "the-canary-sings-Pw7"
@@ -29,7 +29,7 @@ LOGIN = {
 @pytest.fixture(autouse=True)
 def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Spark prints of a source is all that counts here. The keys are no keys, and nobody is there."""
-    monkeypatch.setattr(onceward.sources.kafka, "KafkaClient", lambda settings: Nobody())
+    monkeypatch.setattr(onceward.kafka.source.source, "KafkaClient", lambda settings: Nobody())
 
 
 class Nobody:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from onceward.spark.connector import connector_to_name
-from onceward.testing import LocalKafka, read_topic
+from onceward.spark.session.connector import connector_to_name
+from onceward_testing import LocalKafka, read_topic
 
 JOB = """
 import sys, threading

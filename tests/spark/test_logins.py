@@ -18,8 +18,8 @@ from secured_cluster import PASSWORD, SecuredKafka, SecuredPipeline
 import fault_table
 import onceward
 from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError
-from onceward.wire.client import KafkaClient
-from onceward.wire.options.settings import settings_from_options
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.options.settings import settings_from_options
 
 RECORDS = 60
 

@@ -15,7 +15,7 @@ from topic_operations import admin, commit_ledger_record, create, delete, expire
 import fault_table
 from onceward import events
 from onceward.errors import LedgerBehind
-from onceward.testing.topic_reader import end_offsets
+from onceward_testing.topic_reader import end_offsets
 
 
 def truncate(pipeline: Pipeline) -> None:

@@ -17,7 +17,7 @@ import onceward
 from fault_table import fired
 from onceward import events
 from onceward.errors import Fenced, TransactionTimedOut, TransactionTimeoutTooLarge
-from onceward.testing import KafkaProxy, LocalKafka
+from onceward_testing import KafkaProxy, LocalKafka
 
 INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, PRODUCER_FENCED = 47, 48, 90
 REFUSED = {INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, PRODUCER_FENCED}

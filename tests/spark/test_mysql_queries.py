@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 import onceward as ow
 from mysql_client import sql_at
 from onceward.errors import ChangeUnreadable
-from onceward.testing import LocalMySQL
+from onceward_testing import LocalMySQL
 
 
 @pytest.fixture

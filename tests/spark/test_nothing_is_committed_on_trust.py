@@ -10,8 +10,8 @@ from pyspark.sql import Row
 from streaming_pipeline import Pipeline
 
 from onceward import events
-from onceward.sinks.kafka.sequencer.server import Sequencer
-from onceward.spark import job
+from onceward.kafka.sink.sequencer.server import Sequencer
+from onceward.spark.batch import job
 
 BATCH = 40
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from streaming_pipeline import Pipeline, copy, source_records
 
 from onceward import events
-from onceward.testing.topic_reader import end_offsets
+from onceward_testing.topic_reader import end_offsets
 
 
 def nothing(rows: DataFrame) -> DataFrame:

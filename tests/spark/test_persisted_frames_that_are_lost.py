@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from onceward.errors import ComputationsMixed
-from onceward.spark import persisted
-from onceward.spark.environment import block_manager
-from onceward.spark.persisted import Readers, count_rows
-from onceward.spark.shuffles import Shuffles
+from onceward.spark.batch import persisted
+from onceward.spark.batch.persisted import Readers, count_rows
+from onceward.spark.batch.shuffles import Shuffles
+from onceward.spark.session.environment import block_manager
 
 
 def register_again(spark: SparkSession) -> None:

@@ -11,7 +11,7 @@ from streaming_pipeline import Pipeline
 
 import onceward
 from onceward.errors import Fenced
-from onceward.spark.carried import Carried
+from onceward.spark.batch.carried import Carried
 
 FORGED = "\n".join(
     [

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 import fault_table
 import onceward
 from onceward.cli import app
-from onceward.doctor.consumers import check_consumers
-from onceward.doctor.finding import Finding
+from onceward.cli.doctor.consumers import check_consumers
+from onceward.cli.doctor.finding import Finding
 from onceward.errors import AccessDenied, CommitInDoubt
-from onceward.wire.acls import Acl, Kind, Need, minimal_acls
+from onceward.kafka.wire.acls import Acl, Kind, Need, minimal_acls
 
 RECORDS = 60  # two batches
 

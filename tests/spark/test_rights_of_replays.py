@@ -11,7 +11,7 @@ import pytest
 from secured_cluster import SecuredKafka
 
 from dead_letter_desk import Desk
-from onceward.wire.acls import Acl, Kind, Need
+from onceward.kafka.wire.acls import Acl, Kind, Need
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "dead-letters.md"
 _LINE = re.compile(r"^\| `(Read|Write|Create)` \| `(topic|transactional-id)` `([\w.-]+)`", re.MULTILINE)

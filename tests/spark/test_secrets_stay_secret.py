@@ -19,7 +19,7 @@ from test_logins import encoded
 import fault_table
 from certificates import KEY_PASSWORD
 from job_news import spark_home
-from onceward.wire.acls import minimal_acls
+from onceward.kafka.wire.acls import minimal_acls
 
 JOB = Path(__file__).with_name("secret_job.py")
 JOB_SECONDS = 600

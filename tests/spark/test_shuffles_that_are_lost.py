@@ -16,8 +16,8 @@ from streaming_pipeline import Pipeline
 from fault_table import fired
 from onceward import events
 from onceward.errors import ComputationsMixed, SendFailed
-from onceward.spark.environment import block_manager
-from onceward.spark.shuffles import Shuffles
+from onceward.spark.batch.shuffles import Shuffles
+from onceward.spark.session.environment import block_manager
 
 RECORDS = 400
 

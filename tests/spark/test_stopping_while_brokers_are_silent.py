@@ -10,7 +10,7 @@ from streaming_pipeline import Pipeline
 
 from fault_table import fired
 from onceward import events
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 
 FIRE_SECONDS = 120
 STOP_SECONDS = 60

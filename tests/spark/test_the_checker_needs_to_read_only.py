@@ -10,7 +10,7 @@ import pytest
 from secured_cluster import PASSWORD, SecuredKafka
 
 from handmade_pipeline import HandmadePipeline
-from onceward.wire.acls import Acl, Kind, Need
+from onceward.kafka.wire.acls import Acl, Kind, Need
 from verify_process import verify
 
 pytestmark = pytest.mark.slow

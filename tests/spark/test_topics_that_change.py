@@ -13,7 +13,7 @@ from topic_operations import add_partitions, create, delete, expire, produce, se
 import onceward as ow
 from onceward import events
 from onceward.errors import LimitLowered, OncewardError, SourceDataLost, SourceTopicReplaced, TopicMissing
-from onceward.testing.topic_reader import end_offsets
+from onceward_testing.topic_reader import end_offsets
 
 
 @pytest.mark.fault("source-partitions-added", "sink-partitions-added")

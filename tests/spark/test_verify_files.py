@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import onceward as ow
-from onceward.sinks.files.settings import Format, Layout
+from onceward.files.settings import Format, Layout
 
 STATUS = {"exactly_once": 0, "violated": 1, "inconclusive": 2}
 
@@ -31,7 +31,7 @@ def written(spark: SparkSession, folder: Path, layout: Layout, form: Format = "p
 
 
 def verified(root: Path, *options: str, name: str = "p") -> dict[str, Any]:
-    command = [sys.executable, "-m", "onceward.verify", "--files", str(root), "--pipeline-id", name]
+    command = [sys.executable, "-m", "onceward_verify", "--files", str(root), "--pipeline-id", name]
     done = subprocess.run([*command, "--output", "json", *options], capture_output=True, text=True, check=False)
     answer: dict[str, Any] = json.loads(done.stdout)
     assert done.returncode == answer["exit_status"] == STATUS[answer["verdict"]], done.stderr

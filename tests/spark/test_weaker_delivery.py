@@ -10,7 +10,7 @@ from streaming_pipeline import Pipeline, source_records
 
 from fault_table import fired
 from onceward.errors import BadColumn, PartitionMissing, RecordTooLarge, TopicMissing
-from onceward.testing.topic_reader import end_offsets
+from onceward_testing.topic_reader import end_offsets
 
 WEAKER = pytest.mark.parametrize("delivery", ["at_least_once", "none"])
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from onceward.spark.query import SparkHistory, query_of
+from onceward.spark.batch.query import SparkHistory, query_of
 
 FORMAT = "spark.sql.streaming.offsetLog.formatVersion"
 

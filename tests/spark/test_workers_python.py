@@ -10,7 +10,7 @@ import pytest
 from streaming_pipeline import Pipeline
 
 from onceward.errors import WorkerPythonUnfit
-from onceward.spark.session import use_the_drivers_python
+from onceward.spark.session.settings import use_the_drivers_python
 
 
 @pytest.mark.parametrize("program", ["exec {python} -I -S", None], ids=["without onceward", "not there"])

@@ -6,16 +6,16 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src/onceward"
-DECIDES = ("engine", "ledger", "sinks", "wire/appends", "wire/transactions", "wire/reads", "wire")
+DECIDES = ("engine", "ledger", "sinks", "kafka/wire/appends", "kafka/wire/transactions", "kafka/wire/reads", "wire")
 DOORS = {"time", "secrets", "random", "uuid"}
 
 # Where a process really ends: sockets, files, other people's libraries.
 ALLOWED = {
-    "wire/connections.py": "the IO thread and its sockets",
-    "wire/kafka_python.py": "the same",
-    "sinks/kafka/sequencer/door.py": "a listening socket and its thread",
-    "sinks/kafka/sequencer/connection.py": "a socket",
-    "sinks/kafka/sequencer/line.py": "a socket",
+    "kafka/wire/connections.py": "the IO thread and its sockets",
+    "kafka/wire/kafka_python.py": "the same",
+    "kafka/sink/sequencer/door.py": "a listening socket and its thread",
+    "kafka/sink/sequencer/connection.py": "a socket",
+    "kafka/sink/sequencer/line.py": "a socket",
 }
 
 

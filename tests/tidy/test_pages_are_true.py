@@ -18,7 +18,7 @@ import markdown_pages as markdown
 import onceward
 from markdown_pages import ROOT
 from onceward import errors
-from onceward.wire.options.settings import OPTIONS
+from onceward.kafka.wire.options.settings import OPTIONS
 
 README_WORDS = 900
 LANGUAGES = {"python", "bash", "diff", "sql"}

@@ -53,9 +53,9 @@ def test_every_module_says_what_it_is(module: Path):
 
 @pytest.mark.parametrize("module", [*sorted((SOURCE / "spark").glob("*.py"))], ids=lambda module: module.name)
 def test_py4j_never_looks_at_the_methods_of_sparks_environment(module: Path):
-    """One of them names a class that no jar of PySpark has, since 4.3; `spark/environment.py` goes around it."""
+    """One of them names a class that no jar of PySpark has, since 4.3; `spark/session/environment.py` goes around it."""
     calls = re.findall(r"\.env\(\)\s*\.|SparkEnv\.get", module.read_text())
-    assert calls == [], "use onceward.spark.environment"
+    assert calls == [], "use onceward.spark.session.environment"
 
 
 def test_no_folder_or_module_has_a_name_without_purpose():

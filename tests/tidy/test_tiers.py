@@ -11,8 +11,8 @@ import pytest
 from fault_table import FAULTS
 from no_java import JavaStarted
 from onceward.errors import ConfigurationError
-from onceward.spark.java import java_found
-from onceward.testing import LocalKafka
+from onceward.spark.session.java import java_found
+from onceward_testing import LocalKafka
 from tiers import TIERS, Collected, Facts, tier_of
 
 BROKER, SPARK = Facts(broker=True), Facts(broker=True, spark=True)
@@ -109,7 +109,7 @@ def test_a_broker_is_refused_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_java_is_refused_to_children():
-    program = "from onceward.spark.java import java_executable; java_executable()"
+    program = "from onceward.spark.session.java import java_executable; java_executable()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "no-java-in-a-fast-test" in done.stderr

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from onceward.engine.ledger.admission import RESUME_CHOICES, Admission, Before, admit, hopeless, is_kafka_offset
+from onceward.engine.ledger.record import LedgerRecord
+from onceward.engine.ledger.refusals import refusal
 from onceward.errors import AdmissionRefused, BatchNotWritten, CheckpointReplaced, CheckpointRewound, LedgerBehind
 from onceward.ids import BatchId, PipelineId, ProducerIdentity, SourceRange
-from onceward.ledger.admission import RESUME_CHOICES, Admission, Before, admit, hopeless, is_kafka_offset
-from onceward.ledger.record import LedgerRecord
-from onceward.ledger.refusals import refusal
 
 QUERY, OTHER = "query-a", "query-b"
 

@@ -31,8 +31,8 @@ from onceward.formats.avro.step import Witness
 from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read, why_values_would_change
 from onceward.formats.avro.valid_text import all_of
 from onceward.formats.avro.wide_decimals import widened
-from onceward.spark.failures import RAISED, known_failure
-from onceward.spark.thrown import Thrown
+from onceward.spark.batch.failures import RAISED, known_failure
+from onceward.spark.batch.thrown import Thrown
 
 
 @given(st.integers(0, 2**32 - 1), st.binary())

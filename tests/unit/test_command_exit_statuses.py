@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from onceward.cli import app
-from onceward.testing.free_ports import free_ports
+from onceward_testing.free_ports import free_ports
 
 USAGE, UNAVAILABLE = 64, 69
 ASK = ["verify", "--bootstrap-servers", "127.0.0.1:1", "--pipeline-id", "p"]
@@ -45,15 +45,15 @@ def test_wrong_usage_has_its_own_status(arguments: list[str]):
 
 @pytest.mark.parametrize("arguments", [[], ["--since", "yesterday"], ["--conserves", "mostly"]], ids=" ".join)
 def test_the_module_agrees(arguments: list[str]):
-    command = [sys.executable, "-m", "onceward.verify", "--pipeline-id", "p", *arguments]
+    command = [sys.executable, "-m", "onceward_verify", "--pipeline-id", "p", *arguments]
     command += ["--bootstrap-servers", "127.0.0.1:1"] if arguments else []
     assert subprocess.run(command, capture_output=True, check=False).returncode == USAGE
 
 
-@pytest.mark.parametrize("asking", ["onceward.verify", "onceward.cli"])
+@pytest.mark.parametrize("asking", ["onceward_verify", "onceward.cli"])
 def test_a_dead_broker_is_one_line(asking: str):
     (port,) = free_ports(1)
-    start = ["-m", asking] if asking == "onceward.verify" else ["-c", "from onceward.cli import app; app()", "verify"]
+    start = ["-m", asking] if asking == "onceward_verify" else ["-c", "from onceward.cli import app; app()", "verify"]
     address = f"127.0.0.1:{port}"
     done = subprocess.run(
         [sys.executable, *start, "--pipeline-id", "p", "--bootstrap-servers", address],

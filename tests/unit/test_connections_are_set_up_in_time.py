@@ -21,8 +21,8 @@ from kafka.protocol.metadata import MetadataRequest
 from certificates import make_certificates
 from handmade_broker import API_VERSIONS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE, TLS, HandmadeBroker
 from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError, TokenUnavailable
-from onceward.wire.client import KafkaClient
-from onceward.wire.options.settings import settings_from_options
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.options.settings import settings_from_options
 
 PATIENCE_SECONDS = 30
 LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from onceward.errors import ConfigurationError, ResourceError
-from onceward.spark import jars
-from onceward.spark.connector import Connector, spark_connector
+from onceward.spark.session import jars
+from onceward.spark.session.connector import Connector, spark_connector
 
 CONNECTOR, AVRO = "org.apache.spark:spark-sql-kafka-0-10_2.13", "org.apache.spark:spark-avro_2.13"
 PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"

@@ -20,9 +20,9 @@ from pyspark.sql.types import (
 )
 
 from onceward.errors import BadColumn
-from onceward.sinks.database import columns
-from onceward.sinks.database.columns import Column, Table, Written
-from onceward.sinks.database.postgresql import types
+from onceward.sql.postgresql import types
+from onceward.sql.sink import columns
+from onceward.sql.sink.columns import Column, Table, Written
 
 
 def table(*columns: Column, unique: tuple[frozenset[str], ...] = ()) -> Table:

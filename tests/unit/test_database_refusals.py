@@ -7,11 +7,11 @@ import pymysql
 import pytest
 
 from onceward.errors import AccessDenied, ConfigurationError, RowRefused, SendFailed, TableMissing
-from onceward.ledger.mysql import MySQL
-from onceward.ledger.overdue import Overdue
-from onceward.ledger.postgresql import PostgreSQL
-from onceward.sinks.database.mysql import refusals as mysql
-from onceward.sinks.database.postgresql import refusals as postgresql
+from onceward.sql.ledger.mysql import MySQL
+from onceward.sql.ledger.overdue import Overdue
+from onceward.sql.ledger.postgresql import PostgreSQL
+from onceward.sql.mysql import refusals as mysql
+from onceward.sql.postgresql import refusals as postgresql
 
 PASSES_IN_MYSQL = {
     1021: "disk full", 1030: "engine", 1040: "Too many connections", 1041: "out of resources", 1045: "Access denied",

@@ -12,11 +12,11 @@ import onceward as ow
 from onceward.engine.two_phase import Task, TwoPhaseTarget
 from onceward.errors import ConfigurationError, ContradictoryOptions, RowRefused
 from onceward.ids import AttemptId, BatchId, PipelineId, mark_of
-from onceward.sinks.database import transaction_names as names
-from onceward.sinks.database.columns import Written
-from onceward.sinks.database.mysql.preparing import xid
-from onceward.sinks.database.postgresql.prepared import sent_as
-from onceward.sinks.database.unchanged import must_stay_as_they_are
+from onceward.sql.mysql.preparing import xid
+from onceward.sql.postgresql.prepared import sent_as
+from onceward.sql.sink import transaction_names as names
+from onceward.sql.sink.columns import Written
+from onceward.sql.sink.unchanged import must_stay_as_they_are
 
 POSTGRES, MYSQL = "postgresql://u:p@h/d", "mysql://u:p@h/d"
 LARGEST = 2**63 - 1

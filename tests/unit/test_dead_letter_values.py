@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from onceward.dead_letters import counting, ledger, text
-from onceward.dead_letters.counting import Counts
-from onceward.dead_letters.ledger import Replayed, chain_of, next_record, replayed_of
-from onceward.dead_letters.letter import Letter, Wanted, headers_to_feed_back, letter_of
-from onceward.dead_letters.offsets import OffsetSet
-from onceward.dead_letters.replay import Replay
+from onceward.engine.ledger.record import Output, decode, encode
 from onceward.errors import ConfigurationError, LedgerUnreadable, RecordTooLarge
 from onceward.ids import AttemptId, TopicPartition
-from onceward.ledger.record import Output, decode, encode
-from onceward.records.reader import ControlType, Record
-from onceward.sinks.kafka import dead_letters as written
-from onceward.sinks.kafka.dead_letter_headers import ABOUT as ABOUT_NAMES
-from onceward.wire.reads.committed import visible
+from onceward.kafka.dead_letters import counting, ledger, text
+from onceward.kafka.dead_letters.counting import Counts
+from onceward.kafka.dead_letters.ledger import Replayed, chain_of, next_record, replayed_of
+from onceward.kafka.dead_letters.letter import Letter, Wanted, headers_to_feed_back, letter_of
+from onceward.kafka.dead_letters.offsets import OffsetSet
+from onceward.kafka.dead_letters.replay import Replay
+from onceward.kafka.records.reader import ControlType, Record
+from onceward.kafka.sink import dead_letters as written
+from onceward.kafka.sink.dead_letter_headers import ABOUT as ABOUT_NAMES
+from onceward.kafka.wire.reads.committed import visible
 
 WHERE = TopicPartition("people-dead-letters", 1)
 ABOUT = (

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from onceward.sinks.lake.delta_shape import changed, rules, told
-from onceward.spark.delta_table import Shape
+from onceward.lake.delta_shape import changed, rules, told
+from onceward.spark.tables.delta_table import Shape
 
 MAPPED = "delta.columnMapping.physicalName"
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from onceward.demo.changes.deed import Change
-from onceward.demo.changes.outputs import told_by
-from onceward.demo.changes.rows import EMAIL_UNSAID, PEOPLE, PEOPLE_LATER, Key, Row
-from onceward.demo.changes.town import Town
-from onceward.demo.changes.verdict import Findings, Told, Where, compare
-from onceward.testing.topic_reader import ReadRecord
+from onceward_testing.demo.changes.deed import Change
+from onceward_testing.demo.changes.outputs import told_by
+from onceward_testing.demo.changes.rows import EMAIL_UNSAID, PEOPLE, PEOPLE_LATER, Key, Row
+from onceward_testing.demo.changes.town import Town
+from onceward_testing.demo.changes.verdict import Findings, Told, Where, compare
+from onceward_testing.topic_reader import ReadRecord
 
 SNAPSHOT_MS = 100
 """A moment: changes from here on are after the last row of the snapshot."""

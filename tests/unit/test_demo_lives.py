@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from onceward import events
-from onceward.demo import job_lives, job_process
-from onceward.demo.checkpoint import QueryProgress, query_progress
-from onceward.demo.feed import Feed
-from onceward.demo.invalid import DemoInvalid
-from onceward.demo.job_lives import JobLives
-from onceward.demo.job_news import News
-from onceward.demo.kill_plan import Kill
-from onceward.demo.screen import Screen
-from onceward.demo.settings import DemoSettings, JobSettings
 from onceward.operate import job_process as processes
-from onceward.testing.faults import FAULTS_VARIABLE
+from onceward_testing.demo import job_lives, job_process
+from onceward_testing.demo.checkpoint import QueryProgress, query_progress
+from onceward_testing.demo.feed import Feed
+from onceward_testing.demo.invalid import DemoInvalid
+from onceward_testing.demo.job_lives import JobLives
+from onceward_testing.demo.job_news import News
+from onceward_testing.demo.kill_plan import Kill
+from onceward_testing.demo.screen import Screen
+from onceward_testing.demo.settings import DemoSettings, JobSettings
+from onceward_testing.faults import FAULTS_VARIABLE
 
 FAULT = "commit:finished:1:kill"
 FAULT_KILL = Kill("after the commit", "fault_point", fault=FAULT)
@@ -178,7 +178,7 @@ time.sleep(600)
 """
 _JOB = """
 import subprocess, sys, time
-from onceward.demo.lifeline import die_with_the_demo
+from onceward_testing.demo.lifeline import die_with_the_demo
 die_with_the_demo()
 worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print("alive", flush=True)

@@ -16,18 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward import events
-from onceward.demo import job_news
-from onceward.demo.audit import CheckerFacts, OutputFacts
-from onceward.demo.checkpoint import QueryProgress, query_progress
-from onceward.demo.encodings import POISON, AsAvro, AsJson, poisoned
-from onceward.demo.kill_plan import kill_plan
-from onceward.demo.pace import Pace
-from onceward.demo.people import VALID_LENGTH, expected_numbers, people
-from onceward.demo.report import DemoResult, judge
-from onceward.demo.settings import DemoSettings, JobSettings, SinkName, SourceName
 from onceward.errors import ConfigurationError
-from onceward.testing.faults import parse_faults
-from onceward.testing.verdict import exactly_once
+from onceward_testing.demo import job_news
+from onceward_testing.demo.audit import CheckerFacts, OutputFacts
+from onceward_testing.demo.checkpoint import QueryProgress, query_progress
+from onceward_testing.demo.encodings import POISON, AsAvro, AsJson, poisoned
+from onceward_testing.demo.kill_plan import kill_plan
+from onceward_testing.demo.pace import Pace
+from onceward_testing.demo.people import VALID_LENGTH, expected_numbers, people
+from onceward_testing.demo.report import DemoResult, judge
+from onceward_testing.demo.settings import DemoSettings, JobSettings, SinkName, SourceName
+from onceward_testing.faults import parse_faults
+from onceward_testing.verdict import exactly_once
 
 
 def test_people_are_the_same_for_the_same_seed() -> None:

@@ -10,13 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from onceward.cli import app
-from onceward.doctor.slowest_batch import judged
+from onceward.cli.doctor.slowest_batch import judged
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import AccessDenied
 from onceward.ids import AttemptId, BatchId, PipelineId
-from onceward.ledger.record import LedgerRecord
-from onceward.wire.acls import Acl, Kind, Need, denied, minimal_acls
-from onceward.wire.conversation import Refused
-from onceward.wire.error_table import Api, rule_of
+from onceward.kafka.wire.acls import Acl, Kind, Need, denied, minimal_acls
+from onceward.kafka.wire.conversation import Refused
+from onceward.kafka.wire.error_table import Api, rule_of
 
 NAMES = ["--pipeline-id", "p", "--topic", "out", "--topic", "more", "--source-topic", "in", "--principal", "User:a b"]
 

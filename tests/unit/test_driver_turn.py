@@ -9,13 +9,13 @@ import pytest
 
 from onceward.engine.driver_rows import Bound, DriverTurn, within
 from onceward.ids import BatchId, TopicPartition
-from onceward.records.batch import Fragment, encode_fragments
-from onceward.records.columns import RecordColumns
-from onceward.records.compression import Codec
-from onceward.sinks.kafka.driver_task import send
-from onceward.sinks.kafka.task_reports import check
-from onceward.spark.query import RunningBatch
-from onceward.wire.appends.producer import Append, Appended
+from onceward.kafka.records.batch import Fragment, encode_fragments
+from onceward.kafka.records.columns import RecordColumns
+from onceward.kafka.records.compression import Codec
+from onceward.kafka.sink.driver_task import send
+from onceward.kafka.sink.task_reports import check
+from onceward.kafka.wire.appends.producer import Append, Appended
+from onceward.spark.batch.query import RunningBatch
 
 RECORDS, BYTES = 10_000, 4 << 20
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from onceward.engine import decoding, foreach_batch
-from onceward.engine.batch_block import Batch
-from onceward.engine.foreach_batch import ForeachBatchSink
+from onceward.engine import decoding
+from onceward.engine.calls import foreach_batch
+from onceward.engine.calls.batch_block import Batch
+from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.errors import BrokerUnreachable, TopicMissing
-from onceward.wire.conversation import Refused, raise_as_error
-from onceward.wire.error_table import Api, rule_of
+from onceward.kafka.wire.conversation import Refused, raise_as_error
+from onceward.kafka.wire.error_table import Api, rule_of
 
 
 def test_the_next_step_is_in_both_texts() -> None:

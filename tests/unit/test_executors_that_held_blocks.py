@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from onceward.errors import ComputationsMixed
-from onceward.spark import persisted
-from onceward.spark.persisted import Readers, count_rows
+from onceward.spark.batch import persisted
+from onceward.spark.batch.persisted import Readers, count_rows
 
 Executors = list[set[str]]
 

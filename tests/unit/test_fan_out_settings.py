@@ -9,7 +9,7 @@ import pytest
 
 import onceward as ow
 from onceward.errors import ConfigurationError
-from onceward.ledger.kafka_chain import KafkaChain
+from onceward.kafka.ledger.chain import KafkaChain
 
 SERVERS = "localhost:9092"
 

@@ -15,7 +15,7 @@ import pytest
 from onceward import events
 from onceward.errors import ConfigurationError, Fenced, OncewardError
 from onceward.ids import TopicPartition
-from onceward.testing.faults import (
+from onceward_testing.faults import (
     FAULTS_VARIABLE,
     FIRED_VARIABLE,
     Fault,
@@ -165,7 +165,7 @@ def test_a_disarmed_fault_does_not_fire(fired: Path) -> None:
 _JOB = """
 import subprocess, sys, time
 from onceward import events
-from onceward.testing.faults import arm_from_environment
+from onceward_testing.faults import arm_from_environment
 arm_from_environment()
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print(child.pid, flush=True)

@@ -20,11 +20,11 @@ from pyspark.sql.types import (
 
 import onceward as ow
 from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions, RowRefused
-from onceward.sinks.files import columns, manifest
-from onceward.sinks.files.publishing import _must_be_read_back
-from onceward.sinks.files.shape import shape_of
-from onceward.spark import file_system
-from onceward.spark.file_system import LocalFiles, hidden
+from onceward.files import columns, manifest
+from onceward.files.publishing import _must_be_read_back
+from onceward.files.shape import shape_of
+from onceward.spark.files import file_system
+from onceward.spark.files.file_system import LocalFiles, hidden
 
 KAFKA = ow.KafkaLedger("localhost:9092")
 

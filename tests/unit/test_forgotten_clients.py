@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from onceward.sinks.kafka.sequencer.server import Sequencer
-from onceward.wire.client import KafkaClient
+from onceward.kafka.sink.sequencer.server import Sequencer
+from onceward.kafka.wire.client import KafkaClient
 from wire_fixtures import settings
 
 PATIENCE_SECONDS = 60

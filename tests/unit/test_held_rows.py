@@ -8,12 +8,12 @@ import pytest
 
 from onceward.errors import RecordTooLarge
 from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.records.batch import Fragment, stamp
-from onceward.records.partitioner import partition_of_keys
-from onceward.records.reader import read_batches
-from onceward.sinks.kafka import rows as held
-from onceward.sinks.kafka.rows import HeldRows, pieces
-from onceward.wire.options.settings import ProducerSettings
+from onceward.kafka.records.batch import Fragment, stamp
+from onceward.kafka.records.partitioner import partition_of_keys
+from onceward.kafka.records.reader import read_batches
+from onceward.kafka.sink import rows as held
+from onceward.kafka.sink.rows import HeldRows, pieces
+from onceward.kafka.wire.options.settings import ProducerSettings
 
 PARTITIONS = 5
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onceward.spark.iceberg_fields import fields_of, unreadable
+from onceward.spark.tables.iceberg_fields import fields_of, unreadable
 
 
 def field(number: int, kind: Any, required: bool = False, **more: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from onceward.errors import ConfigurationError, ResourceError
-from onceward.spark import archives, jars
+from onceward.spark.session import archives, jars
 
 
 class Resolver:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onceward.errors import ConfigurationError
-from onceward.spark import java
+from onceward.spark.session import java
 
 
 @pytest.fixture(autouse=True)

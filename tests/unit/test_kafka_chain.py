@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import BrokerUnreachable, Fenced, LedgerBehind, LedgerOutdated
 from onceward.ids import AttemptId, BatchId, PipelineId, ProducerIdentity
-from onceward.ledger.kafka_chain import KafkaChain
-from onceward.ledger.record import LedgerRecord
-from onceward.wire.transactions.states import State
+from onceward.kafka.ledger.chain import KafkaChain
+from onceward.kafka.wire.transactions.states import State
 
 
 def record(sequence: int, attempt: AttemptId) -> LedgerRecord:

@@ -60,7 +60,7 @@ def test_what_a_task_holds_back_has_limits():
 
 @pytest.mark.parametrize("option", ["minPartitions", "maxRecordsPerPartition", "MAXRECORDSPERPARTITION"])
 def test_a_partition_is_not_split_among_tasks(option: str):
-    from onceward.sources.kafka import _own
+    from onceward.kafka.source.source import _own
 
     with pytest.raises(ContradictoryOptions, match=option):
         _own({option: 8})

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.errors import Fenced, LedgerBehind, SourceTopicReplaced
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange, TopicPartition
-from onceward.ledger.kafka_chain import KafkaChain
-from onceward.ledger.record import LedgerRecord
-from onceward.sinks.kafka import group_offsets
-from onceward.sinks.kafka import target as kafka_target
-from onceward.sinks.kafka.group_offsets import GroupOffsets
-from onceward.sinks.kafka.target import KafkaTarget
-from onceward.sources.kafka_witness import KafkaWitness
-from onceward.spark.query import KafkaSource, RunningBatch
+from onceward.kafka.ledger.chain import KafkaChain
+from onceward.kafka.sink import group_offsets
+from onceward.kafka.sink import target as kafka_target
+from onceward.kafka.sink.group_offsets import GroupOffsets
+from onceward.kafka.sink.target import KafkaTarget
+from onceward.kafka.source.identity import KafkaWitness
+from onceward.spark.batch.query import KafkaSource, RunningBatch
 
 HERE, ELSEWHERE = frozenset({"here:9092"}), frozenset({"elsewhere:9092"})
 P = PipelineId("p")

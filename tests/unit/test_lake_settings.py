@@ -12,8 +12,8 @@ import onceward as ow
 from onceward.engine.spark_jobs import name_of
 from onceward.errors import ConfigurationError, ContradictoryOptions
 from onceward.ids import AttemptId, pipeline_id
-from onceward.sinks.lake.delta import Delta
-from onceward.spark.delta_table import _same, rows_in
+from onceward.lake.delta import Delta
+from onceward.spark.tables.delta_table import _same, rows_in
 
 LEDGER = ow.KafkaLedger("localhost:9092")
 

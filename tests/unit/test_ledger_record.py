@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onceward.engine.ledger.record import VERSION, FrameWritten, LedgerRecord, Output, State, decode, encode
 from onceward.errors import LedgerUnreadable
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
-from onceward.ledger.record import VERSION, FrameWritten, LedgerRecord, Output, State, decode, encode
 
 OPTIONAL = {"run_id", "supplement"}
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from onceward.engine.ledger.record import LedgerRecord, State
 from onceward.ids import AttemptId, BatchId, PipelineId
-from onceward.ledger.kafka_topic import _Found, _newest_of
-from onceward.ledger.record import LedgerRecord, State
+from onceward.kafka.ledger.topic import _Found, _newest_of
 
 DECIDED = LedgerRecord(PipelineId("p"), 4, BatchId("q", 4), (), AttemptId(0, 1), {}, 5, State.DECIDED)
 LATER = replace(DECIDED, attempt=AttemptId(0, 7))

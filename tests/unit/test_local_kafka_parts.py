@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from onceward.errors import ConfigurationError, ResourceError
-from onceward.testing import LocalKafka
-from onceward.testing.broker_probe import brokers_seen_by
-from onceward.testing.broker_settings import NodePorts, broker_properties, new_cluster_id
-from onceward.testing.free_ports import free_ports
-from onceward.testing.kafka_node import _escaped
+from onceward_testing import LocalKafka
+from onceward_testing.broker_probe import brokers_seen_by
+from onceward_testing.broker_settings import NodePorts, broker_properties, new_cluster_id
+from onceward_testing.free_ports import free_ports
+from onceward_testing.kafka_node import _escaped
 
 THREE = [NodePorts(9001, 9101), NodePorts(9002, 9102), NodePorts(9003, 9103)]
 
@@ -86,7 +86,7 @@ def test_a_port_in_use_is_not_offered(monkeypatch: pytest.MonkeyPatch):
         chooser = SamePortFirst()
         (free,) = free_ports(1)
         chooser.offers = iter([taken.getsockname()[1], free])
-        monkeypatch.setattr("onceward.testing.free_ports.random.SystemRandom", lambda: chooser)
+        monkeypatch.setattr("onceward_testing.free_ports.random.SystemRandom", lambda: chooser)
         assert free_ports(1) == [free]
 
 

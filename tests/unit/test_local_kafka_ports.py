@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from onceward.errors import ResourceError
-from onceward.testing import LocalKafka
-from onceward.testing.free_ports import taken_ports
+from onceward_testing import LocalKafka
+from onceward_testing.free_ports import taken_ports
 
 
 @pytest.fixture

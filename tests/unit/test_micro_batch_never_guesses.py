@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from onceward import events
-from onceward.engine import micro_batch, replays
-from onceward.engine.failed_batches import FailedBatch, FailedBatches, Kind
+from onceward.engine import micro_batch
+from onceward.engine.calls import replays
+from onceward.engine.calls.failed_batches import FailedBatch, FailedBatches, Kind
+from onceward.engine.ledger.admission import Resume, SkippedBatches
+from onceward.engine.ledger.record import FrameWritten, LedgerRecord, Output, State
 from onceward.engine.micro_batch import MicroBatches
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, NoWitness, Prepared, Target, Write
@@ -44,9 +47,7 @@ from onceward.errors import (
     UnsupportedQuery,
 )
 from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
-from onceward.ledger.admission import Resume, SkippedBatches
-from onceward.ledger.record import FrameWritten, LedgerRecord, Output, State
-from onceward.spark.query import History, RunningBatch
+from onceward.spark.batch.query import History, RunningBatch
 
 QUERY = "3b6c0de1-0000-4000-8000-000000000001"
 RETRIABLE = SendFailed("lost", next_step="nothing")

@@ -11,7 +11,7 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "mutants"
 KILLER = "tests/unit/test_sequencer_book.py::test_the_next_holder_goes_on_where_the_last_one_ended"
-BOOK = "src/onceward/sinks/kafka/sequencer/book.py"
+BOOK = "src/onceward/kafka/sink/sequencer/book.py"
 HARMLESS = [
     "Breaks: Nothing: a comment goes.",
     f"Unit: {KILLER}",

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from onceward.errors import ConfigurationError, ServerUnreachable
-from onceward.sources.mysql.connection import Server
-from onceward.sources.mysql.settings import Settings, settings_of
+from onceward.mysql.source.connection import Server
+from onceward.mysql.source.settings import Settings, settings_of
 
 
 def settings(**said: Any) -> Settings:

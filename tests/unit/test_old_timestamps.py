@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from onceward.errors import AccessDenied, BrokerUnreachable
-from onceward.sinks.kafka.columns import TIMESTAMP_MS
-from onceward.sinks.kafka.old_timestamps import OldTimestamps, kept_ms, oldest_of
-from onceward.sinks.kafka.rows import HeldRows
-from onceward.wire.options.settings import ProducerSettings
+from onceward.kafka.sink.columns import TIMESTAMP_MS
+from onceward.kafka.sink.old_timestamps import OldTimestamps, kept_ms, oldest_of
+from onceward.kafka.sink.rows import HeldRows
+from onceward.kafka.wire.options.settings import ProducerSettings
 
 DAY_MS = 86_400_000
 WEEK = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "retention.ms": str(7 * DAY_MS)}

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 import onceward as ow
 from onceward.errors import BadColumn, ConfigurationError, ContradictoryOptions
-from onceward.sinks.kafka import ordering
+from onceward.kafka.sink import ordering
 
 
 def sink(**more: Any) -> ow.KafkaSink:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from onceward.sinks.database.columns import Table
-from onceward.sinks.database.order import Reference, circle, parents_first
+from onceward.sql.sink.columns import Table
+from onceward.sql.sink.order import Reference, circle, parents_first
 
 
 class Part(NamedTuple):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.ids import AttemptId, BatchId, PipelineId, ProducerIdentity
-from onceward.ledger.kafka_chain import KafkaChain
-from onceward.ledger.record import LedgerRecord
+from onceward.kafka.ledger.chain import KafkaChain
 
 OURS, AN_HEIRS = ProducerIdentity(1, 5), ProducerIdentity(2, 0)
 

@@ -9,11 +9,11 @@ import pytest
 
 from onceward import patience
 from onceward.engine.ending import Ending
-from onceward.spark.job import JobInterrupted
-from onceward.wire.connections import ConnectionLost
-from onceward.wire.conversation import converse
-from onceward.wire.deadline import Deadline
-from onceward.wire.error_table import Api
+from onceward.kafka.wire.connections import ConnectionLost
+from onceward.kafka.wire.conversation import converse
+from onceward.kafka.wire.deadline import Deadline
+from onceward.kafka.wire.error_table import Api
+from onceward.spark.batch.job import JobInterrupted
 
 HOURS_S = 36_000.0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from onceward.testing import process_guard
+from onceward_testing import process_guard
 
 LONG_SLEEP = ["sleep", "300"]
 

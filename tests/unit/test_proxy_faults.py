@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from onceward.errors import ConfigurationError, ResourceError
-from onceward.testing.proxy import KafkaProxy
-from onceward.testing.proxy.counting import Counts
-from onceward.testing.proxy.faults import Faults, On, ProxyFault, Target
-from onceward.testing.proxy.frames import RequestHead
+from onceward_testing.proxy import KafkaProxy
+from onceward_testing.proxy.counting import Counts
+from onceward_testing.proxy.faults import Faults, On, ProxyFault, Target
+from onceward_testing.proxy.frames import RequestHead
 
 
 def head(api: str = "Produce", client_id: str = "job-1") -> RequestHead:

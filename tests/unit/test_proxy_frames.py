@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
-from onceward.testing.proxy.frames import (
+from onceward_testing.proxy.frames import (
     LARGEST_FRAME_BYTES,
     PREFIX_BYTES,
     Frame,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onceward.errors import UnsupportedQuery
-from onceward.spark.query import refuse_source_evolution, refuse_unsupported
+from onceward.spark.batch.query import refuse_source_evolution, refuse_unsupported
 
 
 class Named:

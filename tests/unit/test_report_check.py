@@ -10,10 +10,10 @@ import pytest
 
 from onceward.errors import ReportMismatch
 from onceward.ids import TaskAttempt, TopicPartition
-from onceward.records.batch import next_sequence
-from onceward.records.checksum import ContentChecksum
-from onceward.sinks.kafka.sequencer.book import LeaseTurn
-from onceward.sinks.kafka.task_reports import Segment, TaskReport, check, joined, output_of
+from onceward.kafka.records.batch import next_sequence
+from onceward.kafka.records.checksum import ContentChecksum
+from onceward.kafka.sink.sequencer.book import LeaseTurn
+from onceward.kafka.sink.task_reports import Segment, TaskReport, check, joined, output_of
 
 P0, P1 = TopicPartition("out", 0), TopicPartition("out", 1)
 

@@ -11,6 +11,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
+from onceward.custom.resettable import ranges as module
+from onceward.custom.resettable.fitting import Fitting
+from onceward.custom.resettable.offsets import Offset, position_of
+from onceward.custom.resettable.ranges import Ranges
+from onceward.custom.resettable.reader import PartsReader, RowsReader
+from onceward.engine.ledger.admission import is_kafka_offset
 from onceward.errors import (
     Recovery,
     SourceBroken,
@@ -20,13 +26,7 @@ from onceward.errors import (
     TargetUnreachable,
     UnsupportedQuery,
 )
-from onceward.ledger.admission import is_kafka_offset
-from onceward.sources.resettable import ranges as module
-from onceward.sources.resettable.fitting import Fitting
-from onceward.sources.resettable.offsets import Offset, position_of
-from onceward.sources.resettable.ranges import Ranges
-from onceward.sources.resettable.reader import PartsReader, RowsReader
-from onceward.spark.carried import Carried, Carrier, carried_in
+from onceward.spark.batch.carried import Carried, Carrier, carried_in
 
 SCHEMA = t.StructType().add("n", t.LongType(), False)
 
@@ -448,7 +448,7 @@ def test_available_now_by_sparks_wrapper_is_refused():
     second.latestOffset()
     with pytest.raises(Carried) as refused:
         second.partitions(end, end)
-    assert isinstance(carried_in(f"onceward.spark.carried.Carried: {refused.value}"), UnsupportedQuery)
+    assert isinstance(carried_in(f"onceward.spark.batch.carried.Carried: {refused.value}"), UnsupportedQuery)
 
 
 def test_it_begins_where_a_ledger_ends():

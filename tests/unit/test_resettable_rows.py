@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql import types as t
 
+from onceward.custom.resettable.contents import checksum_of
+from onceward.custom.resettable.fitting import Fitting
 from onceward.errors import BadColumn, RowUnfit, SourceBroken
-from onceward.sources.resettable.contents import checksum_of
-from onceward.sources.resettable.fitting import Fitting
 
 UTC = timezone.utc
 NESTED = t.StructType().add("street", t.StringType(), False).add("at", t.TimestampType())

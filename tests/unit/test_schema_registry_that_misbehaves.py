@@ -35,7 +35,7 @@ from onceward.errors import (
     SchemaUnknown,
 )
 from onceward.formats.registry import http
-from onceward.testing.free_ports import free_ports
+from onceward_testing.free_ports import free_ports
 
 TEXT = '{"type": "record", "name": "Person", "fields": [{"name": "id", "type": "long"}]}'
 OTHER = '{"type": "record", "name": "Person", "fields": [{"name": "id", "type": "string"}]}'

@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 
 from onceward.errors import AttemptSuperseded, EpochPoisoned, Fenced, OncewardError, SendFailed
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
-from onceward.sinks.kafka.sequencer.book import EpochBook, Granted, LeaseTurn
+from onceward.kafka.sink.sequencer.book import EpochBook, Granted, LeaseTurn
 
 P0, P1, P2 = (TopicPartition("out", n) for n in range(3))
 A = TaskAttempt(0, 0, 10)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from onceward.errors import Fenced, OncewardError
 from onceward.ids import TaskAttempt, TopicPartition
-from onceward.sinks.kafka.sequencer import frames
-from onceward.sinks.kafka.sequencer.frames import BadFrame, FrameBuffer, Op
+from onceward.kafka.sink.sequencer import frames
+from onceward.kafka.sink.sequencer.frames import BadFrame, FrameBuffer, Op
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 PARTITIONS = st.builds(TopicPartition, st.text("abc._-", min_size=1, max_size=249), st.integers(0, 2**31 - 1))

@@ -31,7 +31,7 @@ from onceward.errors import (
     SequencerUnreachable,
 )
 from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
-from onceward.sinks.kafka.sequencer import Sequencer, SequencerConnection, door, frames
+from onceward.kafka.sink.sequencer import Sequencer, SequencerConnection, door, frames
 
 IDENTITY = ProducerIdentity(7, 3)
 P0, P1, P2 = (TopicPartition("out", n) for n in range(3))
@@ -485,7 +485,7 @@ def test_the_driver_can_stop_the_epoch_with_an_error_of_its_own(sequencer, ticke
 
 _PROGRAM = """
 import pickle, sys, time
-from onceward.sinks.kafka.sequencer import SequencerConnection
+from onceward.kafka.sink.sequencer import SequencerConnection
 ticket, task, partition = pickle.load(sys.stdin.buffer)
 connection = SequencerConnection(ticket, task)
 print(connection.lease_some([partition]), flush=True)

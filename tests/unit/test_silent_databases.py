@@ -9,11 +9,11 @@ import pytest
 
 from onceward import patience
 from onceward.errors import SendFailed
-from onceward.ledger import overdue
-from onceward.ledger.mysql import MySQL, connected
-from onceward.ledger.overdue import Overdue, Patience, seconds_for
-from onceward.sinks.database.mysql.refusals import named
-from onceward.sinks.database.postgresql import staging
+from onceward.sql.ledger import overdue
+from onceward.sql.ledger.mysql import MySQL, connected
+from onceward.sql.ledger.overdue import Overdue, Patience, seconds_for
+from onceward.sql.mysql.refusals import named
+from onceward.sql.postgresql import staging
 
 
 @pytest.fixture

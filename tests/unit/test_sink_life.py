@@ -14,9 +14,9 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import Row
 
 from onceward import surroundings
-from onceward.engine import failed_batches, failed_calls, foreach_batch, runs
-from onceward.engine.failed_batches import FailedBatches
-from onceward.engine.foreach_batch import ForeachBatchSink
+from onceward.engine.calls import failed_batches, failed_calls, foreach_batch, runs
+from onceward.engine.calls.failed_batches import FailedBatches
+from onceward.engine.calls.foreach_batch import ForeachBatchSink
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Write
 from onceward.errors import (
@@ -33,7 +33,7 @@ from onceward.errors import (
     UnsupportedQuery,
 )
 from onceward.ids import BatchId, PipelineId
-from onceward.spark.job import JobInterrupted
+from onceward.spark.batch.job import JobInterrupted
 
 
 class Frame(str):

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from onceward.testing.faults import parse_faults
+from onceward_testing.faults import parse_faults
 from soak.plan import KILLS, KINDS, plan, step_errors
 
 SEEDS = [0, 1, 20_261_121]

@@ -17,16 +17,16 @@ from onceward.errors import (
     SourceReplaced,
     WorkerPythonUnfit,
 )
-from onceward.spark.carried import Carried, Carrier, carried_in
-from onceward.spark.failures import RAISED, known_failure
-from onceward.spark.thrown import Thrown
+from onceward.spark.batch.carried import Carried, Carrier, carried_in
+from onceward.spark.batch.failures import RAISED, known_failure
+from onceward.spark.batch.thrown import Thrown
 
 SPARK, PYTHON = "org.apache.spark.SparkException", "org.apache.spark.api.python.PythonException"
 ABORTED = "Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: Lost task 0.0: "
 
 DAEMON = """
 Error from python worker:
-  /usr/bin/python3: Error while finding module specification for 'onceward.spark.worker_daemon' (ModuleNotFoundError:
+  /usr/bin/python3: Error while finding module specification for 'onceward.spark.session.worker_daemon' (ModuleNotFoundError:
   No module named 'onceward')
 PYTHONPATH was:
 """
@@ -132,7 +132,7 @@ def test_a_typed_error_is_found_in_sparks_text():
     there: Carrier = pickle.loads(pickle.dumps(Carrier()))  # noqa: S301 — our own
     with pytest.raises(Carried) as carried, there():
         raise error
-    name = "onceward.spark.carried.Carried"
+    name = "onceward.spark.batch.carried.Carried"
     text = f"[SOME_ERROR] Failed: Traceback …\n  {name}: {carried.value}\n SQLSTATE: 38000\n\tat org.apache.spark"
     found = carried_in(text)
     assert type(found) is SourceReplaced

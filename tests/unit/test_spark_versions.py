@@ -9,9 +9,9 @@ import pytest
 
 import onceward as ow
 from onceward.errors import ConfigurationError
-from onceward.spark.jars import SUBMITTED_VARIABLE
-from onceward.spark.java import java_found
-from onceward.spark.versions import RUN_WITH, must_have_been_run, must_start_on
+from onceward.spark.session.jars import SUBMITTED_VARIABLE
+from onceward.spark.session.java import java_found
+from onceward.spark.session.versions import RUN_WITH, must_have_been_run, must_start_on
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,7 @@ import pytest
 
 from onceward.errors import ConfigurationError
 from onceward.ids import TopicPartition
-from onceward.sources.positions import starting_json
+from onceward.kafka.source.positions import starting_json
 
 EARLIEST, LATEST = -2, -1
 THERE = {"known": [0, 1], "other": [0]}

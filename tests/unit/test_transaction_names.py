@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onceward.engine.two_phase import Task
 from onceward.ids import AttemptId, BatchId, PipelineId
-from onceward.sinks.database.transaction_names import name_of, owner_of, with_number
+from onceward.sql.sink.transaction_names import name_of, owner_of, with_number
 
 PIPELINE, MARK = PipelineId("orders"), "0123abcd"
 NAME = name_of(Task(PIPELINE, BatchId("query", 7), AttemptId(111_411, 3), 0, 2, 0, 45), MARK)

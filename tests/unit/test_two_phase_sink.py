@@ -10,10 +10,10 @@ import pytest
 from pyspark import cloudpickle
 
 import onceward as ow
+from onceward.engine.ledger.record import LedgerRecord, Output, State
 from onceward.engine.two_phase import KIND, TwoPhaseTarget
 from onceward.errors import ConfigurationError, LedgerUnreadable, UnsupportedQuery
 from onceward.ids import AttemptId, BatchId, PipelineId
-from onceward.ledger.record import LedgerRecord, Output, State
 
 
 class Sink(ow.TwoPhaseCommitSink):

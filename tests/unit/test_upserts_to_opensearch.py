@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import onceward as ow
-from onceward.errors import AccessDenied, AuthenticationFailed, ConfigurationError, DeliveryRefused, TableMissing
-from onceward.sinks.write_ahead.opensearch_writer import (
+from onceward.delivery.opensearch_writer import (
     ROW_BITS,
     SEQUENCE_BITS,
     NotTaken,
@@ -19,6 +18,7 @@ from onceward.sinks.write_ahead.opensearch_writer import (
     number_of,
     seconds_of,
 )
+from onceward.errors import AccessDenied, AuthenticationFailed, ConfigurationError, DeliveryRefused, TableMissing
 
 
 def upsert(key: str = "k", users: int = 0, sequence: int = 8, row: int = 1, deleted: bool = False) -> ow.Upsert:

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.testing.verdict import exactly_once
+from onceward_testing.verdict import exactly_once
 
 multisets = st.lists(st.sampled_from("abcdef"), max_size=30)
 

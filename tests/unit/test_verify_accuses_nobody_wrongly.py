@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onceward.verify import fencing
-from onceward.verify.checker import Question, _undecided
-from onceward.verify.command import run
-from onceward.verify.fencing import Epochs, judge_output
-from onceward.verify.findings import Findings
-from onceward.verify.ledger import Batch, Part
-from onceward.verify.ledger_reader import read_ledger
-from onceward.verify.manifests import OutputRange, Reading, judge
-from onceward.verify.partition_log import PartitionLog
-from onceward.verify.positions import _look_at
-from onceward.verify.segments import Marker, RecordBatch
+from onceward_verify import fencing
+from onceward_verify.checker import Question, _undecided
+from onceward_verify.command import run
+from onceward_verify.fencing import Epochs, judge_output
+from onceward_verify.findings import Findings
+from onceward_verify.ledger import Batch, Part
+from onceward_verify.ledger_reader import read_ledger
+from onceward_verify.manifests import OutputRange, Reading, judge
+from onceward_verify.partition_log import PartitionLog
+from onceward_verify.positions import _look_at
+from onceward_verify.segments import Marker, RecordBatch
 
 WHERE = ("out", 0)
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.verify.chain import Skipped, disjoint_parts, one_chain
-from onceward.verify.findings import CannotTell, Findings, WrongUsage
-from onceward.verify.ledger import Batch, FilesPart, Part, Span, Write, _is_published, batch_of, kafka_position
-from onceward.verify.since import select, since_of
+from onceward_verify.chain import Skipped, disjoint_parts, one_chain
+from onceward_verify.findings import CannotTell, Findings, WrongUsage
+from onceward_verify.ledger import Batch, FilesPart, Part, Span, Write, _is_published, batch_of, kafka_position
+from onceward_verify.since import select, since_of
 
 
 def batch(sequence: int, start: Any, end: Any, **more: Any) -> Batch:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from onceward.verify.client_settings import settings_from_file
-from onceward.verify.findings import CannotTell
+from onceward_verify.client_settings import settings_from_file
+from onceward_verify.findings import CannotTell
 
 
 def settings(folder: Path, text: str) -> dict[str, str]:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.verify.chain import Skipped
-from onceward.verify.conservation import Group, Outcome, Source, Tally, groups_of, windows
-from onceward.verify.findings import WrongUsage
-from onceward.verify.ledger import Batch, Span
-from onceward.verify.lineage import Lineage, Named, lineage_of
+from onceward_verify.chain import Skipped
+from onceward_verify.conservation import Group, Outcome, Source, Tally, groups_of, windows
+from onceward_verify.findings import WrongUsage
+from onceward_verify.ledger import Batch, Span
+from onceward_verify.lineage import Lineage, Named, lineage_of
 
 SOURCES = [("in", 0), ("in", 1)]
 END = 30

@@ -17,19 +17,19 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_process_holds_no_module_of_the_product():
     done = python(
-        "import sys, onceward.verify.__main__, onceward.verify.checker, onceward.verify.client_settings\n"
+        "import sys, onceward_verify.__main__, onceward_verify.checker, onceward_verify.client_settings\n"
         "print(*sorted(name for name in sys.modules if name.split('.')[0] in ('onceward', 'kafka', 'pyspark')))"
     )
     loaded = done.stdout.split()
-    assert "onceward.verify.checker" in loaded, done.stderr
-    assert [name for name in loaded if name != "onceward" and not name.startswith("onceward.verify")] == []
+    assert "onceward_verify.checker" in loaded, done.stderr
+    assert [name for name in loaded if name != "onceward" and not name.startswith("onceward_verify")] == []
 
 
-@pytest.mark.parametrize("start", ["onceward.verify", "the command"])
+@pytest.mark.parametrize("start", ["onceward_verify", "the command"])
 def test_without_librdkafka_it_names_the_extra_to_install(start: str):
     run = (
-        "import runpy; runpy.run_module('onceward.verify', run_name='__main__')"
-        if start == "onceward.verify"
+        "import runpy; runpy.run_module('onceward_verify', run_name='__main__')"
+        if start == "onceward_verify"
         else "sys.argv.insert(1, 'verify'); from onceward.cli import app; app()"
     )
     done = python(f"import sys; sys.modules['confluent_kafka'] = None; {run}", *ARGUMENTS)
@@ -42,7 +42,7 @@ def test_a_setting_that_librdkafka_does_not_know_is_named(tmp_path):
     (tmp_path / "client.properties").write_text("no.such.setting=1\n")
     arguments = [*ARGUMENTS, "--command-config", str(tmp_path / "client.properties")]
     done = subprocess.run(
-        [sys.executable, "-m", "onceward.verify", *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "onceward_verify", *arguments], capture_output=True, text=True, check=False
     )
     assert done.returncode == 64, done.stderr
     assert "no.such.setting" in done.stderr

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from onceward.verify.findings import NAMES, Findings, place
-from onceward.verify.report import as_text
+from onceward_verify.findings import NAMES, Findings, place
+from onceward_verify.report import as_text
 
 
 def findings(first_sequence: int = 0) -> Findings:

@@ -14,7 +14,7 @@ from onceward.errors import (
     SendFailed,
     TransactionTimeoutTooLarge,
 )
-from onceward.wire.error_table import Api, Meaning, name_of, rows, rule_of
+from onceward.kafka.wire.error_table import Api, Meaning, name_of, rows, rule_of
 
 KNOWN_CODES = sorted(
     error.errno

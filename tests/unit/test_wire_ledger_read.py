@@ -11,11 +11,11 @@ import pytest
 
 from onceward.errors import BrokerUnreachable
 from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.records.batch import encode_fragments, stamp
-from onceward.records.columns import RecordColumns
-from onceward.records.compression import Codec
-from onceward.wire.reads import key_reader as reads
-from onceward.wire.reads.offsets import EARLIEST, LATEST
+from onceward.kafka.records.batch import encode_fragments, stamp
+from onceward.kafka.records.columns import RecordColumns
+from onceward.kafka.records.compression import Codec
+from onceward.kafka.wire.reads import key_reader as reads
+from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST
 
 KEY = b"pipeline"
 WHERE = TopicPartition("ledger", 0)

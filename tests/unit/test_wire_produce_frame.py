@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kafka.protocol.producer import ProduceRequest
 
 from onceward.ids import TopicPartition
-from onceward.wire.appends.produce_frame import ProduceFrame
+from onceward.kafka.wire.appends.produce_frame import ProduceFrame
 
 TOPICS = st.text("abcä-_.", min_size=1, max_size=200)
 BATCHES = st.dictionaries(

@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, FileUnreadable, UnknownOption
+from onceward.kafka.wire.options.security import Certificates
+from onceward.kafka.wire.options.settings import (
+    ClientSettings,
+    ProducerSettings,
+    settings_from_options,
+    spark_source_options,
+)
 from onceward.operate.supervise import may_pass
-from onceward.wire.options.security import Certificates
-from onceward.wire.options.settings import ClientSettings, ProducerSettings, settings_from_options, spark_source_options
 
 CANARY = "canary-password"
 SASL = {

@@ -18,14 +18,14 @@ from onceward.errors import (
     TransactionTimeoutTooLarge,
 )
 from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.wire.conversation import Refused, Unanswered
-from onceward.wire.deadline import Deadline
-from onceward.wire.error_table import Api, rule_of
-from onceward.wire.transactions.coordinator import TransactionDescription
-from onceward.wire.transactions.fencing import AskedFor, Fencing, Ours, judge
-from onceward.wire.transactions.holder import Holder
-from onceward.wire.transactions.states import TRANSITIONS, State, Step
-from onceward.wire.transactions.transaction import Transaction
+from onceward.kafka.wire.conversation import Refused, Unanswered
+from onceward.kafka.wire.deadline import Deadline
+from onceward.kafka.wire.error_table import Api, rule_of
+from onceward.kafka.wire.transactions.coordinator import TransactionDescription
+from onceward.kafka.wire.transactions.fencing import AskedFor, Fencing, Ours, judge
+from onceward.kafka.wire.transactions.holder import Holder
+from onceward.kafka.wire.transactions.states import TRANSITIONS, State, Step
+from onceward.kafka.wire.transactions.transaction import Transaction
 
 
 class NoClient:

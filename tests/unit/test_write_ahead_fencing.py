@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from onceward.delivery.target import KIND, WriteAheadAttempt
+from onceward.engine.ledger.record import LedgerRecord, Output, State
 from onceward.engine.target import Prepared
 from onceward.engine.two_phase import TwoPhaseAttempt
 from onceward.errors import ConfigurationError, Fenced
 from onceward.ids import AttemptId, BatchId, PipelineId
-from onceward.ledger.record import LedgerRecord, Output, State
-from onceward.sinks.write_ahead.target import KIND, WriteAheadAttempt
 
 P = PipelineId("p")
 NAME = "00000001-12-0.78-0-0.159.6.250.2749a4c9.arrow"

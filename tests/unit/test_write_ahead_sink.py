@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 import onceward as ow
+from onceward.delivery import row_files
+from onceward.delivery.chunks import Delivery, told
+from onceward.delivery.row_files import RowFile, RowFileWriter
+from onceward.engine.ledger.record import LedgerRecord
 from onceward.engine.two_phase import Task
 from onceward.errors import ConfigurationError, LedgerUnreadable, TargetLost
 from onceward.ids import AttemptId, BatchId, PipelineId
-from onceward.ledger.record import LedgerRecord
-from onceward.sinks.write_ahead import row_files
-from onceward.sinks.write_ahead.chunks import Delivery, told
-from onceward.sinks.write_ahead.row_files import RowFile, RowFileWriter
 
 ATTEMPT = AttemptId(1 << 62, 12)
 BATCH = BatchId("3b6c0de1-0000-4000-8000-000000000001", 17)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from onceward.errors import OncewardError, RowRefused, SendFailed
-from onceward.spark import write_errors
-from onceward.spark.thrown import Thrown
+from onceward.spark.batch import write_errors
+from onceward.spark.batch.thrown import Thrown
 
 UNMAPPABLE = Thrown("java.nio.file.InvalidPathException", "Malformed input or input contains unmappable characters")
 THERE = Thrown("org.apache.hadoop.fs.FileAlreadyExistsException", "File already exists: /data/v=??/part-00000")

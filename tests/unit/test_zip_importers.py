@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from onceward.spark.zip_importers import drop_zip_importers
+from onceward.spark.session.zip_importers import drop_zip_importers
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from typing import Annotated
 
 import typer
 
-from onceward.cli.broker import broker
 from onceward.cli.dead_letters import dead_letters
-from onceward.cli.demo import demo
-from onceward.cli.doctor import doctor
+from onceward.cli.doctor.command import doctor
 from onceward.cli.jars import jars
 from onceward.cli.typed_errors import TypedErrors
-from onceward.cli.verify import verify
+from onceward_testing.cli.broker import broker
+from onceward_testing.cli.demo import demo
+from onceward_verify.cli import verify
 
 app = typer.Typer(
     name="onceward",

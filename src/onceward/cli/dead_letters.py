@@ -1,6 +1,6 @@
 """``onceward dead-letters``: what pipelines have set aside, why, and back with it. No Spark.
 
-Registered in :mod:`onceward.cli`; what it does is in :mod:`onceward.dead_letters`.
+Registered in :mod:`onceward.cli`; what it does is in :mod:`onceward.kafka.dead_letters`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import typer
 from onceward.errors import AccessDenied, ConfigurationError
 
 if TYPE_CHECKING:
-    from onceward.dead_letters.replay import Outcome
-    from onceward.wire.client import KafkaClient
-    from onceward.wire.options.settings import ProducerSettings
+    from onceward.kafka.dead_letters.replay import Outcome
+    from onceward.kafka.wire.client import KafkaClient
+    from onceward.kafka.wire.options.settings import ProducerSettings
 
 _LEDGER = "onceward-ledger"  # ledger.kafka_topic.DEFAULT_TOPIC, which would import a Kafka client for --help
 _TRANSACTION_MS = "60000"
@@ -44,9 +44,9 @@ def _connected(
     bootstrap_servers: str, command_config: Path | None, *topics: str | None
 ) -> Iterator[tuple[KafkaClient, ProducerSettings]]:
     from onceward.ids import topic_name
-    from onceward.wire.client import KafkaClient
-    from onceward.wire.options.properties_file import read_properties
-    from onceward.wire.options.settings import settings_from_options
+    from onceward.kafka.wire.client import KafkaClient
+    from onceward.kafka.wire.options.properties_file import read_properties
+    from onceward.kafka.wire.options.settings import settings_from_options
 
     for topic in topics:
         if topic is not None:
@@ -77,8 +77,8 @@ def list_letters(
     as_json: Json = False,
 ) -> None:
     """Count the letters: by pipeline, kind of error and source partition, and which of them have been replayed."""
-    from onceward.dead_letters.counting import count
-    from onceward.dead_letters.text import table
+    from onceward.kafka.dead_letters.counting import count
+    from onceward.kafka.dead_letters.text import table
 
     with _connected(bootstrap_servers, command_config, topic, ledger_topic) as (client, _):
         counts = count(client, topic, ledger_topic)
@@ -100,9 +100,9 @@ def show_letters(
     as_json: Json = False,
 ) -> None:
     """Print letters, oldest first: where from, when, why, headers, key and value (as hex where they are no text)."""
-    from onceward.dead_letters import text
-    from onceward.dead_letters.letter import Wanted
-    from onceward.dead_letters.looking import letters
+    from onceward.kafka.dead_letters import text
+    from onceward.kafka.dead_letters.letter import Wanted
+    from onceward.kafka.dead_letters.looking import letters
 
     if offset is not None and partition is None:
         raise ConfigurationError("--offset is one of a partition", next_step="add --partition")
@@ -138,8 +138,8 @@ def replay_letters(
     ledger_topic: Ledger = _LEDGER,
 ) -> None:
     """Feed letters back to where they came from, each exactly once, whatever is killed or run twice meanwhile."""
-    from onceward.dead_letters.letter import Wanted
-    from onceward.dead_letters.replay import Outcome, Replay
+    from onceward.kafka.dead_letters.letter import Wanted
+    from onceward.kafka.dead_letters.replay import Outcome, Replay
 
     left_out = frozenset(map(_place, leave_out or ()))
     replay = Replay(topic, ledger_topic, Wanted(classes or (), source_topic or (), left_out), to, limit)

@@ -14,7 +14,7 @@ import typer
 from onceward.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from onceward.spark.connector import Connector
+    from onceward.spark.session.connector import Connector
 
 _SPLIT = frozenset(" \t*?[\\'\"$`")
 
@@ -34,7 +34,7 @@ def jars(
     ] = False,
 ) -> None:
     """Resolve the jars of Spark's Kafka and Avro connectors and of both tested Kafka releases, through Spark's Ivy."""
-    from onceward.spark.java import java_executable
+    from onceward.spark.session.java import java_executable
 
     java_executable()
     connector = _connector()
@@ -50,7 +50,7 @@ def jars(
 
 
 def _connector() -> Connector:
-    from onceward.spark.connector import spark_connector
+    from onceward.spark.session.connector import spark_connector
 
     typer.echo("Spark's Kafka and Avro connectors … ", nl=False, err=True)
     connector = spark_connector()
@@ -61,8 +61,8 @@ def _connector() -> Connector:
 
 
 def _brokers() -> list[object]:
-    from onceward.spark.jars import resolve
-    from onceward.testing.kafka_distribution import NEWEST_VERSION, TRANSACTION_V1_VERSION, coordinates
+    from onceward.spark.session.jars import resolve
+    from onceward_testing.kafka_distribution import NEWEST_VERSION, TRANSACTION_V1_VERSION, coordinates
 
     all_jars: list[object] = []
     for version in (NEWEST_VERSION, TRANSACTION_V1_VERSION):
@@ -75,7 +75,7 @@ def _brokers() -> list[object]:
 
 def _submit(connector: Connector) -> str:
     """``--jars`` and ``--conf``, for the shell to split into words: nothing in it may need quotes."""
-    from onceward.spark.session import WORKER_DAEMON, launch_conf
+    from onceward.spark.session.settings import WORKER_DAEMON, launch_conf
 
     settings = launch_conf(connector)
     words = ["--jars", settings.pop("spark.jars")]

@@ -3,13 +3,13 @@
 A format's function (:mod:`onceward.formats`) puts a :class:`DecodingStep` into the user's plan: the rows that it reads
 carry a name there, :attr:`DecodingStep.tag`, and only those that it can read go on. Whatever the user makes of them,
 windows and joins included, the engine finds the name in the plan of the running batch, takes the same rows a second
-time (:mod:`onceward.spark.below`), asks the step which of them it cannot read, and hands these to the sink as one more
+time (:mod:`onceward.spark.batch.below`), asks the step which of them it cannot read, and hands these to the sink as one more
 frame of the batch. So nobody can forget them, and they are committed together with the rest, or not at all.
 
 A step gives the same verdict of the same bytes each time it is asked, so that each record is in one of the two frames,
 and a source gives the same records of a batch each time it is read, or no batch could be repeated.
 
-Called by ``engine.foreach_batch`` at each batch; formats call :func:`register`.
+Called by ``engine.calls.foreach_batch`` at each batch; formats call :func:`register`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 
 from onceward.errors import Fenced, OncewardError, UnsupportedQuery
-from onceward.spark.below import rows_below, tags_in
+from onceward.spark.batch.below import rows_below, tags_in
 
 log = logging.getLogger(__name__)
 

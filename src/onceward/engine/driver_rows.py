@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from onceward.spark import job
-from onceward.spark.computation import Computation
-from onceward.spark.query import RunningBatch
+from onceward.spark.batch import job
+from onceward.spark.batch.computation import Computation
+from onceward.spark.batch.query import RunningBatch
 
 _OVERSIZED = "onceward_oversized"
 _LEVELS = (100, 1_000)  # few of them: Spark compiles the plan's code once for each
@@ -91,7 +91,7 @@ def fetch(
     have.
 
     :param size: SQL for the payload bytes of one row.
-    :raises OncewardError: what ``lost`` returned, and as :func:`onceward.spark.job.collect` does.
+    :raises OncewardError: what ``lost`` returned, and as :func:`onceward.spark.batch.job.collect` does.
     """
     bound = turn.bound(running)
     frame = bounded(frame, bound, size)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from onceward import surroundings
-from onceward.spark.job import JobInterrupted
+from onceward.spark.batch.job import JobInterrupted
 
 _MOMENT_SECONDS = 1.0
 _LOOK_SECONDS = 0.2  # a look costs some calls into the JVM, milliseconds that a batch without long waits must not pay

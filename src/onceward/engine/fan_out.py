@@ -21,16 +21,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from onceward.engine.ledger.chain import Chain
+from onceward.engine.ledger.record import LedgerRecord, Output, State
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import AtomicTarget, Attempt, Prepared, Target, Write, of_another_sink
 from onceward.engine.two_phase import TwoPhaseTarget, must_have_its_chain
 from onceward.errors import Fenced, OncewardError
 from onceward.ids import AttemptId
-from onceward.ledger.chain import Chain
-from onceward.ledger.record import LedgerRecord, Output, State
-from onceward.spark.computation import Computation
-from onceward.spark.query import RunningBatch
-from onceward.spark.shuffles import Shuffles
+from onceward.spark.batch.computation import Computation
+from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.shuffles import Shuffles
 
 BRANCH = "@"
 """Begins the name of a two-phase target's output, and where frames for it go; those of atomic targets are kinds, tables

@@ -1,6 +1,6 @@
 """The way of a micro-batch: nine steps, from Spark's call to Spark's commit log. Read this first.
 
-Called by ``engine.foreach_batch`` in the query's own thread, in the driver. The steps, numbered alike here and in the
+Called by ``engine.calls.foreach_batch`` in the query's own thread, in the driver. The steps, numbered alike here and in the
 code:
 
 1. **Admit**: compare the batch with the ledger (the first batch of a run fences its predecessors before it reads).
@@ -28,9 +28,12 @@ import logging
 from collections.abc import Sequence
 
 from onceward import events, patience, surroundings
-from onceward.engine.failed_batches import FailedBatches, must_compute_once
+from onceward.engine.calls.failed_batches import FailedBatches, must_compute_once
+from onceward.engine.calls.replays import replay
+from onceward.engine.ledger.admission import Admission, Before, admit, hopeless
+from onceward.engine.ledger.record import FrameWritten, LedgerRecord, State
+from onceward.engine.ledger.refusals import refusal, refuse_skipped_dead_letters, second_call
 from onceward.engine.policy import SinkPolicy, with_the_next_start
-from onceward.engine.replays import replay
 from onceward.engine.target import Attempt, Prepared, Target, Write, ids_of
 from onceward.errors import (
     AdmissionRefused,
@@ -41,10 +44,7 @@ from onceward.errors import (
     TransactionTimedOut,
 )
 from onceward.ids import BatchId, SourceRange
-from onceward.ledger.admission import Admission, Before, admit, hopeless
-from onceward.ledger.record import FrameWritten, LedgerRecord, State
-from onceward.ledger.refusals import refusal, refuse_skipped_dead_letters, second_call
-from onceward.spark.query import History, RunningBatch
+from onceward.spark.batch.query import History, RunningBatch
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from onceward.engine.ledger.admission import RESUME_CHOICES, Resume, SkippedBatches
+from onceward.engine.ledger.chain import Ledger
 from onceward.errors import ConfigurationError, ContradictoryOptions, OncewardError
 from onceward.ids import PipelineId
-from onceward.ledger.admission import RESUME_CHOICES, Resume, SkippedBatches
-from onceward.ledger.chain import Ledger
 
 Delivery = Literal["exactly_once", "at_least_once", "none"]
 

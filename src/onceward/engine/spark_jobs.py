@@ -11,15 +11,15 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from onceward.engine.ledger.chain import Chain
+from onceward.engine.ledger.record import LedgerRecord, Output, State
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Prepared
 from onceward.engine.time_limit import TimeLimit
 from onceward.errors import ReportMismatch
 from onceward.ids import AttemptId, PipelineId, names_of_chain
-from onceward.ledger.chain import Chain
-from onceward.ledger.record import LedgerRecord, Output, State
-from onceward.spark.computation import Computation
-from onceward.spark.query import RunningBatch
+from onceward.spark.batch.computation import Computation
+from onceward.spark.batch.query import RunningBatch
 
 log = logging.getLogger(__name__)
 

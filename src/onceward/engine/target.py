@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame
 
+from onceward.engine.ledger.chain import Chain
+from onceward.engine.ledger.record import LedgerRecord, Output, State
 from onceward.errors import LedgerUnreadable
 from onceward.ids import AttemptId, PipelineId
-from onceward.ledger.chain import Chain
-from onceward.ledger.record import LedgerRecord, Output, State
-from onceward.spark.computation import Computation
-from onceward.spark.query import RunningBatch
+from onceward.spark.batch.computation import Computation
+from onceward.spark.batch.query import RunningBatch
 
 
 class Write(NamedTuple):

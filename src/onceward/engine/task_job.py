@@ -11,8 +11,8 @@ from onceward.engine.task_writer import RESULT_DDL, OpenWriter, TaskResult, each
 from onceward.engine.time_limit import TimeLimit
 from onceward.errors import OncewardError
 from onceward.secrecy import unlogged_calls
-from onceward.spark import job
-from onceward.spark.computation import Computation
+from onceward.spark.batch import job
+from onceward.spark.batch.computation import Computation
 
 
 def planned(

@@ -5,7 +5,7 @@ row back to the driver: what the writer has prepared (the committable), or the e
 
 What if a task dies, hangs or runs twice? Its writer has made nothing visible. Of a task's attempts Spark takes the
 result of one; what another has prepared is named nowhere, and never becomes true. Kafka's writers share one sequence of
-records, so that theirs have to stop the others: :mod:`onceward.sinks.kafka.tasks`.
+records, so that theirs have to stop the others: :mod:`onceward.kafka.sink.tasks`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from onceward.errors import OncewardError, ReportMismatch, from_json, to_json
 from onceward.ids import TaskAttempt
-from onceward.spark.task import this_attempt
-from onceward.spark.zip_importers import drop_zip_importers
+from onceward.spark.batch.task import this_attempt
+from onceward.spark.session.zip_importers import drop_zip_importers
 
 RESULT_DDL = "partition_id int, task_attempt_id long, rows long, committable string, error string"
 _RESULT = pa.schema(

@@ -26,17 +26,17 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from onceward import events, patience, surroundings
 from onceward.engine import task_job
+from onceward.engine.ledger.chain import Chain
+from onceward.engine.ledger.record import LedgerRecord, Output, State
 from onceward.engine.policy import SinkPolicy
 from onceward.engine.target import Attempt, Prepared, Target, Witness, Write, ids_of, of_another_sink
 from onceward.engine.task_writer import OpenWriter, TaskResult, TaskWriter
 from onceward.engine.time_limit import TimeLimit
 from onceward.errors import ConfigurationError, LedgerUnreadable, OncewardError, TargetLost, Unfinished
 from onceward.ids import AttemptId, BatchId, PipelineId, TaskAttempt
-from onceward.ledger.chain import Chain
-from onceward.ledger.record import LedgerRecord, Output, State
-from onceward.spark.computation import Computation
-from onceward.spark.query import RunningBatch
-from onceward.spark.shuffles import Shuffles
+from onceward.spark.batch.computation import Computation
+from onceward.spark.batch.query import RunningBatch
+from onceward.spark.batch.shuffles import Shuffles
 
 log = logging.getLogger(__name__)
 

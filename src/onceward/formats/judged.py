@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 
 from onceward.engine.decoding import DecodingStep, register
 from onceward.errors import BadColumn, ConfigurationError, UnsupportedQuery
-from onceward.spark.failures import RAISED
+from onceward.spark.batch.failures import RAISED
 
 DOES_NOT_FIT = "DoesNotFit"
 _WAYS = ("stop", "dead_letter")
@@ -90,7 +90,7 @@ def with_one(rows: DataFrame, value: Column, name: str) -> DataFrame:
 
 
 def raised(tag: str, kind: str, *more: Column) -> Column:
-    """The text that :mod:`onceward.spark.failures` makes an error of."""
+    """The text that :mod:`onceward.spark.batch.failures` makes an error of."""
     said = F.struct(F.lit(kind).alias("raised"), F.lit(tag).alias("tag"), *more)
     return F.concat(F.lit(RAISED), F.to_json(said))
 

@@ -29,11 +29,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onceward import patience, surroundings
-from onceward.engine.foreach_batch import error_of
+from onceward.engine.calls.foreach_batch import error_of
 from onceward.errors import ConfigurationError, OncewardError, Recovery
 from onceward.operate.restart import ExponentialDelay, Failure, RestartStrategy, least_pause, without_progress
-from onceward.spark import callbacks
-from onceward.spark.query import newest_committed, newest_committed_at
+from onceward.spark.batch import callbacks
+from onceward.spark.batch.query import newest_committed, newest_committed_at
 
 log = logging.getLogger(__name__)
 

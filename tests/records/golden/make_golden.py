@@ -18,8 +18,8 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from onceward.testing import LocalKafka
-from onceward.testing.kafka_distribution import class_path
+from onceward_testing import LocalKafka
+from onceward_testing.kafka_distribution import class_path
 
 HERE = Path(__file__).parent
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

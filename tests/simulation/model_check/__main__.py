@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from onceward.testing import LocalKafka
+from onceward_testing import LocalKafka
 from simulation.model_check import recorded
 from simulation.model_check.conversations import held_with, held_with_the_model
 from simulation.model_check.registry import CLUSTERS, CONVERSATIONS, NEW_V1, Conversation

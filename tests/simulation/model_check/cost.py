@@ -15,9 +15,9 @@ from typing import Any
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest, TxnOffsetCommitRequest
 
 from onceward.ids import ProducerIdentity, TopicPartition
-from onceward.records.batch import Fragment, stamp
-from onceward.records.compression import Codec
-from onceward.wire.appends.produce_frame import ProduceFrame
+from onceward.kafka.records.batch import Fragment, stamp
+from onceward.kafka.records.compression import Codec
+from onceward.kafka.wire.appends.produce_frame import ProduceFrame
 from simulation.model_check.sides import PlainSurroundings
 from simulation.world.kafka.cluster import Cluster
 

@@ -12,10 +12,10 @@ from confluent_kafka import TopicPartition as Where
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from onceward.testing import LocalKafka
-from onceward.wire.client import KafkaClient
-from onceward.wire.connections import ConnectionLost
-from onceward.wire.options.settings import ClientSettings
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.connections import ConnectionLost
+from onceward.kafka.wire.options.settings import ClientSettings
+from onceward_testing import LocalKafka
 from simulation.world.kafka.cluster import Cluster
 from simulation.world.kafka.settings import ClusterSettings
 

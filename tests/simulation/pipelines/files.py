@@ -8,7 +8,7 @@ from typing import Any
 
 import onceward as ow
 from onceward.events import STEPS
-from onceward.sinks.files.target import FileTarget
+from onceward.files.target import FileTarget
 from simulation.judge.chain import Chain, Record
 from simulation.judge.decided import judge_leftovers, judge_rows
 from simulation.judge.facts import Facts

@@ -11,10 +11,10 @@ import json
 import re
 from typing import Any
 
-from onceward.sources.kafka import _of_ledger
-from onceward.sources.topics_read import NamedTopics
-from onceward.wire.client import KafkaClient
-from onceward.wire.options.settings import settings_from_options
+from onceward.kafka.source.source import _of_ledger
+from onceward.kafka.source.topics_read import NamedTopics
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.options.settings import settings_from_options
 from simulation.spark.query import SOURCE, Checkpoint
 
 LEDGER = "onceward-ledger"

@@ -17,7 +17,7 @@ from typing import Any
 from onceward.engine import task_writer
 from onceward.errors import to_json
 from onceward.ids import TaskAttempt
-from onceward.spark.job import naming_failures
+from onceward.spark.batch.job import naming_failures
 from simulation.kernel.scheduler import Killed, Process, Sim, Task, Timer
 from simulation.spark.frames import Computed, Frame, Nonces, Read, Rows, Shuffle
 
@@ -122,12 +122,12 @@ class Jobs:
         self._world = world
 
     def collect(self, frame: Frame, lost: Callable[[], Any]) -> tuple[list[Any], int]:
-        """As :func:`onceward.spark.job.collect`."""
+        """As :func:`onceward.spark.batch.job.collect`."""
         with naming_failures():
             return _Job(self._sim, self._world, frame, lost).run(), frame.computed.tasks()
 
     def rows(self, frame: Frame, lost: Callable[[], Any]) -> tuple[Rows, int]:
-        """As :func:`onceward.spark.job.to_arrow`: the rows themselves, in the order of the frame's partitions."""
+        """As :func:`onceward.spark.batch.job.to_arrow`: the rows themselves, in the order of the frame's partitions."""
         whole = Rows((), frame.computed.batch_id)
         for part in _Job(self._sim, self._world, frame, lost, bring_rows=True).run():
             whole.extend(part)

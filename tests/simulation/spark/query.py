@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from onceward.engine import runs
+from onceward.engine.calls import runs
 from onceward.ids import BatchId, SourceRange
-from onceward.spark.query import KafkaSource, RunningBatch
+from onceward.spark.batch.query import KafkaSource, RunningBatch
 from simulation.kernel.scheduler import Process
 from simulation.spark.frames import Computed, Frame, Plan
 from simulation.spark.jobs import Executors
@@ -101,7 +101,7 @@ class _Context:
 
 
 class History:
-    """:class:`onceward.spark.query.History` of this model."""
+    """:class:`onceward.spark.batch.query.History` of this model."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
@@ -249,7 +249,7 @@ class Query:
                 self.world.sim.kill(self.process, kind.removeprefix("crash:"))
 
     def _close_sinks(self) -> None:
-        """As the thread of ``engine.runs`` does within a second."""
+        """As the thread of ``engine.calls.runs`` does within a second."""
         for place in [place for place in runs._open if place.run_id == self.run_id]:
             runs.leave(place)
 

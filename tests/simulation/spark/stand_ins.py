@@ -16,10 +16,10 @@ import crc32c
 
 from onceward.errors import OncewardError
 from onceward.ids import TopicPartition
-from onceward.records.batch import Fragment
-from onceward.records.checksum import ContentChecksum, Stretch
-from onceward.records.compression import Codec
-from onceward.spark.query import RunningBatch
+from onceward.kafka.records.batch import Fragment
+from onceward.kafka.records.checksum import ContentChecksum, Stretch
+from onceward.kafka.records.compression import Codec
+from onceward.spark.batch.query import RunningBatch
 from simulation.kernel import current
 from simulation.spark.frames import Frame, Rows, key_of
 from simulation.world import lines, network
@@ -30,7 +30,7 @@ _PER_FRAGMENT = 3
 
 
 class HeldRows:
-    """As :class:`onceward.sinks.kafka.rows.HeldRows`, of simulated rows. Rows of one key keep their order, in one
+    """As :class:`onceward.kafka.sink.rows.HeldRows`, of simulated rows. Rows of one key keep their order, in one
     partition; a key is of one source partition."""
 
     def __init__(self, topic: str | None, count_of: Callable[[str], int], producer: Any, first: int) -> None:
@@ -110,7 +110,7 @@ def _varint(number: int) -> bytes:
 
 
 class _Execution:
-    """As much of a ``StreamExecution`` as :mod:`onceward.spark.query` asks for a call that failed."""
+    """As much of a ``StreamExecution`` as :mod:`onceward.spark.batch.query` asks for a call that failed."""
 
     def __init__(self, query: Any) -> None:
         self._query = query
@@ -202,56 +202,58 @@ def _message(
 
 STAND_INS: Mapping[str, Any] = {
     # brokers and lines
-    "onceward.wire.client.Connections": lambda settings: network.Connections(current(), settings),
-    "onceward.sinks.kafka.sequencer.lease.Line": lambda host, port, s: lines.Line(current(), host, port, s),
-    "onceward.sinks.kafka.sequencer.server.Door": lambda host, port, **more: lines.Door(current(), host, port, **more),
-    "onceward.wire.client._sharing_key": _sharing_key,
+    "onceward.kafka.wire.client.Connections": lambda settings: network.Connections(current(), settings),
+    "onceward.kafka.sink.sequencer.lease.Line": lambda host, port, s: lines.Line(current(), host, port, s),
+    "onceward.kafka.sink.sequencer.server.Door": lambda host, port, **more: lines.Door(current(), host, port, **more),
+    "onceward.kafka.wire.client._sharing_key": _sharing_key,
     "kafka.protocol.data_container.DataContainer.__init__": _container,
     "kafka.protocol.api_message.ApiMessage.__init__": _message,
     # Spark
-    "onceward.engine.foreach_batch.running_batch": _running_batch,
-    "onceward.engine.failed_calls.fingerprint": lambda frame: hash((frame.computed.number, frame.only, frame.half)),
-    "onceward.engine.foreach_batch.refuse_temporary_checkpoint": lambda frame: None,
-    "onceward.engine.foreach_batch.is_running": _is_running,
-    "onceward.engine.foreach_batch.run_is_active": _run_is_active,
+    "onceward.engine.calls.foreach_batch.running_batch": _running_batch,
+    "onceward.engine.calls.failed_calls.fingerprint": lambda frame: hash(
+        (frame.computed.number, frame.only, frame.half)
+    ),
+    "onceward.engine.calls.foreach_batch.refuse_temporary_checkpoint": lambda frame: None,
+    "onceward.engine.calls.foreach_batch.is_running": _is_running,
+    "onceward.engine.calls.foreach_batch.run_is_active": _run_is_active,
     "onceward.engine.decoding.steps_of": lambda frame, run_id: (),
-    "onceward.engine.runs._janitor": _NoThread(),
-    "onceward.engine.replays.is_deterministic": lambda frame: not frame.computed.plan.by_chance,
+    "onceward.engine.calls.runs._janitor": _NoThread(),
+    "onceward.engine.calls.replays.is_deterministic": lambda frame: not frame.computed.plan.by_chance,
     "onceward.engine.task_job.planned": lambda frame, open_writer, brought_back=(OncewardError,): frame.written(
         open_writer, brought_back
     ),
-    "onceward.spark.query.query_of": lambda frame: _Execution(frame.computed.query),
-    "onceward.spark.query._in_another_thread": lambda context, execution: False,
-    "onceward.spark.job.collect": lambda frame, lost: current().world.jobs.collect(frame, lost),
-    "onceward.spark.job.to_arrow": lambda frame, lost: current().world.jobs.rows(frame, lost),
-    "onceward.spark.shuffles._shuffle_ids": lambda rdd, scheduler: {shuffle.id for shuffle in rdd.shuffles},
-    "onceward.spark.shuffles._taken_back": lambda context, tracker, shuffle: frozenset(
+    "onceward.spark.batch.query.query_of": lambda frame: _Execution(frame.computed.query),
+    "onceward.spark.batch.query._in_another_thread": lambda context, execution: False,
+    "onceward.spark.batch.job.collect": lambda frame, lost: current().world.jobs.collect(frame, lost),
+    "onceward.spark.batch.job.to_arrow": lambda frame, lost: current().world.jobs.rows(frame, lost),
+    "onceward.spark.batch.shuffles._shuffle_ids": lambda rdd, scheduler: {shuffle.id for shuffle in rdd.shuffles},
+    "onceward.spark.batch.shuffles._taken_back": lambda context, tracker, shuffle: frozenset(
         *(one.taken_back for one in context.query.computed.shuffles if one.id == shuffle)
     ),
-    "onceward.spark.persisted._executors": lambda context: frozenset(
+    "onceward.spark.batch.persisted._executors": lambda context: frozenset(
         executor.name for executor in context.query.executors.alive
     ),
-    "onceward.spark.persisted._persisted_behind": _persisted_behind,
-    "onceward.spark.persisted._drop": _dropped,
-    "onceward.spark.persisted._counted": lambda frame: (frame.count(), frame),
+    "onceward.spark.batch.persisted._persisted_behind": _persisted_behind,
+    "onceward.spark.batch.persisted._drop": _dropped,
+    "onceward.spark.batch.persisted._counted": lambda frame: (frame.count(), frame),
     "onceward.engine.driver_rows.bounded": lambda frame, bound, size: frame,
     "onceward.engine.driver_rows.within": _within,
     # rows
-    "onceward.sinks.kafka.sink.must_be_a_frame": lambda frame, more="": None,
-    "onceward.sinks.kafka.columns.check": lambda frame, topic, **more: None,
-    "onceward.sinks.kafka.attempt.prepare": lambda frame, topic, **more: frame,
-    "onceward.sinks.kafka.attempt.row_bytes": lambda columns: "",
-    "onceward.sinks.kafka.attempt.HeldRows": HeldRows,
-    "onceward.sinks.kafka.ordering.by_tasks": lambda rows, within: rows,
-    "onceward.sinks.kafka.ordering.by_driver": lambda rows: rows,
-    "onceward.sinks.kafka.ordering.row_bytes": lambda names: "",
-    "onceward.sinks.kafka.tasks.HeldRows": HeldRows,
-    "onceward.sinks.kafka.tasks.pieces": lambda rows: (rows,),
+    "onceward.kafka.sink.sink.must_be_a_frame": lambda frame, more="": None,
+    "onceward.kafka.sink.columns.check": lambda frame, topic, **more: None,
+    "onceward.kafka.sink.attempt.prepare": lambda frame, topic, **more: frame,
+    "onceward.kafka.sink.attempt.row_bytes": lambda columns: "",
+    "onceward.kafka.sink.attempt.HeldRows": HeldRows,
+    "onceward.kafka.sink.ordering.by_tasks": lambda rows, within: rows,
+    "onceward.kafka.sink.ordering.by_driver": lambda rows: rows,
+    "onceward.kafka.sink.ordering.row_bytes": lambda names: "",
+    "onceward.kafka.sink.tasks.HeldRows": HeldRows,
+    "onceward.kafka.sink.tasks.pieces": lambda rows: (rows,),
     # the ledger's records, one at a time, without Arrow
-    "onceward.ledger.kafka_topic.RecordColumns": _Columns,
-    "onceward.ledger.kafka_topic._one": lambda value: value,
-    "onceward.ledger.kafka_topic.encode_fragments": one_record,
-    "onceward.ledger.kafka_topic.LedgerTopic._home_of": lambda self, partitions: (
+    "onceward.kafka.ledger.topic.RecordColumns": _Columns,
+    "onceward.kafka.ledger.topic._one": lambda value: value,
+    "onceward.kafka.ledger.topic.encode_fragments": one_record,
+    "onceward.kafka.ledger.topic.LedgerTopic._home_of": lambda self, partitions: (
         crc32c.crc32c(self.pipeline.encode()) % partitions
     ),
 }

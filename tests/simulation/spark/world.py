@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from onceward import events
-from onceward.engine import runs
+from onceward.engine.calls import runs
 from onceward.errors import OncewardError, Recovery
 from simulation import swarm
 from simulation.judge import judge

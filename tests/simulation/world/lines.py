@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from onceward.sinks.kafka.sequencer.frames import HELLO_FRAME_BYTES, parse_hello
+from onceward.kafka.sink.sequencer.frames import HELLO_FRAME_BYTES, parse_hello
 from simulation.kernel.scheduler import Process, Sim, Task
 
 FAULTS = {
@@ -98,7 +98,7 @@ class End:
 
 
 class Line:
-    """As :class:`onceward.sinks.kafka.sequencer.line.Line`."""
+    """As :class:`onceward.kafka.sink.sequencer.line.Line`."""
 
     def __init__(self, sim: Sim, host: str, port: int, timeout_s: float) -> None:
         sim.alive()
@@ -166,7 +166,7 @@ class Socket:
 
 
 class Door:
-    """As :class:`onceward.sinks.kafka.sequencer.door.Door`: a thread of the driver, and the clock of the epoch."""
+    """As :class:`onceward.kafka.sink.sequencer.door.Door`: a thread of the driver, and the clock of the epoch."""
 
     def __init__(
         self,

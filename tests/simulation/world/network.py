@@ -1,4 +1,4 @@
-"""Connections to the simulated cluster, in the place of ``wire.connections.Connections``; and what befalls them.
+"""Connections to the simulated cluster, in the place of ``kafka.wire.connections.Connections``; and what befalls them.
 
 One connection is first in, first out, and a broker works on one request of a connection at a time
 (``SocketServer.Processor``: the channel is muted until the response is sent). A request that times out takes its
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from onceward.wire.connections import ConnectionLost
+from onceward.kafka.wire.connections import ConnectionLost
 from simulation.kernel.scheduler import Process, Sim
 from simulation.kernel.threads import Future
 

@@ -17,14 +17,14 @@ from onceward.formats.avro.step import MOST_IDS, AvroDecoding
 from onceward.formats.avro.types import why_names_collide, why_spark_cannot_read, why_values_would_change
 from onceward.formats.judged import refuse_frame
 from onceward.formats.registry.subjects import topic_name
-from onceward.spark.avro_java import (
+from onceward.spark.batch.source_topics import topics_of
+from onceward.spark.tables.avro_java import (
     column_of,
     keep_within_limits,
     why_not_a_column,
     why_not_a_schema,
     why_not_readable_as,
 )
-from onceward.spark.source_topics import topics_of
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from onceward.formats.avro.step import Witness
 from onceward.formats.avro.types import Type, linked
 from onceward.formats.avro.valid_text import texts_are_valid
 from onceward.formats.judged import quoted
-from onceward.spark.avro_java import schema_for, why_not_a_schema, why_not_writable
-from onceward.spark.failures import RAISED
+from onceward.spark.batch.failures import RAISED
+from onceward.spark.tables.avro_java import schema_for, why_not_a_schema, why_not_writable
 
 _REFRESH_S = 30.0
 

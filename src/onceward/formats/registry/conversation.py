@@ -24,7 +24,7 @@ from onceward.errors import ConfigurationError, RegistryAnswerUnfit, RegistryRef
 from onceward.formats.registry.http import Answer, NoAnswer, NotTrusted, asked
 from onceward.formats.registry.json_limits import NotFit, parsed
 from onceward.formats.registry.settings import Settings
-from onceward.wire.options.security import tls_context
+from onceward.kafka.wire.options.security import tls_context
 
 T = TypeVar("T")
 

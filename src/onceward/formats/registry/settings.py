@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOption
-from onceward.wire.options.security import SECURITY_OPTIONS, Security, tls_parts
+from onceward.kafka.wire.options.security import SECURITY_OPTIONS, Security, tls_parts
 
 _PREFIX = "schema.registry."
 _USER_INFO, _TOKEN = "basic.auth.user.info", "bearer.auth.token"

@@ -1,4 +1,4 @@
-"""The server as PyMySQL speaks of it, behind the product's own :class:`~onceward.ledger.mysql.MySQLSession`."""
+"""The server as PyMySQL speaks of it, behind the product's own :class:`~onceward.sql.ledger.mysql.MySQLSession`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pymysql
 
-from onceward.ledger.mysql import MySQLSession
+from onceward.sql.ledger.mysql import MySQLSession
 from simulation.kernel import current
 from simulation.world.database import line
 from simulation.world.database.trouble import Trouble
@@ -111,7 +111,7 @@ class SimulatedSession(MySQLSession):
 
 
 def connected(said: Mapping[str, Any], name: str) -> SimulatedSession:
-    """As :func:`onceward.ledger.mysql.connected`."""
+    """As :func:`onceward.sql.ledger.mysql.connected`."""
     try:
         session = line.connect(current().world.database, name)
     except Trouble as trouble:

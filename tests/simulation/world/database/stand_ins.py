@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from onceward.ledger.mysql import MySQLSession
-from onceward.sinks.database.frames import HeldFrame
-from onceward.sinks.database.pieces import KeptSessions
-from onceward.sinks.database.postgresql import staging as postgresql_staging
+from onceward.sql.ledger.mysql import MySQLSession
+from onceward.sql.postgresql import staging as postgresql_staging
+from onceward.sql.sink.frames import HeldFrame
+from onceward.sql.sink.pieces import KeptSessions
 from simulation.kernel import current
 from simulation.world.database import mysql, postgresql
 from simulation.world.database.arrow import Arrow, Columns, RowsTable
@@ -79,11 +79,11 @@ def _staged_columns(schema: Any, staged: Any) -> dict[str, str]:
 
 
 _ARROW = Arrow(_columns)
-_DATABASE = "onceward.sinks.database"
+_DATABASE = "onceward.sql.sink"
 
 STAND_INS: list[tuple[str, str, Any]] = [
-    ("onceward.ledger.postgresql", "_driver", lambda: postgresql.DRIVER),
-    ("onceward.ledger.mysql", "connected", mysql.connected),
+    ("onceward.sql.ledger.postgresql", "_driver", lambda: postgresql.DRIVER),
+    ("onceward.sql.ledger.mysql", "connected", mysql.connected),
     (f"{_DATABASE}.mysql.staging", "connected", mysql.connected),
     (f"{_DATABASE}.mysql.preparing", "connected", mysql.connected),
     (f"{_DATABASE}.postgresql.staging", "_driver", lambda: postgresql.TASKS_DRIVER),

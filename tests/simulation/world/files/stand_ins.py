@@ -11,17 +11,17 @@ from simulation.world.files import posix
 
 _ON_THE_DISK = (
     "onceward.durable",
-    "onceward.ledger.folder",
-    "onceward.sinks.write_ahead.row_files",
-    "onceward.sinks.write_ahead.sink",
-    "onceward.sinks.write_ahead.store",
-    "onceward.spark.file_system",
+    "onceward.files.ledger",
+    "onceward.delivery.row_files",
+    "onceward.delivery.sink",
+    "onceward.delivery.store",
+    "onceward.spark.files.file_system",
 )
 
 STAND_INS: list[tuple[str, str, Any]] = [
     *((module, "os", posix.OS) for module in _ON_THE_DISK),
     *((module, "Path", posix.Path) for module in _ON_THE_DISK),
-    ("onceward.ledger.folder", "_refuse_other_file_systems", lambda folder: None),
-    ("onceward.spark.file_system", "shutil", posix.SHUTIL),
-    ("onceward.spark.file_system", "ThreadPoolExecutor", posix.POOL),
+    ("onceward.files.ledger", "_refuse_other_file_systems", lambda folder: None),
+    ("onceward.spark.files.file_system", "shutil", posix.SHUTIL),
+    ("onceward.spark.files.file_system", "ThreadPoolExecutor", posix.POOL),
 ]

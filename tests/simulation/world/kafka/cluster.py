@@ -22,7 +22,7 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
 )
 
-from onceward.wire.appends.produce_frame import ProduceFrame
+from onceward.kafka.wire.appends.produce_frame import ProduceFrame
 from simulation.world.kafka import admin, produce, reads, transaction_requests
 from simulation.world.kafka.around import Surroundings
 from simulation.world.kafka.broker import Broker, Health, Held

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from onceward.spark.file_writer import MAX_RECORDS, Written
-from onceward.spark.write_errors import failures_told
+from onceward.spark.batch.write_errors import failures_told
+from onceward.spark.files.file_writer import MAX_RECORDS, Written
 from simulation.kernel import current
 from simulation.kernel.scheduler import Process
 from simulation.spark.frames import Row, Rows

@@ -1,0 +1,159 @@
+"""``onceward doctor``: what is amiss before a pipeline starts, and the rights that it needs.
+
+Registered in :mod:`onceward.cli`; what it looks at is in :mod:`onceward.cli.doctor`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from onceward.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from onceward.cli.doctor.finding import Finding
+    from onceward.kafka.wire.acls import Acl
+
+_COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
+_LEDGER = "onceward-ledger"  # ledger.topic.DEFAULT_TOPIC, which would import a Kafka client for --help
+
+
+class AclFormat(str, Enum):
+    """How ``--acls`` prints."""
+
+    KAFKA_ACLS = "kafka-acls"
+    TABLE = "table"
+    JSON = "json"
+
+
+def doctor(
+    bootstrap_servers: Annotated[str | None, typer.Option(help="Brokers to look at, host:port[,…].")] = None,
+    command_config: Annotated[
+        Path | None, typer.Option(help="Kafka client settings as a properties file: security.protocol and the like.")
+    ] = None,
+    topic: Annotated[list[str] | None, typer.Option(help="An output topic; may be repeated.")] = None,
+    source_topic: Annotated[list[str] | None, typer.Option(help="A source topic; may be repeated.")] = None,
+    source_prefix: Annotated[
+        list[str] | None,
+        typer.Option(help="With --acls: how the source topics of a topic_pattern begin; may be repeated."),
+    ] = None,
+    ledger_topic: Annotated[str, typer.Option(help="The ledger topic.")] = _LEDGER,
+    consumers: Annotated[
+        bool, typer.Option("--consumers", help="Who reads --topic, and is it proved that not with read_committed?")
+    ] = False,
+    mysql: Annotated[
+        str | None,
+        typer.Option(help="A MySQL or MariaDB whose changes are to be read, mysql://user:password@host:port."),
+    ] = None,
+    tables: Annotated[
+        str, typer.Option(help='With --mysql: which tables, "shop.orders,shop.items"; none: all that the login sees.')
+    ] = "",
+    acls: Annotated[bool, typer.Option("--acls", help="Print the least set of ACLs; connects to nothing.")] = False,
+    pipeline_id: Annotated[
+        str | None, typer.Option(help="The pipeline: with --acls, or to look at its last batches.")
+    ] = None,
+    principal: Annotated[str, typer.Option(help="With --acls: who runs the pipeline.")] = "User:etl",
+    ledger_exists: Annotated[
+        bool, typer.Option("--ledger-exists", help="With --acls: nobody has to create the ledger topic.")
+    ] = False,
+    acl_format: Annotated[
+        AclFormat, typer.Option("--format", help="With --acls: how to print.")
+    ] = AclFormat.KAFKA_ACLS,
+) -> None:
+    """Check Java, Spark, brokers and topics, one line each (exit status 1 on a failure); or print ACLs with --acls; or
+    look for readers of uncommitted records with --consumers; or at a server whose changes are to be read, with
+    --mysql."""
+    topics, sources = topic or [], source_topic or []
+    if acls:
+        lines = _acls(pipeline_id, topics, sources, source_prefix or [], ledger_topic, ledger_exists)
+        _print_acls(lines, principal, acl_format, bootstrap_servers)
+        return
+    if consumers:
+        _end(_shown(_consumers(bootstrap_servers, command_config, topics)))
+        return
+    if mysql is not None:
+        _mysql(mysql, [name.strip() for name in tables.split(",") if name.strip()])
+        return
+    from onceward.cli.doctor.checks import check_brokers, check_machine
+
+    findings = _shown(check_machine())
+    if bootstrap_servers is not None:
+        findings += _shown(check_brokers(bootstrap_servers, command_config, topics, sources, ledger_topic, pipeline_id))
+    else:
+        typer.echo("brokers are not looked at: name them with --bootstrap-servers", err=True)
+    _end(findings)
+
+
+def _end(findings: list[Finding]) -> None:
+    if any(finding.status == "fail" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _consumers(bootstrap_servers: str | None, command_config: Path | None, topics: list[str]) -> list[Finding]:
+    from onceward.cli.doctor.consumers import check_consumers
+
+    if bootstrap_servers is None or not topics:
+        raise ConfigurationError(
+            "--consumers needs to know where to look, and whose readers to look for",
+            next_step="add --bootstrap-servers and --topic",
+        )
+    return check_consumers(bootstrap_servers, command_config, topics)
+
+
+def _mysql(url: str, tables: list[str]) -> None:
+    from onceward.cli.doctor.mysql_changes import check_mysql
+
+    found, lines = check_mysql(url, tables)
+    _shown(found)
+    if lines:
+        typer.echo("\n-- To be run by an administrator:")
+        typer.echo("\n".join(lines))
+    _end(found)
+
+
+def _shown(findings: list[Finding]) -> list[Finding]:
+    for finding in findings:
+        typer.secho(f"{finding.status:5}", fg=_COLOURS[finding.status], nl=False)
+        typer.echo(finding.what + (f". Next: {finding.next_step}." if finding.next_step else ""))
+    return findings
+
+
+def _acls(
+    pipeline_id: str | None,
+    topics: list[str],
+    sources: list[str],
+    prefixes: list[str],
+    ledger_topic: str,
+    ledger_exists: bool,
+) -> list[Acl]:
+    from onceward.ids import pipeline_id as checked_pipeline_id
+    from onceward.ids import topic_name
+    from onceward.kafka.wire.acls import minimal_acls
+
+    if pipeline_id is None or not topics:
+        raise ConfigurationError(
+            "--acls needs to know what the pipeline is called and where it writes",
+            next_step="add --pipeline-id and --topic, and --source-topic for Kafka sources on the same cluster",
+        )
+    return minimal_acls(
+        pipeline_id=checked_pipeline_id(pipeline_id),
+        topics=[topic_name(name) for name in topics],
+        source_topics=[topic_name(name) for name in sources],
+        source_prefixes=[topic_name(name) for name in prefixes],
+        ledger_topic=topic_name(ledger_topic),
+        ledger_exists=ledger_exists,
+    )
+
+
+def _print_acls(lines: list[Acl], principal: str, acl_format: AclFormat, bootstrap_servers: str | None) -> None:
+    from onceward.cli.doctor.acl_lines import as_commands, as_json, as_table
+
+    if acl_format is AclFormat.JSON:
+        typer.echo(as_json(lines, principal))
+    elif acl_format is AclFormat.TABLE:
+        typer.echo(as_table(lines, principal))
+    else:
+        typer.echo(as_commands(lines, principal, bootstrap_servers))

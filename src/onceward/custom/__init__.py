@@ -1,0 +1,1 @@
+"""Classes that users subclass: sinks, sources, and fan-out over several sinks."""

@@ -1,0 +1,180 @@
+"""What a user's ``read`` returned, as Arrow in exactly the declared schema, or refused by name. Pure.
+
+Called by :mod:`onceward.custom.resettable.ranges` and by tasks. Nothing becomes null, is cut or is left out: Spark
+itself would fill in null for a key that a dict lacks, and take columns by place where Arrow has them by name.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from inspect import signature
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from onceward.custom.resettable.values import Check, Unfit, field_check, struct_check
+from onceward.errors import BadColumn, RowUnfit, SourceBroken
+
+_ADVICE = "correct what read() returns, or the schema; nothing of these rows was written"
+
+
+class Fitting:
+    """Makes tables of one schema.
+
+    :raises BadColumn: a column has a type that a source cannot have.
+    """
+
+    def __init__(self, schema: StructType) -> None:
+        self._names = schema.fieldNames()
+        self._checks = {field.name: field_check(field) for field in schema.fields}
+        self._fields = {field.name: field for field in schema.fields}
+        unknown = [field.name for field in schema.fields if self._checks[field.name] is None]
+        row_check = struct_check(schema)
+        if unknown or row_check is None or not self._names:
+            raise BadColumn(
+                f"the schema {schema.simpleString()} has columns that a source cannot have: {', '.join(unknown)}"
+                if unknown
+                else f"the schema {schema.simpleString()} has no column, or two of one name",
+                next_step="use booleans, numbers, strings, binary, dates, timestamps, intervals of days, arrays, "
+                "maps and structs; each column once",
+            )
+        self._row_check: Check = row_check
+        self.arrow: pa.Schema = arrow_schema(schema)
+
+    def table(self, rows: Any, at_most: int) -> pa.Table:
+        """``rows`` (a Table, a RecordBatch, or an iterable of tuples, dicts or Rows) in the schema.
+
+        Of an iterable no more than ``at_most`` and one are taken: the caller counts them.
+
+        :raises RowUnfit: a row does not fit.
+        :raises SourceBroken: ``rows`` is none of these.
+        """
+        if isinstance(rows, pa.RecordBatch):
+            rows = pa.Table.from_batches([rows])
+        if isinstance(rows, pa.Table):
+            return self._of_arrow(_copied(rows))
+        if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+            raise SourceBroken(
+                f"read() returned {type(rows).__name__} for rows",
+                next_step="return a pyarrow Table or RecordBatch, or a list of tuples or dicts",
+            )
+        taken = [self._row(row, number) for number, row in enumerate(itertools.islice(rows, at_most + 1))]
+        columns = [self._column(name, [row[name] for row in taken]) for name in self._names]
+        return pa.Table.from_arrays(columns, schema=self.arrow)
+
+    def _row(self, row: Any, number: int) -> Any:
+        try:
+            return self._row_check(row)
+        except Unfit as unfit:
+            raise _unfit(number, unfit) from None
+
+    def _column(self, name: str, values: list[Any]) -> pa.Array:
+        kind = self.arrow.field(name).type
+        try:
+            return pa.array(values, type=kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            number = next((n for n, value in enumerate(values) if not _is_taken(value, kind)), 0)
+            raise _unfit(number, Unfit(f"does not fit {kind}: {error}", f".{name}")) from None
+
+    # Arrow
+
+    def _of_arrow(self, table: pa.Table) -> pa.Table:
+        if sorted(table.column_names) != sorted(self._names):
+            raise RowUnfit(
+                f"read() returned the columns {', '.join(table.column_names)}, and the schema has "
+                f"{', '.join(self._names)}",
+                next_step=_ADVICE,
+            )
+        return pa.Table.from_arrays(
+            [self._arrow_column(name, table.column(name)) for name in self._names], schema=self.arrow
+        )
+
+    def _arrow_column(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        kind = self.arrow.field(name).type
+        if column.null_count and not self._fields[name].nullable:
+            number = column.is_null().to_pylist().index(True)
+            raise _unfit(number, Unfit("is null, and the schema says NOT NULL", f".{name}"))
+        try:
+            column.validate(full=True)  # of a string that is not UTF-8 the JVM would make something else
+            if pa.types.is_dictionary(column.type):
+                column = column.cast(column.type.value_type)
+            if pa.types.is_nested(kind):
+                return pa.chunked_array([self._nested(name, column.to_pylist(), kind)])
+            if _keeps_values(column.type, kind):
+                return column if column.type.equals(kind) else column.cast(kind, safe=True)
+        except pa.ArrowException as error:
+            raise _unfit(None, Unfit(f"does not fit {kind}: {error}", f".{name}")) from None
+        raise _unfit(None, Unfit(f"is {column.type}, and the schema wants {kind}", f".{name}"))
+
+    def _nested(self, name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
+        check = self._checks[name]
+        assert check is not None  # noqa: S101 — no schema has such a column
+        number = 0
+        fitting = []
+        try:
+            for number, value in enumerate(values):  # noqa: B007 — said in the refusal
+                fitting.append(check(value))
+        except Unfit as unfit:
+            raise _unfit(number, unfit.inside(f".{name}")) from None
+        return pa.array(fitting, type=kind)
+
+
+def _copied(table: pa.Table) -> pa.Table:
+    """The same rows in memory of our own: Arrow may lie over a buffer of numpy that ``read`` fills again next time."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """As Spark's Python data sources have it. Since Spark 4.2 timestamps need a time zone, which the JVM ignores."""
+    said: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **said)
+
+
+def _keeps_values(source: pa.DataType, target: pa.DataType) -> bool:
+    """Does a safe cast either keep every value or raise?"""
+    if source.equals(target) or pa.types.is_null(source):
+        return True
+    kinds = pa.types
+    return bool(
+        (kinds.is_integer(source) and kinds.is_integer(target))
+        or (kinds.is_floating(source) and kinds.is_floating(target) and source.bit_width <= target.bit_width)
+        or (_is_text(source) and kinds.is_string(target))
+        or (_is_bytes(source) and kinds.is_binary(target))
+        or (kinds.is_decimal(source) and kinds.is_decimal(target))
+        or (kinds.is_timestamp(source) and kinds.is_timestamp(target) and (source.tz is None) == (target.tz is None))
+        or (kinds.is_duration(source) and kinds.is_duration(target))
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view")
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    fixed = pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or fixed or str(kind) == "binary_view")
+
+
+def _is_taken(value: Any, kind: pa.DataType) -> bool:
+    try:
+        pa.array([value], type=kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _unfit(number: int | None, unfit: Unfit) -> RowUnfit:
+    where = "" if number is None else f"row {number} of what read() returned"
+    column = unfit.path.removeprefix(".")
+    place = f"column {column}" + (f" in {where}" if where else "") if column else where
+    return RowUnfit(
+        f"{place} {unfit.why}",
+        next_step=_ADVICE,
+        details={"column": column, "row": number},
+    )

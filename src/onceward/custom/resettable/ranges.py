@@ -1,0 +1,231 @@
+"""Reads ranges of a source, and reads them again: the rules of both. No Spark: only the user's methods are called.
+
+Called by :mod:`onceward.custom.resettable.reader`, in the process that Spark keeps beside the driver.
+
+A range is made of as many calls of ``read`` as it takes to fill the batch, to find no more, or to use up the time. To
+read it again, ``read`` is asked for as many rows as it had, and not for as many as a batch may have: meanwhile there
+may be more; and as often as it takes, for nobody knows how many calls without rows there were.
+
+The user's code is given copies of positions, and what it returns is copied: it may change or keep either.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from onceward.custom.resettable.contents import checksum_of
+from onceward.custom.resettable.fitting import Fitting
+from onceward.custom.resettable.offsets import Offset, copied, position_of, same, text_of
+from onceward.errors import OncewardError, SourceBroken, SourceFailed, SourceRangeChanged, SourceReplaced
+
+_RANGE_SECONDS = 10.0  # a slow source: what has come so far is a batch, rather than nothing for an hour
+_EMPTY_READS = 1_000  # then Spark gets a word in, to stop the query for example; the next call goes on from there
+
+
+class Readable(Protocol):
+    """What is called of a source. See :class:`onceward.custom.resettable.source.ResettableSource`."""
+
+    def start(self) -> Any:
+        """Where a new query begins."""
+
+    def read(self, position: Any, limit: int) -> tuple[Any, Any]:
+        """Rows, and where they end."""
+
+    def identity(self) -> str | None:
+        """Which source it is."""
+
+
+class Ranges:
+    """The ranges of one source, for one run of a query.
+
+    :param limit: rows of a range, at most.
+    """
+
+    def __init__(self, source: Readable, fitting: Fitting, limit: int) -> None:
+        self._source = source
+        self._fitting = fitting
+        self._limit = limit
+        self._ahead: tuple[str, Any] | None = None
+        """Of the range that begins at a position: how far it is known to have no rows. Spark is told when rows come, so
+        that there are no batches without."""
+
+    def beginning(self) -> Offset:
+        """Where a new query begins.
+
+        :raises SourceFailed, SourceBroken: …
+        """
+        with calling("start()"):
+            position = self._source.start()
+        return Offset(position_of(position, "start()"), identity=self._identity())
+
+    def following(self, at: Offset) -> tuple[Offset, pa.Table] | None:
+        """The next range after ``at`` and its rows; None while there is nothing new.
+
+        :raises SourceFailed, SourceBroken, RowUnfit, SourceReplaced: …
+        """
+        self.same_source(at)  # first: positions of another source would only give odder errors
+        position = self._ahead[1] if self._ahead and self._ahead[0] == text_of(at.position) else at.position
+        parts: list[pa.Table] = []
+        seen = {text_of(position)}
+        total, empty, ends = 0, 0, time.monotonic() + _RANGE_SECONDS
+        while total < self._limit and empty < _EMPTY_READS and not (total and time.monotonic() > ends):
+            rows, after = self._read(position, self._limit - total)
+            if same(after, position):
+                break
+            if text_of(after) in seen:
+                raise _goes_in_a_circle(position, after)
+            seen.add(text_of(after))
+            position = after
+            if rows.num_rows:
+                parts.append(rows)
+                total += rows.num_rows
+                reached = after
+            else:
+                empty += 1
+        if not total:
+            self._ahead = (text_of(at.position), position)
+            return None
+        table = pa.concat_tables(parts)
+        # Asked behind the rows: identities never come back, so what is the same now was the same while they were read.
+        identity = self.same_source(at)
+        end = Offset(reached, at.position, total, checksum_of(table), identity, first=False)
+        self._ahead = (text_of(reached), position)
+        return end, table
+
+    def again(self, end: Offset) -> pa.Table:
+        """The rows of the range that ends at ``end``, once more.
+
+        :raises SourceRangeChanged: they are not those that were read before.
+        :raises SourceFailed, SourceBroken, RowUnfit, SourceReplaced: …
+        """
+        self.same_source(end)
+        wanted, position = end.rows or 0, end.begins
+        parts: list[pa.Table] = [self._fitting.arrow.empty_table()]
+        total, calls = 0, 0
+        kept, until = position, 1
+        while not (total == wanted and same(position, end.position)):
+            # When all rows are there, the rest of the way may have none: a source that leaves rows out has such ranges.
+            rows, after = self._read(position, max(wanted - total, 1))
+            total += rows.num_rows
+            if total > wanted:
+                raise _changed(end, f"after {wanted} rows it goes on with others, at {text_of(position)}")
+            if same(after, position):
+                raise _changed(end, f"it has {total} rows now and ends at {text_of(position)}")
+            # A circle, however long, is noticed by one position that is kept: that after 1, 2, 4, 8 … calls (Brent).
+            if same(after, kept):
+                raise _goes_in_a_circle(position, after)
+            calls += 1
+            if calls == until:
+                kept, until = after, 2 * until
+            if rows.num_rows:
+                parts.append(rows)
+            position = after
+        table = pa.concat_tables(parts)
+        if checksum_of(table) != end.checksum:
+            raise _changed(end, "it has as many rows, and they are others (or the schema is another)")
+        self.same_source(end)
+        return table
+
+    def same_source(self, known: Offset) -> str | None:
+        """The source's identity.
+
+        :raises SourceReplaced: ``known`` was read of another one.
+        """
+        now = self._identity()
+        if None not in (now, known.identity) and now != known.identity:
+            raise SourceReplaced(
+                f"the source {_name(self._source)} is another one: its identity is {now!r}, and the query has read "
+                f"{known.identity!r} up to {text_of(known.position)}; positions of the one mean nothing in the other",
+                next_step="bring the old source back; or read the new one from its beginning, with a new checkpoint "
+                "and a new pipeline_id; or, if it holds the same rows at the same positions, let identity() say what "
+                "they have in common",
+                details={"known": known.identity, "found": now},
+            )
+        return now
+
+    def _identity(self) -> str | None:
+        with calling("identity()"):
+            identity = self._source.identity()
+        if identity is not None and not isinstance(identity, str):
+            raise SourceBroken(
+                f"identity() returned {type(identity).__name__}",
+                next_step="return a string, or None where there is none",
+            )
+        return identity
+
+    def _read(self, position: Any, limit: int) -> tuple[pa.Table, Any]:
+        with calling(f"read({text_of(position)}, {limit})"):
+            answer = self._source.read(copied(position), limit)
+            if not isinstance(answer, tuple) or len(answer) != 2:
+                raise SourceBroken(
+                    f"read() returned {type(answer).__name__}",
+                    next_step="return two things, `return rows, next_position`",
+                )
+            rows = self._fitting.table(answer[0], limit)  # inside: a generator runs now
+        after = position_of(answer[1], f"read({text_of(position)}, {limit})")
+        if rows.num_rows > limit:
+            raise SourceBroken(
+                f"read({text_of(position)}, {limit}) returned more than {limit} rows",
+                next_step="return at most `limit` rows: where a page has more, let the position say how far in it "
+                "you are, or raise max_rows_per_batch",
+                details={"limit": limit},
+            )
+        if rows.num_rows and same(after, position):
+            raise SourceBroken(
+                f"read({text_of(position)}, {limit}) returned {rows.num_rows} rows and the same position again: the "
+                "next call would read them once more, without end",
+                next_step="return the position behind the last row",
+                details={"position": position},
+            )
+        return rows, after
+
+
+@contextmanager
+def calling(what: str) -> Iterator[None]:
+    """Inside, the user's code runs: what it raises is named, with where it was. Errors of ours pass.
+
+    :raises SourceFailed: …
+    """
+    try:
+        yield
+    except OncewardError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)[1:]
+        where = f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+        text = "".join(["Traceback (most recent call last):\n", *traceback.format_list(frames)])
+        raise SourceFailed(
+            f"{what} raised {type(error).__name__}: {error}{where}",
+            next_step="a restart goes on from the same position; if it happens again, look at the traceback in the "
+            "error's details, and at the source",
+            details={"traceback": text + "".join(traceback.format_exception_only(error))},
+        ) from error
+
+
+def _goes_in_a_circle(position: Any, after: Any) -> SourceBroken:
+    return SourceBroken(
+        f"read() went on from {text_of(position)} to {text_of(after)}, where it had been in the same batch",
+        next_step="return positions that only go forward",
+        details={"position": after},
+    )
+
+
+def _changed(end: Offset, how: str) -> SourceRangeChanged:
+    return SourceRangeChanged(
+        f"the range from {text_of(end.begins)} to {text_of(end.position)} was logged with {end.rows} rows, and the "
+        f"source gave other rows for it when it was read again: {how}. Going on would lose rows or repeat some",
+        next_step="find out what changed: rows that were changed or removed after they could be read, rows that "
+        "became visible late, a read() that was edited; bring the old rows back and restart. If that cannot be, go "
+        "on with a new checkpoint from a position that you choose, and check the output by hand from there",
+        details={"from": end.begins, "position": end.position, "rows": end.rows},
+    )
+
+
+def _name(source: object) -> str:
+    return type(source).__name__

@@ -1,0 +1,172 @@
+"""Writes to Redis: a hash for each row, replaced whole, and never by an older version. Driver only.
+
+Compare and replace are one script, which the server runs as one step (Redis documentation, *Scripting with Lua*:
+"atomic execution"). Versions are compared as texts: a Lua number is a double, which holds 53 bits. A row that is
+deleted leaves a tombstone with its mark, under a name of its own so that readers find nothing.
+
+A server that dies within the script may have kept a part of it. So a row's new fields come before the old ones go, and
+a tombstone comes before its row goes and goes after the row has come: no part loses a row that was there, or brings an
+older one back. Where both are there the newer one counts, and the same write, repeated, does all of it again.
+
+What Redis itself forgets (a crash with ``appendfsync everysec``, a replica that is promoted and had not all of it, an
+eviction) is lost here, too: the ledger has counted it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from onceward.delivery.row_values import text
+from onceward.delivery.upsert_writer import UpsertWriter
+from onceward.delivery.upserts import (
+    MOVE,
+    PLACE_LENGTH,
+    USERS_LENGTH,
+    VERSION_FIELD,
+    VERSION_LENGTH,
+    Upsert,
+    refused,
+)
+from onceward.errors import ConfigurationError
+from onceward.libraries import library
+
+if TYPE_CHECKING:
+    import redis
+
+log = logging.getLogger(__name__)
+
+TOMBSTONES = "onceward:deleted:"
+_TIMEOUT_SECONDS = 30.0
+
+# KEYS: the row, its tombstone. ARGV: version, attempt, what it counts by, the tombstone's milliseconds where the row is
+# deleted (else empty), then fields and values. Answers what became of it, and what stood in the way. What replaces
+# what is Upsert.replaces(), in Lua.
+_SCRIPT = f"""
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'none' and kind ~= 'hash' then return {{'other type', kind}} end
+local stored = redis.call('GET', KEYS[2])
+if kind == 'hash' then
+  local of_row = redis.call('HGET', KEYS[1], '{VERSION_FIELD}')
+  if not of_row then return {{'no version', ''}} end
+  if not stored or string.sub(of_row, 1, {VERSION_LENGTH}) >= string.sub(stored, 1, {VERSION_LENGTH}) then
+    stored = of_row
+  end
+end
+if stored then
+  local version, attempt, counted_by = string.match(stored, '^(%S+) (%S+) (.+)$')
+  if not version or #version ~= {VERSION_LENGTH} then return {{'refused', stored}} end
+  if counted_by ~= ARGV[3] then return {{'refused', stored}} end
+  if string.sub(version, 1, {USERS_LENGTH}) == string.sub(ARGV[1], 1, {USERS_LENGTH}) then
+    local place, ours = string.sub(version, 1, {PLACE_LENGTH}), string.sub(ARGV[1], 1, {PLACE_LENGTH})
+    if place > ours then return {{'refused', stored}} end
+    if place == ours and attempt ~= ARGV[2] then return {{'refused', stored}} end
+  end
+  if version > ARGV[1] then return {{'newer', ''}} end
+end
+local mark = ARGV[1] .. ' ' .. ARGV[2] .. ' ' .. ARGV[3]
+if ARGV[4] ~= '' then
+  redis.call('SET', KEYS[2], mark, 'PX', ARGV[4])
+  redis.call('DEL', KEYS[1])
+else
+  local before = kind == 'hash' and redis.call('HKEYS', KEYS[1]) or {{}}
+  local stays = {{['{VERSION_FIELD}'] = true}}
+  for field = 5, #ARGV, 2 do stays[ARGV[field]] = true end
+  redis.call('HSET', KEYS[1], '{VERSION_FIELD}', mark, unpack(ARGV, 5))
+  for _, field in ipairs(before) do
+    if not stays[field] then redis.call('HDEL', KEYS[1], field) end
+  end
+  redis.call('PERSIST', KEYS[1])
+  redis.call('DEL', KEYS[2])
+end
+return {{'written', ''}}
+"""
+
+
+@dataclass
+class RedisWriter(UpsertWriter):
+    """Of one server, under one prefix.
+
+    :param url: as ``redis.Redis.from_url`` takes it.
+    :param prefix: of all keys.
+    :param tombstone_s: how long the version of a deleted row is kept.
+    """
+
+    reserved: ClassVar[frozenset[str]] = frozenset({VERSION_FIELD})
+    url: str = field(repr=False)
+    prefix: str
+    tombstone_s: int
+    _client: redis.Redis | None = field(default=None, init=False, repr=False, compare=False)
+    _script: str = field(default="", init=False, repr=False, compare=False)
+
+    def __call__(self, upserts: Iterable[Upsert]) -> None:
+        upserts = list(upserts)
+        if not upserts:
+            return
+        pipe = self._connected().pipeline(transaction=False)
+        for upsert in upserts:
+            key = self.prefix + upsert.key
+            deleted = "" if upsert.row is not None else str(1000 * self.tombstone_s)
+            said = [upsert.version, upsert.attempt, upsert.counted_by, deleted, *fields(upsert.row)]
+            pipe.evalsha(self._script, 2, key, TOMBSTONES + key, *said)
+        try:
+            answers = pipe.execute()
+        except client_library().exceptions.NoScriptError:  # the server was restarted, or flushed
+            self._script = ""
+            raise
+        self._must_be_written(upserts, answers)
+
+    def close(self) -> None:
+        client, self._client, self._script = self._client, None, ""
+        if client is not None:
+            client.close()
+
+    def _must_be_written(self, upserts: Sequence[Upsert], answers: Sequence[Any]) -> None:
+        for upsert, answer in zip(upserts, answers, strict=True):
+            word, more = (part.decode(errors="replace") for part in answer)
+            if word in ("written", "newer"):
+                continue
+            key = self.prefix + upsert.key
+            if word == "refused":
+                upsert._replace(key=key).replaces(more)  # raises
+            raise refused(key, _WHY.get(word, word).format(more), MOVE)
+
+    def _connected(self) -> redis.Redis:
+        library = client_library()
+        if self._client is None:
+            self._client = library.Redis.from_url(
+                self.url,
+                # A row's writes are tried again by whoever calls us, and that is said in the log.
+                socket_timeout=_TIMEOUT_SECONDS,
+                socket_connect_timeout=_TIMEOUT_SECONDS,
+                decode_responses=False,
+            )
+        if not self._script:
+            if int(self._client.info("cluster").get("cluster_enabled", 0)):
+                raise ConfigurationError(
+                    "the Redis server is part of a cluster, where a row and its tombstone may lie on different nodes",
+                    next_step="use a server that stands alone, or has replicas",
+                )
+            self._script = str(self._client.script_load(_SCRIPT))
+        return self._client
+
+
+_WHY = {
+    "other type": "it holds a {}, not a hash",
+    "no version": "it holds a hash that this sink has not written",
+}
+
+
+def fields(row: Any) -> list[str | bytes]:
+    """``row`` as fields and values of a hash; columns that are null have none."""
+    return (
+        []
+        if row is None
+        else [part for name, value in row.items() if value is not None for part in (name, text(value))]
+    )
+
+
+def client_library() -> Any:
+    return library("writing to Redis needs its client", "redis", "redis")

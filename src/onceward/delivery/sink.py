@@ -1,0 +1,173 @@
+"""``onceward.WriteAheadSink``: what the user builds and hands to ``foreachBatch``. Driver, and executor tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from onceward.custom.two_phase import TwoPhaseCommitSink
+from onceward.delivery.row_files import RowFileWriter, listed, reached
+from onceward.delivery.target import Deliver, WriteAheadTarget
+from onceward.engine.ledger.admission import Resume, SkippedBatches
+from onceward.engine.ledger.chain import Ledger
+from onceward.engine.policy import SinkPolicy, whole_number
+from onceward.engine.target import Target, Write
+from onceward.engine.task_writer import TaskWriter
+from onceward.engine.two_phase import CommitResult, Task
+from onceward.errors import BadColumn, ConfigurationError
+from onceward.kafka.source.clusters import client_of
+from onceward.kafka.source.identity import KafkaWitness
+
+
+class WriteAheadSink(TwoPhaseCommitSink):
+    """Delivers each micro-batch to a target without transactions: HTTP, mail, a queue.
+
+    Tasks store their rows in files, in parallel. The batch is decided by its ledger record, with its source offsets.
+    Then the driver calls ``deliver`` for one chunk of rows after the other, and counts each in the ledger.
+
+    Guarantee: of a batch that is not decided nothing is delivered. Every row of a decided batch is delivered, before
+    any later batch; rows of one partition of the plan come in its order. Each crash, or takeover by a newer copy,
+    delivers at most one chunk a second time, under the same ``key``; a target that ignores a key which it knows shows
+    every row exactly once. What cannot be delivered stops the query by name; nothing is skipped.
+
+    Cost: the driver delivers alone, one chunk at a time, and appends to the ledger after each.
+
+    :param deliver: called with an ``ow.Chunk`` in the driver, in the query's own thread. Returns None when the target
+        has all of its rows. What it raises is tried again, with growing pauses, for ``commit_timeout_s``; but for
+        :class:`onceward.errors.DeliveryRefused`, which says that no try will ever do, and stops the query. A time limit
+        for a call that hangs is its own matter. If it is an object with a method ``close``, that is called when the
+        query has ended.
+    :param pipeline_id: the stable name of this query: its key in the ledger. One running query per id; a second one
+        takes over.
+    :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``, ``ow.KafkaLedger``.
+    :param store: a folder that driver and executors see under the same path, for rows until they are delivered. It must
+        outlast every process; it is made when it is missing. Each pipeline has a folder of its own in it.
+    :param chunk_rows: how many rows are delivered together, at most. Of a batch that is decided it does not change.
+    :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also leaves out the rows of files that are lost of the
+        batch that an earlier run has decided.
+    :param skipped_batches: as for :class:`onceward.KafkaSink`.
+    :param batch_attempts: how often one batch is tried before the query fails.
+    :param batch_timeout_s: abort an attempt that runs longer, in seconds; None: no limit. Delivering does not count.
+    :param commit_timeout_s: how long one chunk is tried before the query fails with
+        :class:`~onceward.errors.Unfinished`; started again (``ow.supervise``) it goes on with that chunk.
+    :raises ConfigurationError: any of these is wrong. Nothing is connected before the first batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        deliver: Deliver,
+        pipeline_id: str,
+        ledger: Ledger,
+        store: str | os.PathLike[str],
+        chunk_rows: int = 1_000,
+        resume: Resume = "checkpoint",
+        skipped_batches: SkippedBatches = "refuse",
+        batch_attempts: int = 3,
+        batch_timeout_s: float | None = None,
+        commit_timeout_s: float = 60.0,
+    ) -> None:
+        super().__init__(
+            pipeline_id=pipeline_id,
+            ledger=ledger,
+            resume=resume,
+            skipped_batches=skipped_batches,
+            batch_attempts=batch_attempts,
+            batch_timeout_s=batch_timeout_s,
+            commit_timeout_s=commit_timeout_s,
+        )
+        if not callable(deliver):
+            raise ConfigurationError(
+                f"deliver={deliver!r} cannot be called",
+                next_step="pass a function that takes an ow.Chunk, and returns when the target has its rows",
+            )
+        whole_number("chunk_rows", chunk_rows, 1)
+        self.deliver = deliver
+        self.chunk_rows = chunk_rows
+        self.folder = _store(store) / self._policy.pipeline
+        """Of this pipeline, in the store."""
+
+    # what tasks and the engine ask for
+
+    def begin(self, task: Task) -> TaskWriter:
+        """In a task: a file of its own."""
+        return RowFileWriter(self.folder, task)
+
+    def commit(self, committable: Any) -> CommitResult:
+        """In the driver, once all of its rows are delivered and counted: remove the file."""
+        return CommitResult.DONE if self._remove(committable) else CommitResult.ALREADY_DONE
+
+    def abort(self, committable: Any) -> None:
+        """In the driver, instead of delivering: remove the file."""
+        self._remove(committable)
+
+    def recover(self) -> Iterable[Any]:
+        """In the driver: all files that there are."""
+        return listed(self.folder)
+
+    def _remove(self, name: str) -> bool:
+        with reached(self.folder):
+            try:
+                (self.folder / name).unlink()
+            except FileNotFoundError:
+                return False
+        return True
+
+    def new_target(self, policy: SinkPolicy | None = None) -> Target:
+        chosen = policy or self._policy
+        return WriteAheadTarget(
+            self,
+            self._ledger.chain(chosen.pipeline),
+            chosen,
+            KafkaWitness(client_of),
+            commit_timeout_s=self._commit_timeout_s,
+            deliver=self.deliver,
+            folder=self.folder,
+            chunk_rows=self.chunk_rows,
+            settings=self._what_rows_become(),
+            ledger=f"{type(self._ledger).__name__} {self._ledger.where}",
+            check=self._check_place,
+        )
+
+    def _check_place(self) -> None:
+        """Look, before a batch is decided, whether the target is one that can be written to.
+
+        :raises OncewardError: it is not. :raises Exception: it cannot be asked now.
+        """
+
+    def _what_rows_become(self) -> dict[str, Any]:
+        """The settings that say it, by name, as JSON has them. A batch that is decided is delivered by them alone.
+        What ``deliver`` does nobody knows."""
+        return {}
+
+    def _checked(self, frame: DataFrame, where: str | None) -> Write:
+        write = super()._checked(frame, where)
+        twice = sorted({name for name in frame.columns if frame.columns.count(name) > 1})
+        if twice:
+            raise BadColumn(
+                f"the frame has columns of the same name: {', '.join(map(repr, twice))}; of a row as a dict only one "
+                "would be left",
+                next_step="rename them, or select one of them",
+            )
+        return write
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks store rows. What delivers them stays in the driver: it may hold connections."""
+        return {"folder": self.folder}
+
+    def _told(self) -> object:
+        return self.folder, self.chunk_rows, self.deliver
+
+
+def _store(path: str | os.PathLike[str]) -> Path:
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text or "://" in text:
+        raise ConfigurationError(
+            f"store={text!r} names no folder",
+            next_step="pass the path of a folder that driver and executors see, on a disk that outlasts them",
+        )
+    return Path(text).absolute()

@@ -1,0 +1,276 @@
+"""What a chunk means for a target of keys and values: which keys get which rows, each with a version. Values only.
+
+A version is a text that sorts: of two writes of one key the one with the larger version is the later one, and a target
+that never lets a smaller one replace a larger one cannot be taken back by a write that comes late. It is made of the
+value of the user's column, if there is one, and of the row's place in the ledger (the batch's sequence, the row's
+number in the batch), which is the same at every try and larger for all that is decided later.
+
+Two things follow behind it, and all three are the *mark* of a write, which the target keeps with the row:
+
+* the attempt that was decided. At one sequence a ledger decides one attempt: another one at the same place was decided
+  by another ledger, or by this one before it was lost, and nobody knows which of the two is the later;
+* what the version counts by: the pipeline, and the user's column with its kind. Others cannot be compared at all.
+
+Where the user's values differ, they alone decide. Where they do not, the places do, and then a place behind our own is
+one that the ledger cannot have given out: a chunk is delivered before the next batch is decided. (An older copy of the
+pipeline finds such places, too, when it comes late. It is told that it is fenced.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from onceward.delivery.chunks import Chunk
+from onceward.engine.change_words import DELETES, WRITES
+from onceward.engine.task_writer import TaskWriter
+from onceward.errors import BadColumn, DeliveryRefused, RowRefused
+
+USERS_LENGTH = 19
+"""Of the part of a version that is the user's."""
+PLACE_LENGTH = USERS_LENGTH + 1 + 12
+"""Of this part and the batch's sequence."""
+VERSION_LENGTH = PLACE_LENGTH + 1 + 12
+
+VERSION_FIELD = "_version"
+"""Where Redis keeps the mark; and what OpenSearch calls its version."""
+
+_MARK = re.compile(rf"(?P<version>[0-9.]{{{VERSION_LENGTH}}}) (?P<attempt>\S+) (?P<counted_by>.+)", re.DOTALL)
+_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+
+
+class Upsert(NamedTuple):
+    """``row`` under ``key``, or nothing any more (None), if it :meth:`replaces` what the target has.
+
+    ``version`` sorts as a text; ``attempt`` names the attempt that was decided, ``counted_by`` says what the version
+    counts: two with different ones cannot be compared. :attr:`mark` is all three.
+    """
+
+    key: str
+    version: str
+    attempt: str
+    counted_by: str
+    row: Mapping[str, Any] | None
+
+    @property
+    def mark(self) -> str:
+        """For the target to keep under the key, with the row or in its place."""
+        return f"{self.version} {self.attempt} {self.counted_by}"
+
+    def replaces(self, stored: str | None) -> bool:
+        """Is it to be written where the target has ``stored``, the mark of the last write of the key?
+
+        True also for the very same write, which changes nothing but what a crash has left of it.
+
+        :param stored: None: it has none.
+        :raises DeliveryRefused: the two cannot be compared, or the ledger is not the one that has given out ``stored``.
+        """
+        if stored is None:
+            return True
+        found = _MARK.fullmatch(stored)
+        if found is None:
+            raise self._refused(f"its version, {stored!r}, is none that this sink has written", MOVE)
+        version, attempt = found["version"], found["attempt"]
+        if found["counted_by"] != self.counted_by:
+            raise self._refused(
+                f"it was written with versions that count by something else ({found['counted_by']})",
+                f"start the pipeline that has written it, as it was; and for this one {MOVE}",
+            )
+        if version[:USERS_LENGTH] != self.version[:USERS_LENGTH]:
+            return version < self.version
+        place, ours = version[:PLACE_LENGTH], self.version[:PLACE_LENGTH]
+        if place > ours:
+            raise self._refused(f"it has a newer version ({version}) than the ledger can have given out", RESTORE)
+        if place == ours and attempt != self.attempt:
+            raise self._refused(
+                f"another batch ({attempt}) has written it at this one's place in the ledger ({self.attempt})",
+                RESTORE,
+            )
+        return version <= self.version
+
+    def _refused(self, why: str, next_step: str) -> DeliveryRefused:
+        return refused(self.key, why, next_step)
+
+
+def refused(key: str, why: str, next_step: str) -> DeliveryRefused:
+    """The row of ``key`` can never be written as it is."""
+    return DeliveryRefused(f"key {key!r} cannot be written: {why}", next_step=next_step, details={"key": key})
+
+
+MOVE = (
+    "delete what is stored under such keys, and start the query again: it begins with this chunk; or begin anew under "
+    "another pipeline_id, in a place of its own (in Redis: prefix=; in OpenSearch: index=)"
+)
+RESTORE = f"restore the ledger, if it was lost, replaced, or restored from an older copy; or {MOVE}"
+
+
+@dataclass(frozen=True)
+class UpsertColumns:
+    """Which columns say what: of a frame, of the rows of a task, and of a chunk's."""
+
+    pipeline: str
+    key: tuple[str, ...]
+    version: str | None
+    op: str | None
+    reserved: frozenset[str] = frozenset({VERSION_FIELD})
+    """What no column may be called."""
+    key_bytes: int | None = None
+    """As many as the target takes, and then none that is empty. None: any."""
+
+    def check(self, schema: StructType) -> None:
+        """:raises BadColumn: a frame with ``schema`` has not got them, in types that can be used."""
+        for name in self.key:
+            self._must_be(schema, "key", name, (*_INTEGERS, StringType))
+        if self.version is not None:
+            self._must_be(schema, "version", self.version, (*_INTEGERS, TimestampType))
+        if self.op is not None:
+            self._must_be(schema, "op_column", self.op, (StringType,))
+        if own := sorted(self.reserved & set(schema.names)):
+            raise BadColumn(
+                f"the frame has a column {own[0]!r}, which is the sink's own, or the server's",
+                next_step="give it another name",
+            )
+
+    def _must_be(self, schema: StructType, setting: str, name: str, kinds: tuple[type[DataType], ...]) -> None:
+        found = next((field for field in schema.fields if field.name == name), None)
+        wanted = ", ".join(sorted({kind.typeName() for kind in kinds}))
+        if found is None or not isinstance(found.dataType, kinds):
+            has = "no such column" if found is None else f"it of type {found.dataType.simpleString()}"
+            raise BadColumn(
+                f"{setting}= names column {name!r}, and the frame has {has}",
+                next_step=f"add it, or cast it to one of {wanted}",
+            )
+
+    def refuse(self, rows: pa.RecordBatch) -> None:
+        """In a task, before the decision: later they could neither be written nor left out.
+
+        :raises RowRefused: of these rows one has no key or version, an operation that is none, or a value that cannot
+            be taken out of Arrow.
+        """
+        for name in self.key:
+            if rows.column(name).null_count:
+                raise _row_refused(f"a row has no value in column {name!r}, which is part of its key")
+        if self.key_bytes is not None:
+            self._must_fit(rows, self.key_bytes)
+        if self.version is not None:
+            counted = _counted(rows.column(self.version))
+            if counted.null_count or pc.any(pc.less(counted, 0)).as_py():
+                raise _row_refused(f"a row has none or a negative value in column {self.version!r}, its version")
+        if self.op is not None:
+            known = pc.is_in(rows.column(self.op), pa.array([*WRITES, *DELETES]))
+            if not pc.all(known).as_py():
+                raise _row_refused(
+                    f"a row has an operation in column {self.op!r} that is none of {', '.join([*WRITES, *DELETES])}"
+                )
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            _must_come_out(name, column)
+
+    def _must_fit(self, rows: pa.RecordBatch, key_bytes: int) -> None:
+        for values in zip(*(_must_come_out(name, rows.column(name)) for name in self.key), strict=True):
+            key = self.key_of(values)
+            if not 0 < len(key.encode()) <= key_bytes:
+                raise _row_refused(f"a row has a key of 0, or more than {key_bytes}, bytes: {key[:100]!r}")
+
+    def upserts(self, chunk: Chunk) -> list[Upsert]:
+        """Of each key in ``chunk`` the last write, in the order of the rows."""
+        counted, by = None, self.pipeline
+        if self.version is not None:
+            column = chunk.rows.column(self.version)
+            counted = _counted(column).to_pylist()
+            # No pipeline's name has a space. One column may hold numbers at one time and timestamps at another.
+            by += f" {'timestamp' if pa.types.is_timestamp(column.type) else 'integer'} {self.version}"
+        last: dict[str, Upsert] = {}
+        for number, row in enumerate(rows_of(chunk.rows)):
+            users = 0 if counted is None else counted[number]
+            version = f"{users:019d}.{chunk.sequence:012d}.{chunk.first_row + number:012d}"
+            key = self.key_of([row[name] for name in self.key])
+            if key not in last or last[key].version < version:
+                deleted = self.op is not None and row.pop(self.op) in DELETES
+                last.pop(key, None)
+                last[key] = Upsert(key, version, chunk.attempt, by, None if deleted else row)
+        return list(last.values())
+
+    def key_of(self, values: Sequence[Any]) -> str:
+        """One value as it is; several joined by ``:``, in which they and ``%`` are written as in a URL: no two rows
+        with different values come to one key."""
+        texts = [str(value) for value in values]
+        return texts[0] if len(texts) == 1 else ":".join(quote(text, safe="") for text in texts)
+
+
+@dataclass
+class CheckedRows(TaskWriter):
+    """In a task: hands on to ``writer`` what can be written."""
+
+    columns: UpsertColumns
+    writer: TaskWriter
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self.columns.refuse(rows)
+        self.writer.write(rows)
+
+    def pre_commit(self) -> Any:
+        return self.writer.pre_commit()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def rows_of(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Each as a dict by the names of its columns; maps, whose keys are texts, as dicts, too."""
+    columns = [_values(column) for column in rows.columns]
+    return [dict(zip(rows.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _values(column: pa.Array) -> list[Any]:
+    found: list[Any] = column.to_pylist(maps_as_pydicts="strict" if _has_texts_for_keys(column.type) else None)
+    return found
+
+
+def _must_come_out(name: str, column: pa.Array) -> list[Any]:
+    """By doing it: 0.3 µs a value, in a task."""
+    try:
+        return _values(column)
+    except (ArithmeticError, LookupError, NotImplementedError, TypeError, ValueError) as error:
+        raise RowRefused(
+            f"a row has a value in column {name!r} that Python cannot hold: {type(error).__name__}: {error}",
+            next_step="mend or filter such rows in the query, and start it again; nothing of the batch was written. "
+            "Texts are UTF-8, years 1 to 9999, the keys of a map different ones, and spark.sql.session.timeZone a name "
+            "such as UTC or Europe/Berlin",
+        ) from error
+
+
+def _has_texts_for_keys(kind: pa.DataType) -> bool:
+    """In all maps within ``kind``; others are lists of pairs."""
+    if pa.types.is_map(kind) and not (pa.types.is_string(kind.key_type) or pa.types.is_large_string(kind.key_type)):
+        return False
+    return all(_has_texts_for_keys(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _counted(values: pa.Array) -> pa.Array:
+    """As whole numbers: a timestamp's microseconds since the epoch."""
+    if pa.types.is_timestamp(values.type):
+        values = values.cast(pa.timestamp("us", values.type.tz))
+    return values.cast(pa.int64())
+
+
+def _row_refused(what: str) -> RowRefused:
+    return RowRefused(
+        what,
+        next_step="mend or filter such rows in the query, and start it again; nothing of the batch was written",
+    )

@@ -1,0 +1,1 @@
+"""Calls of the user's function: what one may do with a batch, journal, replay, advice."""

@@ -1,0 +1,174 @@
+"""The ledger record: what a decided batch was, as versioned JSON. Values only, no I/O.
+
+One record is written for each batch, in the one step that decides it, so it exists exactly if the batch is to be seen.
+The newest record of a pipeline is the truth about where it stands; Spark's checkpoint and Kafka's group offsets are
+compared with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from onceward.errors import LedgerUnreadable
+from onceward.ids import AttemptId, BatchId, PipelineId, SourceRange
+
+VERSION = 2
+"""Readers refuse any other version rather than guess; new optional fields do not raise it. Version 1 knew Kafka only,
+and was never released."""
+
+
+class State(Enum):
+    """How far a batch of the ledger is."""
+
+    DECIDED = "decided"  # it will be seen, and something is left to do for that: ``Target.finish``
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a batch put into one target.
+
+    ``kind`` says what can read ``data``, which are JSON values in that kind's ``version``: of ``kafka`` a manifest
+    (:mod:`onceward.kafka.sink.task_reports`), of ``two_phase`` and ``files`` the committables.
+    """
+
+    kind: str
+    version: int
+    records: int
+    data: Any
+
+
+class FrameWritten(NamedTuple):
+    """One frame of a batch: where it was sent (None: where the sink's settings or the rows say), and its records."""
+
+    where: str | None
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRecord:
+    """One decided batch of one pipeline.
+
+    ``sequence`` counts the batches of the pipeline from 0 without gap, over all its checkpoints. ``attempt`` is who
+    wrote it: no other batch has the same. ``outputs`` are by the names of the sink's targets. ``committed_at_ms`` is
+    the driver's clock (milliseconds since the epoch) just before the decision; nothing depends on it. ``run_id`` is
+    Spark's id of the run that wrote it (empty: unknown): what a run finds of its own is no replay. ``frames`` are the
+    frames of the batch in the order in which they were handed over, None where that is unknown. A ``supplement`` adds
+    frames to the batch of the record before it; its outputs hold what it added alone, its ``frames`` are all of the
+    batch. ``decided`` is the attempt that decided, where the record was written again under another one. ``open_ms``:
+    for how long the Kafka transaction that decided had been open when this record was put into it, by the driver's
+    clock; None where there was none, or an earlier release wrote the record. Nothing depends on it.
+    """
+
+    pipeline: PipelineId
+    sequence: int
+    batch: BatchId
+    sources: tuple[SourceRange, ...]
+    attempt: AttemptId
+    outputs: Mapping[str, Output]
+    committed_at_ms: int
+    state: State = State.FINISHED
+    run_id: str = field(default="", compare=False)
+    frames: tuple[FrameWritten, ...] | None = field(default=None, compare=False)
+    supplement: bool = field(default=False, compare=False)
+    decided: AttemptId | None = field(default=None, compare=False)
+    open_ms: int | None = field(default=None, compare=False)
+
+    @property
+    def records(self) -> int:
+        """How many output records the batch has."""
+        return sum(output.records for output in self.outputs.values())
+
+
+def encode(record: LedgerRecord, **where: Any) -> bytes:
+    """``record`` as UTF-8 JSON, keys in reading order. ``where``: what its store notes of the place, for itself."""
+    document: dict[str, Any] = {
+        "version": VERSION,
+        "pipeline": record.pipeline,
+        "sequence": record.sequence,
+        "query_id": record.batch.query_id,
+        "batch_id": record.batch.batch_id,
+        "run_id": record.run_id,
+        "attempt": list(record.attempt),
+        "state": record.state.value,
+        "sources": [_source(source) for source in record.sources],
+        "outputs": {
+            name: {"kind": output.kind, "version": output.version, "records": output.records, "data": output.data}
+            for name, output in sorted(record.outputs.items())
+        },
+        "records": record.records,
+        "supplement": record.supplement,
+        "committed_at_ms": record.committed_at_ms,
+        **where,
+    }
+    if record.decided is not None:
+        document["decided"] = list(record.decided)
+    if record.open_ms is not None:
+        document["open_ms"] = record.open_ms
+    if record.frames is not None:
+        document["writes"] = [list(frame) for frame in record.frames]
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _source(source: SourceRange) -> dict[str, Any]:
+    known = {} if source.witness is None else {"witness": source.witness}
+    return {"start": source.start, "end": source.end, **known}
+
+
+def decode(data: bytes, *, where: str) -> LedgerRecord:
+    """The record that :func:`encode` wrote.
+
+    :param where: the place and the key, for the error.
+    :raises LedgerUnreadable: not JSON, a field missing, or written by another Onceward.
+    """
+    try:
+        document = json.loads(data)
+        version = document["version"]
+        if isinstance(version, int) and version != VERSION:
+            raise LedgerUnreadable(
+                f"the newest ledger record in {where} has version {version}; this Onceward reads version {VERSION}",
+                next_step="start this pipeline with the Onceward release that wrote the record"
+                + (", or a later one" if version > VERSION else "; or begin anew under a new pipeline_id"),
+            )
+        return _from_document(document)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LedgerUnreadable(
+            f"the newest ledger record in {where} cannot be read ({type(error).__name__}: {error})",
+            next_step="find out who else writes to the ledger; nothing was sent",
+        ) from error
+
+
+def _from_document(document: Mapping[str, Any]) -> LedgerRecord:
+    owner, number = document["attempt"]
+    return LedgerRecord(
+        pipeline=PipelineId(document["pipeline"]),
+        sequence=int(document["sequence"]),
+        batch=BatchId(str(document["query_id"]), int(document["batch_id"])),
+        sources=tuple(SourceRange(s["start"], s["end"], s.get("witness")) for s in document["sources"]),
+        attempt=AttemptId(int(owner), int(number)),
+        outputs={
+            str(name): Output(str(told["kind"]), int(told["version"]), int(told["records"]), told["data"])
+            for name, told in document["outputs"].items()
+        },
+        committed_at_ms=int(document["committed_at_ms"]),
+        state=State(document["state"]),
+        run_id=str(document.get("run_id", "")),
+        frames=_frames(document.get("writes")),
+        supplement=bool(document.get("supplement", False)),
+        decided=AttemptId(*map(int, document["decided"])) if "decided" in document else None,
+        open_ms=_whole(document.get("open_ms")),
+    )
+
+
+def _whole(told: object) -> int | None:
+    return told if isinstance(told, int) and not isinstance(told, bool) and told >= 0 else None
+
+
+def _frames(document: Sequence[Sequence[Any]] | None) -> tuple[FrameWritten, ...] | None:
+    if document is None:
+        return None
+    return tuple(FrameWritten(None if where is None else str(where), int(records)) for where, records in document)

@@ -1,0 +1,68 @@
+"""Does a frame fit the files that a sink writes? Values only; what a format itself refuses, Spark says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
+
+from onceward.errors import BadColumn
+from onceward.files.manifest import ATTEMPT
+from onceward.files.settings import FileSinkSettings
+
+
+def check(schema: StructType, settings: FileSinkSettings) -> None:
+    """Asked as a frame is handed over, before anything is computed.
+
+    :raises BadColumn: a column is missing, or in the way.
+    """
+    names = [name.lower() for name in schema.names]  # Spark's own rule, unless spark.sql.caseSensitive is set
+    for column in settings.partition_by:
+        if column.lower() not in names:
+            raise BadColumn(
+                f"the frame has no column {column!r} to partition by; it has {', '.join(schema.names) or 'none'}",
+                next_step="select it in the query, or correct partition_by",
+            )
+    for column in settings.partition_by:
+        kind = next(field.dataType for field in schema.fields if field.name.lower() == column.lower())
+        if isinstance(kind, (BinaryType, TimestampType)):
+            raise BadColumn(
+                f"column {column!r} of partition_by is of type {kind.simpleString()}, and no folder's name gives its "
+                "values back: "
+                + ("bytes need be no text" if isinstance(kind, BinaryType) else "it would be a time without its zone"),
+                next_step="partition by a date or a text that the query makes of it (to_date, date_format, hex)",
+            )
+    if settings.batches_have_folders and settings.batch_column.lower() in names:
+        raise BadColumn(
+            f"the frame has a column {settings.batch_column!r}, and so has each batch's folder "
+            f"({settings.batch_column}=…): readers would see one of them",
+            next_step="pass another name as batch_column=, or rename the column",
+        )
+    if settings.layout == "manifest" and ATTEMPT in names:
+        raise BadColumn(
+            f"the frame has a column {ATTEMPT!r}, and so has each attempt's folder ({ATTEMPT}=…)",
+            next_step="rename the column in the query",
+        )
+    in_files = kept(schema.names, settings.partition_by)
+    if not in_files:
+        raise BadColumn(
+            "the frame has no columns but those of partition_by, which become folders",
+            next_step="leave at least one column to the files",
+        )
+    if settings.format == "text" and [type(schema[name].dataType) for name in in_files] != [StringType]:
+        raise BadColumn(
+            f"text files take one column of type string, and the frame has {', '.join(in_files)}",
+            next_step="make one string of each row, or use another format",
+        )
+    for name in in_files:
+        if settings.format == "csv" and isinstance(schema[name].dataType, BinaryType):
+            raise BadColumn(
+                f"column {name} is of type binary, of which a CSV file would have the bytes' numbers, as text",
+                next_step="select base64(…) or hex(…) of it in the query, or use another format",
+            )
+
+
+def kept(names: Sequence[str], partition_by: Sequence[str]) -> list[str]:
+    """The columns that are in the files, in their order: the others become folders."""
+    folders = {column.lower() for column in partition_by}
+    return [name for name in names if name.lower() not in folders]

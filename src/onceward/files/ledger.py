@@ -1,0 +1,336 @@
+"""Chains in a folder of a local disk: one file an entry, made by ``link(2)``, of which one caller wins. Driver only.
+
+``<path>/<pipeline>/<slot>.json``, slots counted from 0 without gap. An entry is a ledger record or a takeover, and both
+are made in the same way: written to a file of their own, synced, and linked to the name of the slot behind the newest
+one. ``link`` fails if the name is there (POSIX), so that who has lost a slot has lost the chain:
+
+* a takeover wins the next slot, and no older owner can append there any more: what lies before it is final;
+* a record wins it, or its owner learns that there is a newer one.
+
+Renaming would not do, nor does Spark's ``createAtomic``, which looks first and renames then: a rename that comes late
+replaces what somebody else has put there meanwhile, and says that all is well.
+
+Old entries are removed, and a very late owner could win the name of one. So before any is removed, an empty file
+``floor-<slot>`` says from which slot on entries count (of several the highest); who has won a slot below it has won
+nothing.
+
+Whoever keeps things beside a chain asks for its ``identity``, an entry of its own by that name, which is by lot.
+
+The driver that comes next must see the same folder. Network file systems are refused: there an answer can get lost and
+a request be repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from onceward import surroundings
+from onceward.durable import make, sync
+from onceward.engine.ledger.chain import Chain, Ledger, cut_off, new_owner, overtaken
+from onceward.engine.ledger.record import LedgerRecord, decode, encode
+from onceward.errors import CommitInDoubt, ConfigurationError, Fenced, LedgerUnreachable
+from onceward.ids import AttemptId, PipelineId
+
+log = logging.getLogger(__name__)
+
+_DIGITS = 20
+_SUFFIX = ".json"
+_FLOOR = "floor-"
+_IDENTITY = "identity"
+_KEPT = 1_000
+"""Entries behind the newest record, for whoever wants to know what was."""
+_NOBODY = -1
+_LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay", "tmpfs"}
+"""File systems whose ``link`` fails exactly if the name is there, and has happened or not when it returns."""
+
+
+@dataclass(frozen=True)
+class FolderLedger(Ledger):
+    """Chains in a folder of a local disk, which is made when it is missing; one for all pipelines.
+
+    For a query whose driver always starts on the same machine, or on one that is given the same disk. On Linux other
+    file systems are refused by name; elsewhere nobody tells what a folder lies on.
+
+    :param path: the folder. :raises ConfigurationError: it is empty, or an address of something else.
+    """
+
+    path: str | os.PathLike[str]
+
+    def __post_init__(self) -> None:
+        text = os.fspath(self.path)
+        if not text or "://" in text:
+            raise ConfigurationError(
+                f"FolderLedger(path={text!r}) names no folder of a local disk",
+                next_step="pass the path of a folder; for a ledger that several machines see, use KafkaLedger",
+            )
+        object.__setattr__(self, "path", str(Path(text).absolute()))
+
+    def chain(self, pipeline: PipelineId) -> Chain:
+        return FolderChain(Path(self.path), pipeline)
+
+    @property
+    def where(self) -> Hashable:
+        return ("folder", str(self.path))
+
+
+class FolderChain(Chain):
+    """See the module."""
+
+    def __init__(self, path: Path, pipeline: PipelineId) -> None:
+        self._folder = path / pipeline
+        self._pipeline = pipeline
+        self._next = 0  # the slot behind the newest entry, as far as known
+        self._owner = _NOBODY
+        self._attempts = 0
+        self._appended = b""  # the last record that was to be
+
+    def peek(self) -> LedgerRecord | None:
+        return next(self.history(1), None)
+
+    def must_be_there(self) -> None:
+        """A disk that is not mounted leaves an empty folder in its place, or none: no chain of any pipeline."""
+        found = self._folder.parent
+        with self._reached(), suppress(FileNotFoundError):
+            if os.listdir(found):
+                return
+        raise LedgerUnreachable(
+            f"the ledger folder {found} is not there, or empty: its disk may not be mounted",
+            next_step="mount it, or restore the folder from a backup; if it was deleted for good, find out from the "
+            'output how far it goes, and begin a chain anew by starting once with resume="adopt"',
+        )
+
+    def take(self) -> LedgerRecord | None:
+        with self._reached():
+            make(self._folder)
+            _refuse_other_file_systems(self._folder)
+        while True:
+            slots, floor = self._listed()
+            self._next = max(slots, default=floor - 1) + 1
+            if self._take_next():
+                return self.newest()
+
+    def _take_next(self) -> bool:
+        """Win the next slot with a takeover; False if it is taken."""
+        entry = {
+            "takeover": self._next,
+            "host": socket.gethostname(),
+            "pid": surroundings.process_id(),
+            "at_ms": _now_ms(),
+        }
+        if not self._won(json.dumps(entry).encode()):
+            return False
+        self._owner, self._attempts = new_owner(), 0
+        self._next += 1
+        return True
+
+    def newest(self) -> LedgerRecord | None:
+        return next(self._records(self._still_ours()), None)
+
+    def identity(self) -> str:
+        path = self._folder / _IDENTITY
+        with self._reached():
+            if not path.exists():
+                written = self._folder / f".{surroundings.random_bytes(16).hex()}"
+                try:
+                    _write(written, surroundings.random_bytes(16).hex().encode())
+                    with suppress(FileExistsError):
+                        os.link(written, path)
+                finally:
+                    with suppress(OSError):
+                        written.unlink()
+            sync(self._folder)
+            return path.read_text()
+
+    def begin(self, newest: LedgerRecord | None) -> AttemptId:
+        if self._next - 1 not in self._still_ours():
+            what = "has lost its newest entry: the folder was deleted, or restored from an older copy"
+            raise cut_off(self._pipeline, str(self._folder), what)
+        self._attempts += 1
+        return AttemptId(self._owner, self._attempts)
+
+    def append(self, record: LedgerRecord) -> None:
+        self._appended = encode(record)
+        if not self._won(self._appended):
+            raise self._overtaken()
+        if self._listed()[1] > self._next:  # the name was free because its entry has been removed
+            with suppress(OSError):
+                self._path(self._next).unlink()
+            raise self._overtaken()
+        self._next += 1
+        if self._next % _KEPT == 0:
+            self._remove_old()
+
+    def settle(self) -> LedgerRecord | None:
+        """Takes the slot that the append in doubt was for, or the one behind it; from nobody else."""
+        while not self._take_next():
+            record = self._record_at(self._next)
+            if record is None or not self._is_our_own(record):
+                raise self._overtaken()
+            self._next += 1  # it was carried out
+        return self.newest()
+
+    def _is_our_own(self, record: LedgerRecord) -> bool:
+        """What an heir has published of his predecessor's batch still names the attempt that decided it."""
+        return record.attempt.owner == self._owner or encode(record) == self._appended
+
+    def history(self, limit: int = 100) -> Iterator[LedgerRecord]:
+        return islice(self._records(self._listed()[0]), limit)
+
+    # the folder
+
+    def _won(self, entry: bytes) -> bool:
+        """Make the entry of the next slot; False if somebody else has.
+
+        :raises CommitInDoubt: it may be there and not outlast a power failure, or not be there.
+        """
+        target = self._path(self._next)
+        written = self._folder / f".{surroundings.random_bytes(16).hex()}"
+        with self._reached():
+            _write(written, entry)
+        try:
+            os.link(written, target)
+            sync(self._folder)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise CommitInDoubt(
+                f"whether {target} was written is not known: {error}",
+                next_step="look at the disk; the next start of the query looks what is there",
+            ) from error
+        finally:
+            with suppress(OSError):
+                written.unlink()
+        return True
+
+    def _still_ours(self) -> list[int]:
+        """All slots that count. :raises Fenced: there is one behind our own."""
+        slots, floor = self._listed()
+        if self._next in slots or floor > self._next:
+            raise self._overtaken()
+        return slots
+
+    def _overtaken(self) -> Fenced:
+        return overtaken(self._pipeline, f"{self._folder}, slot {self._next}")
+
+    def _listed(self) -> tuple[list[int], int]:
+        """All slots that count and have an entry, as they are now; and the lowest that counts."""
+        with self._reached():
+            try:
+                names = os.listdir(self._folder)
+            except FileNotFoundError:
+                if self._owner != _NOBODY:  # it was there
+                    self.must_be_there()
+                return [], 0
+        slots, floor = [], 0
+        for name in names:
+            if name.endswith(_SUFFIX):
+                number = name[: -len(_SUFFIX)]
+                if number.isdecimal():
+                    slots.append(int(number))
+            elif name.startswith(_FLOOR):
+                number = name[len(_FLOOR) :]
+                if number.isdecimal():
+                    floor = max(floor, int(number))
+        return [slot for slot in slots if slot >= floor], floor
+
+    def _records(self, slots: list[int]) -> Iterator[LedgerRecord]:
+        """Newest first, and one by one: who wants the newest reads no other."""
+        found = (self._record_at(slot) for slot in sorted(slots, reverse=True))
+        return (record for record in found if record is not None)
+
+    def _record_at(self, slot: int) -> LedgerRecord | None:
+        """None where the entry is a takeover, or has been removed meanwhile."""
+        path = self._path(slot)
+        with self._reached():
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                return None
+        if _is_takeover(data):
+            return None
+        return decode(data, where=str(path))
+
+    def _remove_old(self) -> None:
+        """What lies far behind. Never raises: it can be done later."""
+        floor = self._next - _KEPT
+        try:
+            # Never lowered, whoever makes one late: the highest counts. Before any name becomes free.
+            (self._folder / f"{_FLOOR}{floor}").touch()
+            sync(self._folder)
+            for name in os.listdir(self._folder):
+                old_entry = _numbered(name, "", _SUFFIX) and int(name.removesuffix(_SUFFIX)) < floor
+                # The one before stays: whoever lists the folder just now may see neither the old nor the new one.
+                old_floor = _numbered(name, _FLOOR, "") and int(name.removeprefix(_FLOOR)) < floor - _KEPT
+                if old_entry or old_floor:
+                    (self._folder / name).unlink()
+        except OSError as error:
+            log.warning("old entries of %s are not removed: %s", self._folder, error)
+
+    def _path(self, slot: int) -> Path:
+        return self._folder / f"{slot:0{_DIGITS}}{_SUFFIX}"
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LedgerUnreachable(
+                f"the ledger folder {self._folder} cannot be used: {error}",
+                next_step="make the folder readable and writable for the driver, and see that its disk has room",
+            ) from error
+
+
+def _numbered(name: str, prefix: str, suffix: str) -> bool:
+    return name.startswith(prefix) and name.endswith(suffix) and name[len(prefix) : -len(suffix) or None].isdecimal()
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _is_takeover(data: bytes) -> bool:
+    try:
+        return "takeover" in json.loads(data)
+    except (ValueError, TypeError):
+        return False  # decode() says what is wrong with it
+
+
+def _refuse_other_file_systems(folder: Path) -> None:
+    """:raises ConfigurationError: ``folder`` lies on one of which it is not known that ``link`` does what it must."""
+    kind = file_system_of(folder)
+    if kind is not None and kind not in _LOCAL:
+        raise ConfigurationError(
+            f"the ledger folder {folder} lies on a file system of type {kind}, of which it is not known whether one of "
+            "two drivers wins",
+            next_step="keep the ledger on a local disk, or use KafkaLedger",
+        )
+
+
+def file_system_of(folder: Path) -> str | None:
+    """Its type, as Linux names it (``proc(5)``, ``/proc/[pid]/mountinfo``); None where that is not told."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return None
+    device = os.stat(folder).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in lines:
+        mount, _, kind = line.partition(" - ")
+        if mount.split()[2] == wanted:
+            return kind.split()[0]
+    return None
+
+
+def _now_ms() -> int:
+    return surroundings.wall_clock_ns() // 1_000_000

@@ -1,0 +1,337 @@
+"""From hidden to visible: how the files of a batch are prepared, published and dropped. Driver only.
+
+Below the sink's path::
+
+    _onceward/ledger/<pipeline>/…              the ledger, where none was given
+    _onceward/shape.json                       what all files of the path have in common (:mod:`shape`)
+    _onceward/prepared/<attempt>/              what Spark is writing into
+    _onceward/prepared/<attempt>.ready/        what Spark has written: exactly the files that the ledger will name
+    batch=<pipeline>@<number>/…                a published batch (layout "batches"); its column is ``batch``
+    day=2026-11-22/part-….parquet              a published file (layout "flat")
+
+Layout "manifest" renames nothing: see :mod:`manifest`. For the others:
+
+Executors know the first of the two folders of an attempt. The second one, which it is renamed to once the jobs have
+ended, is known to the driver alone: a task that was given up and goes on writing all the same has no way into it.
+
+``batches`` is published by one rename of the folder: a reader who lists the path sees the whole batch, or nothing of
+it. ``flat`` is published file by file: each is renamed once, so that none is seen twice, and none that is not decided;
+in between a reader sees a part.
+
+Both are repeated until they are done, and look first: what has gone from the one place and is in the other is done,
+what is in neither is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from onceward.engine.two_phase import CommitResult
+from onceward.errors import (
+    ConfigurationError,
+    LedgerUnreadable,
+    ReportMismatch,
+    RowRefused,
+    SendFailed,
+    TargetUnreachable,
+)
+from onceward.files import manifest, shape
+from onceward.files.committable import PREPARED, Committable, lost_of, said_lost
+from onceward.files.ledger import FolderLedger
+from onceward.files.settings import HIDDEN, FileSinkSettings
+from onceward.spark.files.file_system import Files, files_at, finished
+from onceward.spark.files.file_writer import Written
+
+_READY = ".ready"
+_DIGITS = 10
+
+
+class Publisher:
+    """What a :class:`~onceward.engine.two_phase.TwoPhaseTarget` asks of the files of one sink."""
+
+    committable_version: ClassVar[int] = 1
+
+    def __init__(self, settings: FileSinkSettings, *, ledger_is_beside: bool) -> None:
+        self._settings = settings
+        self._ledger_is_beside = ledger_is_beside
+        self._files: Files | None = None
+
+    @property
+    def files(self) -> Files:
+        """Of the sink's path. Asked for inside a batch."""
+        if self._files is None:
+            self._files = files_at(self._settings.path, renames=self._settings.renames)
+        return self._files
+
+    # before the first batch
+
+    def check(self, written_to: str) -> None:
+        """Before anybody is fenced.
+
+        :param written_to: the path below which this pipeline has written its newest batch, as its ledger says; or "".
+        :raises TargetUnreachable: the path cannot be written to, or is not the one that was written to.
+        :raises ConfigurationError: the ledger would not be where the files are; or the path has files of another shape.
+        """
+        try:
+            self._must_be_beside_its_ledger()
+            if written_to == self.files.root:
+                shape.must_be_there(self.files, self._settings)
+            self.files.make(PREPARED)
+            shape.must_fit(self.files, self._settings)
+        except OSError as error:
+            raise TargetUnreachable(
+                f"files cannot be written below {self._settings.path}: {error}",
+                next_step="make the folder, and let the driver and the executors write there; see that its file system "
+                "is there and has room",
+            ) from error
+
+    def _must_be_beside_its_ledger(self) -> None:
+        ledger = self._settings.ledger
+        if not self._ledger_is_beside or not isinstance(ledger, FolderLedger):
+            return
+        here = None if self.files.local is None else str(FolderLedger(f"{self.files.local}/{HIDDEN}/ledger").path)
+        if here != ledger.path:
+            raise ConfigurationError(
+                f"path={self._settings.path!r} is {self.files.root} to Spark, and without ledger= the ledger would be "
+                f"kept in {ledger.path}",
+                next_step="pass a path with its scheme (file:/… or hdfs://…), and for hdfs also ledger=",
+            )
+
+    # an attempt
+
+    def must_have(self, columns: Sequence[str]) -> None:
+        """Of a frame that becomes CSV, before anything of it is written; without those of ``partition_by``.
+
+        :raises BadColumn: the path has other columns.
+        :raises SendFailed: the file system does not do its part.
+        """
+        with self._reached():
+            shape.columns_must_fit(self.files, columns)
+
+    def opened(self, attempt: str, sequence: int) -> str:
+        """Where Spark writes, of an attempt at batch number ``sequence`` of the ledger.
+
+        :raises SendFailed: the file system does not do its part.
+        """
+        with self._reached():
+            shape.must_be_there(self.files, self._settings)
+            if self._settings.renames:
+                return self.files.uri(f"{PREPARED}/{attempt}")
+            place = self._place(attempt, sequence)
+            self.files.kept(place.note, place.manifest)
+            return self.files.uri(place.files)
+
+    def _place(self, attempt: str, sequence: int) -> manifest.Place:
+        return manifest.place_of(attempt, self._settings.batch_column, self._batch(sequence))
+
+    def _batch(self, sequence: int) -> str:
+        return f"{self._settings.policy.pipeline}@{sequence:0{_DIGITS}}"
+
+    def free_place(self, sequence: int) -> str:
+        """Below the sink's path, where batch number ``sequence`` of the ledger goes; empty for the path itself.
+
+        :raises ConfigurationError: something is there already.
+        """
+        if self._settings.layout == "flat":
+            return ""
+        pipeline, batch = self._settings.policy.pipeline, self._batch(sequence)
+        lists = self._settings.layout == "manifest"
+        place = f"{manifest.MANIFESTS}/{batch}" if lists else f"{self._settings.batch_column}={batch}"
+        with self._reached():
+            is_free = (self.files.size(place) if lists else self.files.listed(place)) is None
+        if not is_free:
+            raise ConfigurationError(
+                f"{self.files.uri(place)} is there, where batch number {sequence} of pipeline {pipeline} would have to "
+                "go: the pipeline has written to this path under a ledger that is no longer used",
+                next_step="use the ledger that the pipeline has had; or, if it shall begin anew, another path or "
+                "another pipeline_id",
+            )
+        return place
+
+    def prepare(self, attempt: str, sequence: int, jobs: Sequence[Written]) -> Committable:
+        """After the last job of an attempt: its files, durable, where no task changes them any more.
+
+        :raises ConfigurationError: there is something where they are to go.
+        :raises ReportMismatch: there are others than the tasks have written.
+        :raises RowRefused: a folder's name does not give back the value that it has its name from.
+        :raises SendFailed: the file system does not do its part.
+        """
+        to = self.free_place(sequence)
+        with self._reached():
+            if self._settings.renames:
+                ready, at = f"{PREPARED}/{attempt}{_READY}", ""
+                self.files.move(f"{PREPARED}/{attempt}", ready)
+            else:  # a task that was given up may still write there, under other names than those that are there now
+                ready = at = self._place(attempt, sequence).files
+            found = self._found(ready, jobs)
+            if at:  # Spark has made the attempt's folder, and nobody has synced its name
+                self.files.sync_names({manifest.DATA, HIDDEN})
+            shape.must_be_there(self.files, self._settings)  # or Spark has made folders where the disk should be
+            return Committable(attempt, self.files.root, self._settings.layout, to, found, at)
+
+    def _found(self, ready: str, jobs: Sequence[Written]) -> dict[str, int]:
+        for name in self.files.names(ready):  # leftovers of tasks that were given up
+            if name.startswith(("_temporary", "__magic")):
+                self.files.remove(f"{ready}/{name}")
+        found = self.files.listed(ready) or {}
+        said = sum(job.files for job in jobs), sum(job.bytes for job in jobs)
+        there = len(found), sum(found.values())
+        if there != said:
+            raise ReportMismatch(
+                f"tasks have written {said[0]} files of {said[1]} bytes, and {there[0]} of {there[1]} bytes are in "
+                f"{self.files.uri(ready)}",
+                next_step="nothing, the batch runs again; if it repeats, see that the path is one that driver and "
+                "executors share, and that nobody else writes or deletes below _onceward",
+            )
+        _must_be_read_back(found)
+        self.files.sync(ready)
+        return found
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SendFailed(
+                f"the files of a batch could not be prepared below {self._settings.path}: {error}",
+                next_step="nothing, the batch runs again; if it repeats, see that its file system is there and has "
+                "room",
+            ) from error
+
+    # after the decision, or instead of it
+
+    def commit(self, committable: Mapping[str, Any]) -> CommitResult:
+        """Publish; see the module. For the batch that it was, also where the sink's settings are others by now."""
+        batch = _read(committable)
+        files = self._files_of(batch)
+        if batch.layout == "manifest":
+            result = _publish_list(files, batch)
+        else:
+            result = _publish_folder(files, batch) if batch.layout == "batches" else _publish_files(files, batch)
+        if result is CommitResult.LOST:
+            shape.must_be_there(files, self._settings)  # or it is the disk that is away
+        return result
+
+    def commit_what_is_left(self, committable: Mapping[str, Any]) -> None:
+        """Of a batch of which a part is lost, and which somebody wants all the same."""
+        batch = _read(committable)
+        files = self._files_of(batch)
+        if batch.layout == "manifest":
+            manifest.publish_what_is_left(files, batch)
+            return
+        there = files.listed(_ready(batch)) or {}
+        whole = {name: size for name, size in batch.files.items() if there.get(name) == size}
+        for name in there.keys() - whole.keys():  # cut short: no reader could read on
+            files.remove(f"{_ready(batch)}/{name}")
+        self.commit(batch._replace(files=whole).as_told())
+
+    def _files_of(self, batch: Committable) -> Files:
+        if batch.root == self.files.root:
+            return self.files
+        return files_at(batch.root, renames=batch.layout != "manifest")
+
+    def abort(self, committable: Mapping[str, Any]) -> None:
+        """Drop what an attempt has prepared."""
+        folder = str(committable["folder"])
+        if not self._settings.renames:
+            manifest.drop(self.files, folder)
+            return
+        for name in (folder, f"{folder}{_READY}"):
+            self.files.remove(f"{PREPARED}/{name}")
+
+    def recover(self) -> list[dict[str, str]]:
+        """The attempts of this pipeline of which something is prepared: their folders' names."""
+        ours = f"{self._settings.policy.pipeline}@"
+        try:
+            names = self.files.names(PREPARED)
+        except OSError as error:
+            raise TargetUnreachable(
+                f"{self.files.uri(PREPARED)} cannot be listed: {error}",
+                next_step="see that the file system is there, and lets the driver read",
+            ) from error
+        attempts = {(finished(name) or name).removesuffix(_READY) for name in names}
+        return [{"folder": name} for name in sorted(attempts) if name.startswith(ours)]
+
+    def begin(self, task: Any) -> Any:
+        """Spark's own tasks write."""
+        raise NotImplementedError
+
+    def upgrade(self, committable: Any, version: int) -> Any:
+        """There is no older form."""
+        raise LedgerUnreadable(f"version {version} of prepared files is unknown")
+
+
+def _must_be_read_back(names: Iterable[str]) -> None:
+    """The folders of partitions. Spark escapes what their names must not have, ``?`` for example."""
+    for folder in sorted({folder for name in names for folder in name.split("/")[:-1]}):
+        if folder.endswith("._COPYING_"):  # HadoopFSUtils.shouldFilterOutPathName
+            raise RowRefused(
+                f"a value of a partition column makes a folder {folder!r}, and readers pass over names that end so",
+                next_step="change such values in the query, or partition by another column",
+            )
+        if "?" in folder or "\ufffd" in folder or not _is_text(folder):
+            raise RowRefused(
+                f"a value of a partition column has become the folder {folder!a}, which does not give it back: it is "
+                "no valid text, or one that the JVM cannot write in a file's name",
+                next_step="start Spark's JVMs with a locale of UTF-8 (LC_ALL=C.UTF-8), and partition by valid text: "
+                "url_encode or hex in the query makes some of everything",
+            )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # bytes of a file's name that are no UTF-8, as Python has them
+        return False
+    return True
+
+
+def _read(committable: Mapping[str, Any]) -> Committable:
+    return Committable(**committable)
+
+
+def _ready(batch: Committable) -> str:
+    return f"{PREPARED}/{batch.folder}{_READY}"
+
+
+def _publish_list(files: Files, batch: Committable) -> CommitResult:
+    result = manifest.publish(files, batch)
+    if isinstance(result, list):
+        return said_lost(result, batch)
+    return CommitResult.DONE if result else CommitResult.ALREADY_DONE
+
+
+def _publish_folder(files: Files, batch: Committable) -> CommitResult:
+    prepared, published = files.listed(_ready(batch)) or {}, files.listed(batch.to)
+    waiting = lost_of(batch.files, published or {})
+    if lost := [name for name in waiting if prepared.get(name) != batch.files[name]]:
+        return said_lost(lost, batch)
+    if published is None:
+        if not files.move(_ready(batch), batch.to):
+            return CommitResult.RETRY_LATER  # another copy is about it: look again
+    elif waiting:  # somebody has made that folder, or has taken files out of it and put them back: nobody's is removed
+        return _publish_files(files, batch)
+    files.sync_names({"", PREPARED})  # also what an earlier call has renamed
+    return CommitResult.DONE if published is None else CommitResult.ALREADY_DONE
+
+
+def _publish_files(files: Files, batch: Committable) -> CommitResult:
+    """Of a batch of which a file is lost the others are published: they are decided."""
+    prepared = files.listed(_ready(batch)) or {}
+    places = {name: f"{batch.to}/{name}".lstrip("/") for name in batch.files}
+    folders = {place.rpartition("/")[0] for place in places.values()}
+    for folder in sorted(folders):
+        files.make(folder)
+    lost, moved = [], 0
+    for name, size in batch.files.items():
+        if prepared.get(name) == size:
+            moved += files.move(f"{_ready(batch)}/{name}", places[name])
+        if files.size(places[name]) != size:
+            lost.append(name)
+    files.sync_names(folders)
+    if lost:
+        return said_lost(lost, batch)
+    files.remove(_ready(batch))
+    return CommitResult.DONE if moved else CommitResult.ALREADY_DONE

@@ -1,0 +1,156 @@
+"""The settings of a file sink, checked when it is built, immutable."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from onceward.engine.ledger.chain import Ledger
+from onceward.engine.policy import SinkPolicy, must_be_decided, one_of, whole_number
+from onceward.errors import ConfigurationError, ContradictoryOptions
+from onceward.files.ledger import FolderLedger
+from onceward.files.values import keeping
+from onceward.spark.files.file_system import hidden, local_path, refuse_other_schemes, scheme_of
+from onceward.spark.files.file_writer import COMMITTER_OPTIONS, MAX_RECORDS, FileFormat
+
+Format = Literal["parquet", "orc", "json", "csv", "text", "avro"]
+Layout = Literal["batches", "flat", "manifest"]
+
+_ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{}\[\]^]""")
+"""What Spark would escape in a folder's name (``ExternalCatalogUtils.charToEscape``), and patterns."""
+
+HIDDEN = "_onceward"
+"""Below the sink's path; what begins so is passed over by readers."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSinkSettings:
+    """See :class:`onceward.FileSink`.
+
+    :raises ConfigurationError: naming the setting and what it takes.
+    """
+
+    policy: SinkPolicy
+    ledger: Ledger
+    path: str
+    format: Format
+    layout: Layout
+    partition_by: tuple[str, ...]
+    batch_column: str
+    options: Mapping[str, str] = field(hash=False)
+    commit_timeout_s: float
+    target_file_size_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        one_of("format", self.format, get_args(Format))
+        one_of("layout", self.layout, get_args(Layout))
+        refuse_other_schemes(self.path, renames=self.renames)
+        must_be_decided(self.ledger, self.commit_timeout_s)
+        if self.layout == "manifest" and (hidden(self.policy.pipeline) or self.policy.pipeline.startswith("_")):
+            raise ConfigurationError(
+                f"pipeline_id={self.policy.pipeline!r} names the lists of its batches, and readers (Spark, Hive) pass "
+                "over files whose names begin with _ or .",
+                next_step='choose another pipeline_id, or layout="batches", whose folders begin with the batch_column',
+            )
+        if self.target_file_size_bytes is not None:
+            whole_number("target_file_size_bytes", self.target_file_size_bytes, 1)
+        folders = [*self.partition_by, *([self.batch_column] if self.batches_have_folders else [])]
+        for name in folders:
+            _must_name_a_folder(name)
+        if self.batches_have_folders and (found := _ESCAPED.search(self.batch_column)):
+            raise ConfigurationError(
+                f"batch_column={self.batch_column!r} names folders, in which readers take {found[0]!r} for something "
+                "else",
+                next_step="pass a name of letters, digits and _",
+            )
+        if len({name.lower() for name in folders}) < len(folders):
+            raise ContradictoryOptions(
+                f"folders of one path are named by {', '.join(folders)}, of which two are the same",
+                next_step="name each column once in partition_by, and give batch_column= a name of its own",
+            )
+
+    @property
+    def renames(self) -> bool:
+        """Files are published by renaming them."""
+        return self.layout != "manifest"
+
+    @property
+    def batches_have_folders(self) -> bool:
+        """Which readers take for a column."""
+        return self.layout != "flat"
+
+    @property
+    def how(self) -> FileFormat:
+        """What Spark is told."""
+        return FileFormat(self.format, self.partition_by, keeping(self.format, self.options))
+
+
+def path_of(path: str | os.PathLike[str]) -> str:
+    """:raises ConfigurationError: it is none."""
+    if isinstance(path, Path):
+        return f"file://{path.absolute()}"
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ""
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigurationError(f"path={path!r} names no folder", next_step="pass the path of a folder, or its URI")
+    return text
+
+
+def folder_of(path: str) -> str:
+    """Equal for two spellings of one folder of this machine."""
+    if scheme_of(path) not in ("", "file"):
+        return path.rstrip("/")
+    return str(Path(local_path(path) if scheme_of(path) else path).resolve())
+
+
+def default_ledger(path: str) -> Ledger:
+    """Beside the files that it speaks of, where these are on a local disk.
+
+    :raises ConfigurationError: they are not.
+    """
+    if scheme_of(path) not in ("", "file"):
+        raise ConfigurationError(
+            f"path={path!r} is on no local disk, where the ledger would be kept",
+            next_step="pass ledger=ow.KafkaLedger(…) or ow.DatabaseLedger(…)",
+        )
+    return FolderLedger(Path(local_path(path) if scheme_of(path) else path) / HIDDEN / "ledger")
+
+
+def columns_of(partition_by: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One name, several, or none."""
+    if partition_by is None:
+        return ()
+    return (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+
+
+def options_of(options: Mapping[str, Any] | None, max_records_per_file: int | None) -> dict[str, str]:
+    """As Spark takes them: text.
+
+    :raises ConfigurationError: one of them is the sink's own.
+    """
+    own = {"path", "maxrecordsperfile", "__partition_columns", *COMMITTER_OPTIONS}
+    given: dict[str, str] = {}
+    for name, value in (options or {}).items():
+        if str(name).lower() in own:
+            raise ConfigurationError(
+                f"options={{{name!r}: …}}: the sink itself says so to Spark",
+                next_step="leave it out" + ("; pass max_records_per_file=" if "records" in name.lower() else ""),
+            )
+        if not isinstance(value, (str, bool, int, float)):
+            raise ConfigurationError(f"options[{name!r}]={value!r} is no text", next_step="pass text or a number")
+        given[str(name)] = str(value).lower() if isinstance(value, bool) else str(value)
+    if max_records_per_file is not None:
+        whole_number("max_records_per_file", max_records_per_file, 1)
+        given[MAX_RECORDS] = str(max_records_per_file)
+    return given
+
+
+def _must_name_a_folder(column: object) -> None:
+    if not isinstance(column, str) or not column or hidden(column) or column.startswith("_"):
+        raise ConfigurationError(
+            f"column {column!r} would name folders, and readers (Hive, pyarrow) pass over those that begin with _ or .",
+            next_step="give the column another name in the query, or batch_column=, or partition by another one",
+        )

@@ -1,0 +1,1 @@
+"""Kafka: records, wire protocol, source, sink, ledger and dead letters."""

@@ -1,0 +1,82 @@
+"""The letters of a dead-letter topic, streamed partition by partition, up to where all was decided at the start.
+
+Called by the commands; reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from onceward.errors import SourceTopicReplaced
+from onceward.ids import TopicPartition
+from onceward.kafka.dead_letters.ledger import Replayed, chain_of, replayed_of
+from onceward.kafka.dead_letters.letter import Letter, letter_of
+from onceward.kafka.ledger.topic import LedgerTopic
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.reads.committed import Skip, committed_records, decided_ends
+from onceward.kafka.wire.reads.offsets import EARLIEST, list_offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Of one partition, as it was when the command began: offsets ``[begin, end)``; ``end`` is the last stable one."""
+
+    begin: int
+    end: int
+
+
+class DeadLetterTopic:
+    """See the module. What is appended or decided later is for the next run of the command.
+
+    :raises TopicMissing, AccessDenied, BrokerUnreachable: naming the topic.
+    """
+
+    def __init__(self, client: KafkaClient, name: str) -> None:
+        self.name = name
+        self._client = client
+        numbers = sorted(client.topic_partitions([name])[name])
+        partitions = [TopicPartition(name, number) for number in numbers]
+        self.id = client.topic_ids([name]).get(name, "")
+        """Of the topic (KIP-516); empty with brokers before 2.8."""
+        begins, ends = list_offsets(client, partitions, EARLIEST), decided_ends(client, partitions)
+        self.extents: Mapping[TopicPartition, Extent] = {
+            partition: Extent(begins[partition], max(begins[partition], ends[partition])) for partition in partitions
+        }
+
+    def letters(
+        self, where: TopicPartition, start: int | None = None, *, skip: Skip = lambda offset: offset
+    ) -> Iterator[Letter]:
+        """Those of one partition, in offset order; see :func:`onceward.kafka.wire.reads.committed.committed_records`."""
+        extent = self.extents[where]
+        begin = extent.begin if start is None else max(start, extent.begin)
+        return (
+            letter_of(where, record) for record in committed_records(self._client, where, begin, extent.end, skip=skip)
+        )
+
+    def all_letters(self) -> Iterator[Letter]:
+        """Partition by partition."""
+        for where in self.extents:
+            yield from self.letters(where)
+
+    def replayed(self, ledger_topic: str) -> Replayed:
+        """What the ledger says of replays, without disturbing one that runs.
+
+        :raises AccessDenied, BrokerUnreachable, LedgerUnreadable: …
+        """
+        newest = LedgerTopic(self._client, ledger_topic, chain_of(self.name)).newest()
+        return replayed_of(newest, self.name, self.id)
+
+    def must_be_the_same(self) -> None:
+        """Ids never come back: as the topic has still the same one, all that was read came from it.
+
+        :raises SourceTopicReplaced: it was deleted and created again, so that offsets name other letters now.
+        """
+        found = self._client.topic_ids([self.name]).get(self.name, "")
+        if found != self.id:
+            raise SourceTopicReplaced(
+                f"dead-letter topic {self.name} was deleted and created again while it was read: its id was {self.id} "
+                f"and is {found}",
+                next_step="run again: what is there now is read from its beginning",
+                details={"topics": [self.name]},
+            )

@@ -1,0 +1,218 @@
+"""The checksum of what a batch put into one output partition, made so that anyone can recompute it.
+
+It needs nothing but a Kafka client and a standard CRC-32C (Castagnoli, the one of Kafka's own record batches).
+Checksums of consecutive stretches combine without their data: every fragment carries one, and the driver adds them
+up in offset order for the ledger's manifest.
+
+Called by ``kafka.records.batch`` (executor), the engine's report check and the ledger (driver), and verdicts (testing).
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import crc32c
+import numpy as np
+import numpy.typing as npt
+
+_POLYNOMIAL = 0x82F63B78  # Castagnoli, bit-reversed
+_LENGTHS = struct.Struct(">ii")
+
+Headers = Sequence[tuple[str, "bytes | None"]]
+
+
+class Stretch(NamedTuple):
+    """CRC-32C and length in bytes of one stretch of data."""
+
+    crc: int
+    length: int
+
+    @staticmethod
+    def of(*buffers: Any) -> Stretch:
+        """The stretch made of ``buffers`` one after the other (anything with the buffer protocol)."""
+        crc, length = 0, 0
+        for buffer in buffers:
+            view = memoryview(buffer)
+            crc = crc32c.crc32c(view, crc)
+            length += view.nbytes
+        return Stretch(crc, length)
+
+    def then(self, following: Stretch) -> Stretch:
+        """The stretch of this data followed by that of ``following``, from the two CRCs alone."""
+        return Stretch(_shift(self.crc, following.length) ^ following.crc, self.length + following.length)
+
+
+@dataclass(frozen=True, slots=True)
+class ContentChecksum:
+    """Four stretches over the records of one partition, in offset order.
+
+    * ``lengths``: for each record its key length and value length, both big-endian int32, -1 for null;
+    * ``keys``, ``values``: all key bytes, all value bytes, one after the other;
+    * ``headers``: for each record its headers section as in the record format (zigzag varint count, then for each
+      header varint key length, key, varint value length, value); one zero byte for a record without headers.
+
+    Equal checksums mean equal content up to the strength of 32-bit CRCs: they find faults, not forgers.
+    """
+
+    lengths: Stretch
+    keys: Stretch
+    values: Stretch
+    headers: Stretch
+
+    EMPTY: ClassVar[ContentChecksum]
+
+    @staticmethod
+    def combine(first: ContentChecksum, second: ContentChecksum) -> ContentChecksum:
+        """The checksum of ``first``'s records followed by ``second``'s."""
+        pairs = zip(first.stretches, second.stretches, strict=True)
+        return ContentChecksum(*(a.then(b) for a, b in pairs))
+
+    @staticmethod
+    def of_records(records: Iterable[tuple[bytes | None, bytes | None, Headers | None]]) -> ContentChecksum:
+        """The checksum of plain ``(key, value, headers)`` records, one by one: slow, and easy to believe.
+
+        Encoding does not come this way; tests and verdicts compare the two.
+        """
+        crcs, sizes = [0, 0, 0, 0], [0, 0, 0, 0]
+        for key, value, headers in records:
+            lengths = _LENGTHS.pack(-1 if key is None else len(key), -1 if value is None else len(value))
+            for i, part in enumerate((lengths, key or b"", value or b"", headers_section(headers or ()))):
+                crcs[i] = crc32c.crc32c(part, crcs[i])
+                sizes[i] += len(part)
+        return ContentChecksum(*map(Stretch, crcs, sizes))
+
+    @property
+    def stretches(self) -> tuple[Stretch, Stretch, Stretch, Stretch]:
+        """The four, in the order of the fields."""
+        return self.lengths, self.keys, self.values, self.headers
+
+    def hexdigest(self) -> str:
+        """``llllllll-kkkkkkkk-vvvvvvvv-hhhhhhhh``: the four CRCs (lengths, keys, values, headers)."""
+        return "-".join(f"{stretch.crc:08x}" for stretch in self.stretches)
+
+    def to_list(self) -> list[list[int]]:
+        """For JSON: ``[[crc, length], …]`` in the order of the fields."""
+        return [list(stretch) for stretch in self.stretches]
+
+    @staticmethod
+    def from_list(items: Sequence[Sequence[int]]) -> ContentChecksum:
+        """What :meth:`to_list` wrote. Raises ValueError when it is anything else."""
+        if len(items) != 4 or any(len(item) != 2 for item in items):
+            raise ValueError("a content checksum is four pairs of CRC and length")
+        stretches = [Stretch(int(crc), int(length)) for crc, length in items]
+        if any(not 0 <= s.crc < 1 << 32 or s.length < 0 for s in stretches):
+            raise ValueError("a content checksum has unsigned 32-bit CRCs and lengths from 0")
+        return ContentChecksum(*stretches)
+
+
+ContentChecksum.EMPTY = ContentChecksum(*[Stretch(0, 0)] * 4)
+
+
+def headers_section(headers: Headers) -> bytes:
+    """The headers of one record as the record format has them (KIP-82, ``DefaultRecord.writeTo``)."""
+    section = bytearray(_varint(len(headers)))
+    for key, value in headers:
+        name = key.encode()
+        section += _varint(len(name)) + name
+        section += _varint(-1) if value is None else _varint(len(value)) + value
+    return bytes(section)
+
+
+def _varint(value: int) -> bytes:
+    zigzag = (value << 1) ^ (value >> 31)
+    out = bytearray()
+    while zigzag > 0x7F:
+        out.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
+    return bytes(out)
+
+
+# -- CRC combination -----------------------------------------------------------------------------------------------
+# Appending n zero bytes to data multiplies its CRC by x^(8n) modulo the polynomial: a linear map of 32 bits, the same
+# that zlib's crc32_combine applies. A map is kept as four tables of 256 (one a byte of the CRC), one map a power of
+# two of n, made when first needed.
+
+_Map = tuple[tuple[int, ...], ...]
+
+
+def combine_runs(
+    crcs: npt.NDArray[np.uint32], lengths: npt.NDArray[np.int64], runs: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """What :meth:`ContentChecksum.combine` gives for each of many runs of checksums, all at once.
+
+    :param crcs: one row a checksum, one column a stretch; so ``lengths``.
+    :param runs: the number of the run that each row belongs to: 0, 1, 2 … without a gap, each at least once, ascending.
+    :returns: the CRCs and lengths of each run, one row a run.
+    """
+    while len(runs) and len(runs) > runs[-1] + 1:
+        # Neighbours are joined two by two, so that a run of n takes log2(n) rounds.
+        begins = np.concatenate(([True], runs[1:] != runs[:-1]))
+        in_run = np.arange(len(runs)) - np.maximum.accumulate(np.where(begins, np.arange(len(runs)), 0))
+        firsts = np.flatnonzero(in_run % 2 == 0)
+        paired = firsts[(firsts + 1 < len(runs)) & ~np.append(begins, True)[firsts + 1]]
+        joined, sizes = crcs.copy(), lengths.copy()
+        joined[paired] = _shift_all(crcs[paired], lengths[paired + 1]) ^ crcs[paired + 1]
+        sizes[paired] += lengths[paired + 1]
+        crcs, lengths, runs = joined[firsts], sizes[firsts], runs[firsts]
+    return crcs, lengths
+
+
+def _shift_all(crcs: npt.NDArray[np.uint32], zero_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
+    """:func:`_shift` of each."""
+    shifted: npt.NDArray[np.uint32] = crcs.copy()
+    for power in range(int(zero_bytes.max(initial=0)).bit_length()):
+        chosen = (zero_bytes >> power & 1).astype(bool)
+        if chosen.any():
+            some = shifted[chosen]
+            a, b, c, d = _zero_bytes_arrays(power)
+            shifted[chosen] = a[some & 0xFF] ^ b[some >> 8 & 0xFF] ^ c[some >> 16 & 0xFF] ^ d[some >> 24]
+    return shifted
+
+
+@functools.cache
+def _zero_bytes_arrays(power: int) -> tuple[npt.NDArray[np.uint32], ...]:
+    return tuple(np.array(table, np.uint32) for table in _zero_bytes_map(power))
+
+
+def _shift(crc: int, zero_bytes: int) -> int:
+    power = 0
+    while zero_bytes and crc:
+        if zero_bytes & 1:
+            a, b, c, d = _zero_bytes_map(power)
+            crc = a[crc & 0xFF] ^ b[crc >> 8 & 0xFF] ^ c[crc >> 16 & 0xFF] ^ d[crc >> 24]
+        zero_bytes >>= 1
+        power += 1
+    return crc
+
+
+@functools.cache
+def _zero_bytes_map(power: int) -> _Map:
+    """The map of 2**power zero bytes."""
+    if power == 0:
+        columns = [_one_zero_byte(1 << bit) for bit in range(32)]
+    else:
+        half = _zero_bytes_map(power - 1)
+        columns = [_apply(half, _apply(half, 1 << bit)) for bit in range(32)]
+    return tuple(_byte_table(columns[byte * 8 : byte * 8 + 8]) for byte in range(4))
+
+
+def _one_zero_byte(crc: int) -> int:
+    for _ in range(8):
+        crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
+    return crc
+
+
+def _apply(tables: _Map, crc: int) -> int:
+    return functools.reduce(lambda out, i: out ^ tables[i][crc >> 8 * i & 0xFF], range(4), 0)
+
+
+def _byte_table(columns: list[int]) -> tuple[int, ...]:
+    table = [0]
+    for column in columns:  # doubles the table: entries with this bit set are those without it, plus its column
+        table += [entry ^ column for entry in table]
+    return tuple(table)

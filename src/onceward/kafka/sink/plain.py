@@ -1,0 +1,219 @@
+"""Writing without a transaction: ``delivery="at_least_once"`` and ``"none"``. Driver and executor tasks.
+
+Called by :mod:`sink` instead of the nine steps. There is no ledger and no admission: what runs again is written again,
+as with Spark's own sink. ``at_least_once`` sends as an idempotent producer, so that resends within a task add nothing;
+``none`` sends without a producer id. Jobs and tasks are those of every sink.
+
+Brokers remember every producer id of a partition for a day (``producer.id.expiration.ms``). So a worker process keeps
+the identity that a task has used for the tasks after it (:class:`_Identity`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+
+from onceward import events, patience
+from onceward.engine import task_job
+from onceward.engine.policy import with_the_next_start
+from onceward.engine.target import Write
+from onceward.engine.task_writer import TaskWriter, results
+from onceward.errors import ROWS_REFUSED, BatchNotWritten, OncewardError, RecordTooLarge, Recovery
+from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
+from onceward.kafka.records.batch import Fragment
+from onceward.kafka.sink import preflight
+from onceward.kafka.sink.columns import prepare
+from onceward.kafka.sink.old_timestamps import OldTimestamps, oldest_of
+from onceward.kafka.sink.rows import HeldRows, partition_counts, pieces
+from onceward.kafka.sink.settings import KafkaSinkSettings
+from onceward.kafka.sink.tasks import number
+from onceward.kafka.sink.topic_limits import TopicLimits
+from onceward.kafka.wire.appends.producer import Append, PartitionProducer, idempotent_identity
+from onceward.kafka.wire.client import KafkaClient
+from onceward.spark.batch import job
+from onceward.spark.batch.query import RunningBatch
+
+log = logging.getLogger(__name__)
+
+_NO_PRODUCER = ProducerIdentity(-1, -1)
+_NO_SEQUENCE = -1
+_FIRST_PAUSE_SECONDS = 0.2
+_LONGEST_PAUSE_SECONDS = 5.0
+
+
+class PlainBatches:
+    """Writes batches as they come."""
+
+    def __init__(self, settings: KafkaSinkSettings) -> None:
+        self._settings = settings
+        self._by_topic: dict[str | None, KafkaSinkSettings] = {}
+        self._limits = TopicLimits(settings)
+        self._last: tuple[str, int] | None = None
+        self._old_timestamps = OldTimestamps(settings.policy.pipeline, self._topic_config)
+
+    def process(self, writes: Sequence[Write], running: RunningBatch) -> None:
+        """Write the frames of a batch, one after the other; one that fails for a reason that may pass is written again,
+        ``batch_attempts`` times in all for the batch.
+
+        :raises OncewardError: what a task ran into; part of the batch may be visible.
+        :raises BatchNotWritten: see :meth:`_begin`.
+        """
+        self._begin(writes, running)
+        policy, attempt = self._settings.policy, 1
+        for write in writes:
+            while True:
+                try:
+                    self._write(write, running)
+                    break
+                except OncewardError as error:
+                    if error.recovery is not Recovery.RUN_AGAIN:
+                        raise
+                    if attempt >= policy.batch_attempts:
+                        with_the_next_start(error)
+                        raise
+                    log.warning(
+                        "%s: attempt %d of %s failed, writing it again: %s",
+                        policy.pipeline,
+                        attempt,
+                        running.batch,
+                        error,
+                    )
+                patience.pause(min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1)))
+                attempt += 1
+
+    def _begin(self, writes: Sequence[Write], running: RunningBatch) -> None:
+        """Before the frames of a batch.
+
+        :raises BatchNotWritten: the function has skipped batches of this run, and may not, or with them their dead
+            letters. There is no ledger, so what an earlier run has skipped is not known.
+        """
+        last, self._last = self._last, (running.run_id, running.batch.batch_id)
+        may_skip = self._settings.policy.skipped_batches == "allow" and not any(write.set_aside for write in writes)
+        if last is None or last[0] != running.run_id or may_skip:
+            return
+        if running.batch.batch_id > last[1] + 1:
+            raise BatchNotWritten(
+                f"{running.batch} was handed over, and the last before it was batch {last[1]}: the foreachBatch "
+                "function did not call the sink for every batch, and what in the others could not be read is missing "
+                "from the dead letters, if there are any",
+                next_step="call the sink for every batch, also for an empty one, and start again, which goes on behind "
+                'what was skipped; delivery="exactly_once" keeps account of it; if leaving batches out is meant, and '
+                'no format sets records aside, pass skipped_batches="allow"',
+                details={ROWS_REFUSED: True, "batch_id": running.batch.batch_id},
+            )
+
+    def _write(self, write: Write, running: RunningBatch) -> None:
+        """Write one frame; when it returns, every record is acknowledged (with ``acks=1`` by the leader alone)."""
+        settings = self._settings_for(write.where)
+        ids = {"pipeline": self._settings.policy.pipeline, "batch_id": running.batch.batch_id}
+        with events.step(events.SEND, **ids):
+            prepared = prepare(write.frame, write.where, lineage=settings.lineage)
+            try:
+                rows, task_count = job.collect(task_job.planned(prepared, _OpenPlainWriter(settings)), lambda: None)
+                written = results(rows, task_count)
+            except RecordTooLarge as refusal:
+                raise self._refused(refusal) from refusal
+        self._old_timestamps.look_at(oldest_of(*(result.committable for result in written)))
+
+    def _refused(self, error: RecordTooLarge) -> OncewardError:
+        """A topic's limit may have been lowered: it is asked again, and so are all others."""
+        if "records" not in error.details:  # not said by a broker
+            return error
+        self._by_topic.clear()
+        with closing(KafkaClient(self._settings.client)) as client:
+            return self._limits.refused(client, error)
+
+    def _topic_config(self, topic: str, *, timeout_ms: int) -> dict[str, str | None]:
+        with closing(KafkaClient(self._settings.client)) as client:
+            return client.topic_config(topic, timeout_ms=timeout_ms)
+
+    def _settings_for(self, topic: str | None) -> KafkaSinkSettings:
+        """The settings with ``topic`` as the static one; looked at once for each topic."""
+        if topic not in self._by_topic:
+            client = KafkaClient(self._settings.client)
+            try:
+                preflight.check_topic(client, self._settings, topic)
+                producer = self._limits.producer_settings(client, topic)
+            finally:
+                client.close()
+            # Of the sink's two topics this one may be the other: for the tasks there is one.
+            self._by_topic[topic] = replace(self._settings, topic=topic, producer=producer, dead_letter_topic=None)
+        return self._by_topic[topic]
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenPlainWriter:
+    settings: KafkaSinkSettings
+
+    def __call__(self, task: TaskAttempt) -> TaskWriter:
+        return _PlainWriter(self.settings, task)
+
+
+@dataclass(slots=True)
+class _Identity:
+    """A producer id, and where each partition goes on. One task at a time has it."""
+
+    producer: ProducerIdentity
+    sequences: dict[TopicPartition, int] = field(default_factory=dict)
+
+
+_idle: WeakKeyDictionary[KafkaClient, list[_Identity]] = WeakKeyDictionary()
+"""Of this worker process: identities of which every record is acknowledged, by the client that asked for them."""
+
+
+def taken(client: KafkaClient) -> _Identity:
+    """An identity that nobody uses, of an earlier task where there is one."""
+    idle = _idle.setdefault(client, [])
+    return idle.pop() if idle else _Identity(idempotent_identity(client))
+
+
+def given_back(client: KafkaClient, identity: _Identity) -> None:
+    """Keep it for the next task. Not one whose task has failed: brokers may have more of it than its sequences say."""
+    _idle.setdefault(client, []).append(identity)
+
+
+class _PlainWriter(TaskWriter):
+    """Sends as it goes. There is nothing to commit; what it prepares is the oldest timestamp of each topic, ms since
+    1970."""
+
+    def __init__(self, settings: KafkaSinkSettings, task: TaskAttempt) -> None:
+        self._client = KafkaClient.shared(settings.client)
+        self._settings = settings
+        counts = partition_counts(self._client, {}, settings.ledger_topic)
+        self._rows = HeldRows(settings.topic, counts, settings.producer, first=task.partition_id)
+        self._identity: _Identity | None = None
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        for piece in pieces(rows):
+            self._rows.add(piece)
+            if self._rows.held_bytes >= self._settings.held_bytes:
+                self._send_all()
+
+    def pre_commit(self) -> dict[str, int]:
+        self._send_all()
+        if self._identity is not None:
+            given_back(self._client, self._identity)
+        return self._rows.oldest_ms
+
+    def _send_all(self) -> None:
+        fragments = self._rows.encode()
+        if not fragments:
+            return
+        producer, appends = _NO_PRODUCER, _unnumbered(fragments)
+        if self._settings.policy.delivery == "at_least_once":
+            identity = self._identity = self._identity or taken(self._client)
+            first = {partition: identity.sequences.get(partition, 0) for partition in fragments}
+            appends, following = number(fragments, first)
+            identity.sequences.update(following)
+            producer = identity.producer
+        sending = PartitionProducer(self._client, self._settings.producer, producer, transactional_id=None, version=1)
+        sending.send(appends, should_stop=None)
+
+
+def _unnumbered(fragments: Mapping[TopicPartition, Sequence[Fragment]]) -> list[Append]:
+    return [Append(partition, fragment, _NO_SEQUENCE) for partition, parts in fragments.items() for fragment in parts]

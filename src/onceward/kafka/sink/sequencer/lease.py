@@ -1,0 +1,194 @@
+"""A task's end of the sequencer: leases partitions and gives them back.
+
+Runs in executor tasks, called by the task that encodes and sends. One connection per task attempt, one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping
+from itertools import islice
+from types import TracebackType
+
+from onceward import surroundings
+from onceward.errors import EpochPoisoned, OncewardError, SequencerUnreachable
+from onceward.ids import TaskAttempt, TopicPartition
+from onceward.kafka.sink.sequencer import frames
+from onceward.kafka.sink.sequencer.book import NO_LIMIT
+from onceward.kafka.sink.sequencer.frames import FrameBuffer, Op
+from onceward.kafka.sink.sequencer.line import Line
+from onceward.kafka.sink.sequencer.ticket import EpochTicket
+
+_RUN_AGAIN = "the batch runs again under a new epoch"
+
+
+class SequencerConnection:
+    """Connects, shows the token and says hello. Not thread safe.
+
+    Every method raises what the driver said when it said stop: :class:`EpochPoisoned` as a rule,
+    :class:`AttemptSuperseded` when a newer attempt of this task goes on, or the very error that the driver met when
+    it prepared this task's lease. A connection that is gone is :class:`EpochPoisoned`, too: whatever became of the
+    epoch, this task has no part in it any more.
+
+    :param timeout_s: how long to wait for the connection, and afterwards for any sign of life of the driver, in
+        seconds. Waiting for a lease takes as long as it takes: the driver says once a second that it lives, and
+        poisons the epoch when a holder is overdue.
+    :raises SequencerUnreachable: nobody there, or somebody who does not answer as a sequencer does.
+    :raises EpochPoisoned: the epoch of this ticket is over, or this attempt ends it.
+    """
+
+    def __init__(self, ticket: EpochTicket, task: TaskAttempt, timeout_s: float = 30.0) -> None:
+        self._where = f"the sequencer at {ticket.host}:{ticket.port}"
+        self._timeout_s = timeout_s
+        self._buffer = FrameBuffer()
+        self._over: OncewardError | None = None
+        self._line = _connected(ticket, timeout_s)
+        try:
+            self._send(frames.hello_frame(ticket.token, task))
+            if not self._line.wait_to_receive(timeout_s):
+                raise _unreachable(ticket, f"no answer within {timeout_s:g} s")
+            self._expect(Op.WELCOME)
+        except frames.BadFrame as error:
+            self.close()
+            raise _unreachable(ticket, f"what answers there is no sequencer ({error.message})") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def lease_some(self, wanted: Collection[TopicPartition], limit: int = NO_LIMIT) -> dict[TopicPartition, int]:
+        """Wait until at least one of ``wanted`` is free; returns those leased with their base sequences.
+
+        :param limit: take the first so many that are free and leave the others to other tasks.
+
+        Does not wait, and may return nothing, when ``wanted`` is empty or while this task holds other leases:
+        two tasks that each hold what the other wants would wait for ever. Give back first, then ask again.
+        """
+        some = islice(wanted, frames.MAX_PARTITIONS)
+        self._send(frames.frame(Op.LEASE, frames.encode_wish(some, limit)))
+        return dict(frames.decode_partitions(self._expect(Op.GRANT)))
+
+    def release(self, next_sequences: Mapping[TopicPartition, int]) -> None:
+        """Give partitions back, once every append is acknowledged, with the sequence that the next holder uses.
+
+        Not answered: a release that gets lost is lost with its connection, which the driver takes for poison, and
+        :meth:`finish` is answered only after every release before it was booked.
+        """
+        numbered = list(next_sequences.items())
+        for start in range(0, len(numbered), frames.MAX_PARTITIONS):
+            some = numbered[start : start + frames.MAX_PARTITIONS]
+            self._send(frames.frame(Op.RELEASE, frames.encode_partitions(some)))
+
+    def check(self) -> None:
+        """Raise if the driver said stop or is gone. Never waits; costs one system call."""
+        self._receive_now()
+        while (received := self._buffer.next_frame()) is not None:
+            self._obey(*received)
+
+    def fail(self, error: OncewardError) -> None:
+        """Report ``error`` to the driver, which poisons the epoch with it.
+
+        Returns when the driver has read it, or is gone, or silent for too long: this call never hides ``error``,
+        which the caller goes on to raise, behind one of its own.
+        """
+        with contextlib.suppress(OncewardError):
+            self._over, stopped = None, self._over  # a task that was stopped may still say what it met
+            self._write(frames.frame(Op.FAIL, frames.encode_error(error)))
+            while self._next_frame()[0] is not Op.DONE:
+                pass
+            self._over = stopped
+
+    def finish(self) -> None:
+        """Say that all is sent and given back; returns when the driver has booked it. To be called once."""
+        self._send(frames.frame(Op.FINISH))
+        self._expect(Op.DONE)
+
+    def close(self) -> None:
+        """Close the connection; without :meth:`finish` the driver takes that for a failure if anything was leased."""
+        self._line.close()
+        self._over = self._over or EpochPoisoned("this connection to the sequencer is closed", next_step=_RUN_AGAIN)
+
+    def __enter__(self) -> SequencerConnection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _expect(self, wanted: Op) -> bytes:
+        while True:
+            op, payload = self._next_frame()
+            if op is wanted:
+                return payload
+            self._obey(op, payload)
+
+    def _obey(self, op: Op, payload: bytes) -> None:
+        if op is Op.STOP:
+            self._over = frames.decode_error(payload)
+            raise self._over
+        if op is not Op.PATIENCE:
+            raise self._lost(f"said {op.name} out of turn")
+
+    def _next_frame(self) -> tuple[Op, bytes]:
+        deadline = surroundings.monotonic() + self._timeout_s
+        while (received := self._buffer.next_frame()) is None:
+            if not self._receive_now():
+                self._must_come(self._line.wait_to_receive(deadline - surroundings.monotonic()))
+        return received
+
+    def _receive_now(self) -> bool:
+        if self._over is not None:
+            raise self._over
+        try:
+            received = self._line.receive()
+        except OSError as error:
+            raise self._lost(f"is gone ({error})") from error
+        if received is None:
+            return False
+        if not received:
+            raise self._lost("closed the connection: the epoch of this task is over")
+        self._buffer.feed(received)
+        return True
+
+    def _send(self, data: bytes) -> None:
+        """All of ``data``. Reads first, so that a STOP is found before the connection is seen to break."""
+        self.check()
+        self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        deadline = surroundings.monotonic() + self._timeout_s
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._write_some(rest) :]
+            if rest:
+                self._must_come(self._line.wait_to_send(deadline - surroundings.monotonic()))
+
+    def _write_some(self, data: memoryview) -> int:
+        try:
+            return self._line.send(data)
+        except OSError as error:
+            raise self._lost(f"is gone ({error})") from error
+
+    def _must_come(self, came: bool) -> None:
+        if not came:
+            raise self._lost(f"has been silent for {self._timeout_s:g} s")
+
+    def _lost(self, what: str) -> EpochPoisoned:
+        self._over = EpochPoisoned(f"{self._where} {what}", next_step=_RUN_AGAIN)
+        return self._over
+
+
+def _connected(ticket: EpochTicket, timeout_s: float) -> Line:
+    try:
+        return Line(ticket.host, ticket.port, timeout_s)
+    except OSError as error:
+        raise _unreachable(ticket, str(error)) from error
+
+
+def _unreachable(ticket: EpochTicket, why: str) -> SequencerUnreachable:
+    return SequencerUnreachable(
+        f"the sequencer in the driver cannot be reached at {ticket.host}:{ticket.port}: {why}",
+        next_step="set sequencer_host of the sink to an address of the driver's host that executors can reach, "
+        "and sequencer_port to a port that the network lets through",
+        details={"host": ticket.host, "port": ticket.port},
+    )

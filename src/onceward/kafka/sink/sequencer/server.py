@@ -1,0 +1,134 @@
+"""The sequencer: a small service in the driver process that leases partitions to tasks, one at a time.
+
+Made by the Kafka sink, once; asked by it for an epoch per transaction. Tasks reach it with ``sequencer.lease``.
+Read in this order: ``book`` (the rules), ``frames`` (the words), ``epoch`` (who does what), ``door`` (who gets in).
+
+Integrity does not rest on it alone: the broker refuses a gap in a sequence and an old epoch, and the report check
+catches an overlap. A stopped executor that comes back to life sends under an epoch that was aborted long ago, and
+is refused by the broker.
+"""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import threading
+import weakref
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from onceward import surroundings
+from onceward.errors import OncewardError
+from onceward.ids import ProducerIdentity, TaskAttempt, TopicPartition
+from onceward.kafka.sink.sequencer.book import EpochBook
+from onceward.kafka.sink.sequencer.door import Door
+from onceward.kafka.sink.sequencer.epoch import Epoch, OnFirstLease
+from onceward.kafka.sink.sequencer.frames import TOKEN_BYTES
+from onceward.kafka.sink.sequencer.ticket import EpochTicket
+
+
+class Sequencer:
+    """Listens from construction until :meth:`close`; serves one epoch at a time.
+
+    :param bind_host: the address to listen on, ``0.0.0.0`` for all.
+    :param advertised_host: the name or address under which executors reach the driver's host.
+    :param port: 0 takes any free one.
+    :raises ConfigurationError: it cannot listen there.
+    """
+
+    def __init__(self, bind_host: str, advertised_host: str, port: int = 0) -> None:
+        self._lock = threading.Lock()
+        self._epoch: Epoch | None = None
+        self._last: Epoch | None = None
+        # The door's thread must not keep us alive: a sequencer that nobody closed ends when nobody has it any more.
+        admit, tick = weakref.WeakMethod(self._admit), weakref.WeakMethod(self._tick)
+        self._door = Door(
+            bind_host,
+            port,
+            admit=lambda sock, token, task: (ours := admit()) is not None and ours(sock, token, task),
+            on_tick=lambda now: None if (ours := tick()) is None else ours(now),
+        )
+        weakref.finalize(self, self._door.close_soon).atexit = False
+        self.address: tuple[str, int] = (advertised_host, self._door.port)
+
+    def open_epoch(
+        self,
+        identity: ProducerIdentity,
+        *,
+        lease_limit_seconds: float,
+        on_first_lease: OnFirstLease | None = None,
+        first_sequences: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> EpochTicket:
+        """A new epoch with a new token, for one job; one that is still open is closed first.
+
+        :param identity: under which the tasks send; the broker wants every sequence of a new epoch to begin at 0.
+        :param first_sequences: where an earlier job under the same identity left off, by partition.
+        :param lease_limit_seconds: a lease held for longer poisons the epoch. Choose it above the time a task may
+            take to send what it has at hand (``delivery.timeout.ms``); what ``on_first_lease`` takes counts, too.
+        :param on_first_lease: called with the partitions that are leased for the first time in this epoch, each
+            of them once, before their grant is answered. It runs in threads of the sequencer, in several at once,
+            without any lock. When it raises, the epoch is poisoned with that error and the asker gets it.
+        """
+        self.close_epoch()
+        host, port = self.address
+        ticket = EpochTicket(host, port, surroundings.random_bytes(TOKEN_BYTES), identity)
+        epoch = Epoch(ticket, lease_limit_seconds, on_first_lease, first_sequences)
+        with self._lock:
+            self._epoch = self._last = epoch
+        return ticket
+
+    def close_epoch(self) -> EpochBook | None:
+        """End the open epoch and return its book for the report check; None when no epoch is open.
+
+        To be called before the transaction is ended, on success and on failure alike: from here on nothing is
+        leased, no ``on_first_lease`` is running, and nothing that a task reports changes ``failure``. (A task that
+        is still sending when the transaction is aborted is refused as fenced, which would tell the wrong story.)
+        """
+        with self._lock:
+            epoch, self._epoch = self._epoch, None
+        return epoch.close() if epoch else None
+
+    @property
+    def failure(self) -> OncewardError | None:
+        """Why the open epoch, or the last one, must be aborted: what a task reported or ``on_first_lease`` raised,
+        else :class:`EpochPoisoned` with the reason. None while all is well."""
+        with self._lock:
+            epoch = self._last
+        return epoch.failure if epoch else None
+
+    def longest_held(self) -> float:
+        """Seconds for which the oldest lease of the open epoch has been held; 0 when none is out."""
+        with self._lock:
+            epoch = self._epoch
+        return epoch.longest_held() if epoch else 0.0
+
+    def poison(self, cause: str | OncewardError) -> None:
+        """Stop every task of the open epoch, for a reason of the driver's own (the batch timed out, say)."""
+        with self._lock:
+            epoch = self._epoch
+        if epoch is None:
+            return
+        if isinstance(cause, OncewardError):
+            epoch.poison(cause.message, cause)
+        else:
+            epoch.poison(cause)
+
+    def close(self) -> None:
+        """End the open epoch and stop listening; every thread and socket is gone when this returns."""
+        self.close_epoch()
+        self._door.close()
+
+    def _admit(self, sock: socket.socket, token: bytes, task: TaskAttempt) -> bool:
+        """A task of epoch N that arrives when N + 1 is open has an old token: it gets nowhere near N + 1."""
+        with self._lock:
+            epoch = self._epoch
+        if epoch is None or not hmac.compare_digest(token, epoch.ticket.token):
+            return False
+        epoch.admit(sock, task)
+        return True
+
+    def _tick(self, now: float) -> None:
+        with self._lock:
+            epoch = self._epoch
+        if epoch is not None:
+            epoch.tick(now)

@@ -1,0 +1,1 @@
+"""Kafka as a source: positions in the ledger, identity of topics, lineage of rows."""

@@ -1,0 +1,107 @@
+"""Start positions as Spark's Kafka source wants them: JSON with an offset for every partition of every topic.
+
+Called by :mod:`onceward.kafka.source.source`; runs in the driver. Spark refuses ``startingOffsets`` that leave a partition
+out (``KafkaOffsetReader.fetchSpecificOffsets``), so what nobody knows is filled in here, on purpose and by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
+
+from onceward.engine.ledger.admission import is_kafka_offset
+from onceward.engine.ledger.chain import Ledger
+from onceward.engine.ledger.record import LedgerRecord
+from onceward.errors import ConfigurationError
+from onceward.ids import PipelineId, TopicPartition
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.reads.offsets import committed_offsets
+
+Otherwise = Literal["earliest", "latest", "error"]
+
+_SPECIAL = {"earliest": -2, "latest": -1}  # Spark: KafkaOffsetRangeLimit.EARLIEST and LATEST
+
+
+def committed_positions(
+    client: KafkaClient, group: str, partitions: Mapping[str, Sequence[int]]
+) -> dict[TopicPartition, int]:
+    """What consumer group ``group`` has committed for these partitions, or is about to commit in a transaction."""
+    wanted = {TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers}
+    return committed_offsets(client, group, partitions=wanted) if wanted else {}
+
+
+def topics_in(record: LedgerRecord | None) -> set[str]:
+    """Those that ``record`` ends in, over all its Kafka sources."""
+    ends = [source.end for source in record.sources if is_kafka_offset(source.end)] if record else []
+    return {topic for end in ends for topic in end}
+
+
+def positions_of(
+    record: LedgerRecord | None, pipeline: PipelineId, topics: Collection[str], wanted: str
+) -> dict[TopicPartition, int]:
+    """Where ``record``, the newest of ``pipeline``, ends in the source that reads ``topics``; empty when there is none.
+
+    :param wanted: what the query reads, for the error.
+    :raises ConfigurationError: the record is of other topics, or several of its sources read one of them.
+    """
+    if record is None:
+        return {}
+    ends = [source.end for source in record.sources if is_kafka_offset(source.end) and set(source.end) & set(topics)]
+    if len(ends) != 1:
+        seen = [sorted(source.end) for source in record.sources if is_kafka_offset(source.end)]
+        raise ConfigurationError(
+            f"the ledger of {pipeline} knows {len(ends)} sources that read {wanted}; its read {seen}",
+            next_step="name the topics of one of these sources, or start at another position",
+        )
+    return {
+        TopicPartition(topic, int(partition)): offset
+        for topic, parts in ends[0].items()
+        for partition, offset in parts.items()
+    }
+
+
+def newest_in(ledger: Ledger, pipeline: PipelineId) -> LedgerRecord | None:
+    """The newest record of ``pipeline``; None where there is none. Disturbs nobody."""
+    chain = ledger.chain(pipeline)
+    try:
+        return next(chain.history(1), None)
+    finally:
+        chain.close()
+
+
+def starting_json(
+    partitions: Mapping[str, Sequence[int]],
+    known: Mapping[TopicPartition, int],
+    otherwise: Otherwise,
+    *,
+    where: str,
+    new_partitions: Literal["earliest"] | None = None,
+    new_topics: Literal["earliest"] | None = None,
+) -> str:
+    """``startingOffsets`` for all ``partitions``: ``known`` ones, and ``otherwise`` for the rest.
+
+    :param where: who knows, for the error.
+    :param new_partitions: what a partition takes whose topic is known but which is not: it was added since.
+    :param new_topics: what every unknown partition takes if any is known: a pattern has found more since.
+    :raises ConfigurationError: ``otherwise`` is "error" and a partition is unknown.
+    """
+    if new_topics and known:
+        otherwise = new_topics
+    elif new_topics and otherwise != "error":
+        return otherwise  # for whatever the pattern finds once the query begins
+    known_topics = {partition.topic for partition in known}
+    starts: dict[str, dict[str, int]] = {}
+    for topic, numbers in partitions.items():
+        fallback: str = new_partitions if new_partitions and topic in known_topics else otherwise
+        for number in numbers:
+            offset = known.get(TopicPartition(topic, number))
+            if offset is None:
+                if fallback == "error":
+                    raise ConfigurationError(
+                        f"{where} has no offset of {topic}-{number}",
+                        next_step='choose another starting=, or otherwise="earliest" or "latest"',
+                    )
+                offset = _SPECIAL[fallback]
+            starts.setdefault(topic, {})[str(number)] = offset
+    return json.dumps(starts)

@@ -1,0 +1,131 @@
+"""What a pipeline must be allowed to do: which ACL a refusal is about, and the least set of them for a whole pipeline.
+
+Pure values. Called by ``kafka.wire.conversation`` when a broker refuses, and by ``onceward doctor --acls``. Each line of the
+set is proven by the tests: without it a pipeline stops, naming the resource.
+
+Kafka lets who may ``Read`` or ``Write`` a resource ``Describe`` it, too (``AclOperation``), so that no line says so.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from onceward.kafka.wire.error_table import Api
+
+
+class Kind(Enum):
+    """Types of resources, as options of ``kafka-acls`` name them."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    TRANSACTIONAL_ID = "transactional-id"
+    CLUSTER = "cluster"
+
+
+class Need(Enum):
+    """When an ACL is needed."""
+
+    ALWAYS = "always"
+    FIRST_START = "first start"
+    OPTIONAL = "optional"
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """One line. ``name`` is that of the resource, or with ``prefixed`` how its names begin."""
+
+    operation: str
+    kind: Kind
+    name: str
+    need: Need
+    why: str
+    prefixed: bool = False
+
+    @property
+    def pattern_type(self) -> str:
+        """As ``kafka-acls`` names it."""
+        return "prefixed" if self.prefixed else "literal"
+
+    def arguments(self, principal: str) -> list[str]:
+        """Of ``kafka-acls``, after ``--add`` or ``--remove``."""
+        resource = [f"--{self.kind.value}"] + ([] if self.kind is Kind.CLUSTER else [self.name])
+        pattern = ["--resource-pattern-type", self.pattern_type]
+        return ["--allow-principal", principal, "--operation", self.operation, *resource, *pattern]
+
+    def command(self, principal: str, connection: str) -> str:
+        """The whole line for a shell; ``connection`` says where the cluster is, and is not quoted."""
+        return f"kafka-acls {connection} --add {shlex.join(self.arguments(principal))}"
+
+
+def minimal_acls(
+    *,
+    pipeline_id: str,
+    topics: Sequence[str],
+    source_topics: Sequence[str],
+    ledger_topic: str,
+    ledger_exists: bool = False,
+    source_prefixes: Sequence[str] = (),
+) -> list[Acl]:
+    """Everything that one pipeline (``kafka_source`` → ``KafkaSink``) needs, and nothing else.
+
+    The same for both transaction versions: the requests differ, the rights they need do not. Spark's Kafka source
+    needs no consumer group: it assigns its partitions itself and keeps its offsets in the checkpoint.
+
+    :param source_topics: on the sink's cluster; for another cluster grant ``Read`` there.
+    :param ledger_exists: the ledger topic is there already, so that nobody has to create it.
+    :param source_prefixes: how the names of topics begin that ``topic_pattern=`` finds. Kafka has no ACL for a regular
+        expression; topics that may not be described are not found, without an error.
+    """
+    always, first, optional = Need.ALWAYS, Need.FIRST_START, Need.OPTIONAL
+    reads = [
+        Acl("Read", Kind.TOPIC, topic, always, "Spark reads it, and its offsets are committed with the batch")
+        for topic in source_topics
+    ] + [
+        Acl("Read", Kind.TOPIC, prefix, always, "the pattern finds only topics that this allows", prefixed=True)
+        for prefix in source_prefixes
+    ]
+    offsets = Acl("Read", Kind.GROUP, pipeline_id, always, "the source offsets are committed for this group")
+    create = Acl("Create", Kind.TOPIC, ledger_topic, first, "the pipeline that comes first makes the ledger topic")
+    return [
+        *reads,
+        *(Acl("Write", Kind.TOPIC, topic, always, "the output") for topic in topics),
+        Acl("Read", Kind.TOPIC, ledger_topic, always, "where the pipeline has got to, read at its start"),
+        Acl("Write", Kind.TOPIC, ledger_topic, always, "each batch's record, in the batch's own transaction"),
+        Acl("Write", Kind.TRANSACTIONAL_ID, pipeline_id, always, "the batch's transaction"),
+        *([offsets] if source_topics or source_prefixes else []),
+        *([] if ledger_exists else [create]),
+        *(
+            Acl("DescribeConfigs", Kind.TOPIC, topic, optional, "batch.size is fitted to its max.message.bytes")
+            for topic in topics
+        ),
+        Acl("DescribeConfigs", Kind.TOPIC, ledger_topic, optional, "its cleanup.policy and replicas are checked"),
+    ]
+
+
+_DESCRIBE = "Describe (Read and Write include it)"
+_WRITES = (Api.PRODUCE, Api.ADD_PARTITIONS_TO_TXN)
+_READS = (Api.FETCH, Api.TXN_OFFSET_COMMIT, Api.ADD_OFFSETS_TO_TXN)
+_KINDS = {29: Kind.TOPIC, 30: Kind.GROUP, 31: Kind.CLUSTER, 53: Kind.TRANSACTIONAL_ID}
+
+
+def denied(api: Api, code: int) -> tuple[Kind, str] | None:
+    """The type of resource and the operation that ``code`` in an answer to ``api`` says are not allowed."""
+    kind = _KINDS.get(code)
+    if kind is None:
+        return None
+    if api is Api.CREATE_TOPICS:
+        return kind, "Create"
+    if api is Api.DESCRIBE_CONFIGS:
+        return kind, "DescribeConfigs"
+    if api in (Api.LIST_GROUPS, Api.DESCRIBE_GROUPS):
+        return kind, "Describe"
+    if kind is Kind.CLUSTER:
+        return kind, "IdempotentWrite"
+    if kind is Kind.TRANSACTIONAL_ID:
+        return kind, "Write"
+    if api in _WRITES:
+        return kind, "Write"
+    return kind, "Read" if api in _READS or kind is Kind.GROUP else _DESCRIBE

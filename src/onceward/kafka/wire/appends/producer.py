@@ -1,0 +1,402 @@
+"""Appends of record batches to partitions, each exactly once under its sequence number.
+
+Runs in executor tasks, and in the driver for the ledger record. It knows nothing of the transaction's fate: it appends
+under the identity that it was given, or says why it cannot.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kafka.protocol.producer import InitProducerIdRequest
+
+from onceward import patience, surroundings
+from onceward.errors import (
+    BrokerUnreachable,
+    Fenced,
+    OncewardError,
+    PartitionMissing,
+    RecordTooLarge,
+    SendFailed,
+)
+from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.kafka.records.batch import Fragment, stamp
+from onceward.kafka.wire.acls import Kind
+from onceward.kafka.wire.appends.partition_queue import PartitionQueue
+from onceward.kafka.wire.appends.produce_frame import ProduceFrame
+from onceward.kafka.wire.client import NO_LEADER, KafkaClient
+from onceward.kafka.wire.connections import ConnectionLost
+from onceward.kafka.wire.conversation import SHORTEST_WAIT_MS, Refused, asked, quoted
+from onceward.kafka.wire.deadline import Backoff, Deadline
+from onceward.kafka.wire.error_table import Api, Meaning, Rule, rule_of
+from onceward.kafka.wire.options.settings import ProducerSettings
+from onceward.patience import ShouldStop
+
+_POLL_S = 0.05  # how late a poisoned epoch or a passed deadline may be noticed
+_UNHEARD_OF_MS = 2_000
+_OUT_OF_ORDER = 45
+_NO_OFFSET = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """One record batch to append: ``base_sequence`` is the sequence of its first record (-1 without idempotence)."""
+
+    partition: TopicPartition
+    fragment: Fragment
+    base_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a batch went: offsets ``base_offset`` to ``last_offset``, both included."""
+
+    partition: TopicPartition
+    base_sequence: int
+    count: int
+    base_offset: int
+    last_offset: int
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One partition during one ``send``."""
+
+    partition: TopicPartition
+    indexes: list[int]  # positions in the caller's list
+    appends: list[Append]
+    queue: PartitionQueue
+    backoff: Backoff = field(default_factory=Backoff)
+    not_before: float = 0.0
+    last_reason: str = "no answer yet"
+    unheard_of: Deadline | None = None  # since when nobody knows the partition, and how long that is put up with
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One request on its way, and which batch of which lane it carries."""
+
+    node: int
+    carried: list[tuple[_Lane, int]]
+    answer: Future[Any]
+
+
+class PartitionProducer:
+    """Appends under one identity. Not thread safe; several may share a client.
+
+    :param transactional_id: None with delivery ``at_least_once`` or ``none``.
+    :param version: the transaction protocol: with 2 a ``Produce`` v12 adds its partitions to the transaction; with 1
+        they must have been added before, and versions above 11 are not allowed (KIP-890).
+    """
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        settings: ProducerSettings,
+        identity: ProducerIdentity,
+        *,
+        transactional_id: str | None,
+        version: Literal[1, 2],
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._identity = identity
+        self._transactional_id = transactional_id
+        implicit = transactional_id is not None and version == 2
+        self._min_version = 12 if implicit else 3
+        self._max_version = 11 if transactional_id is not None and version == 1 else 12
+
+    def send(self, appends: Sequence[Append], *, should_stop: ShouldStop | None = None) -> list[Appended]:
+        """Append everything and wait for every acknowledgement; results in the order of ``appends``.
+
+        Batches of one partition keep their order, which must be that of their sequences. Those of different partitions
+        travel together. A batch without an answer is sent again under its sequence, which the broker recognises.
+
+        :param should_stop: called at least every 50 ms; what it raises ends the send.
+        :raises SendFailed: not everything within ``delivery.timeout.ms``, or the broker has lost the sequence; what was
+            appended stays invisible until the batch is aborted and run again.
+        :raises Fenced: the epoch is not the current one: a newer owner, or the transaction timed out. The driver tells
+            which (:meth:`Transaction.explain`).
+        :raises RecordTooLarge, AccessDenied, TopicMissing, PartitionMissing: naming the topic.
+        """
+        with patience.asking(*(() if should_stop is None else (should_stop,))):
+            return _Send(self, appends).run() if appends else []
+
+
+class _Send:
+    """One call of ``send``: lanes, flights, and the loop between them."""
+
+    def __init__(self, producer: PartitionProducer, appends: Sequence[Append]) -> None:
+        self._producer = producer
+        self._client = producer._client
+        self._settings = producer._settings
+        self._deadline = Deadline(self._settings.delivery_timeout_ms)
+        self._results: list[Appended | None] = [None] * len(appends)
+        self._lanes = _lanes(appends)
+        self._landed: queue.SimpleQueue[_Flight] = surroundings.SimpleQueue()
+        self._in_flight: Counter[int] = Counter()
+        self._stale_topics: set[str] = set()
+
+    def run(self) -> list[Appended]:
+        open_lanes = list(self._lanes.values())
+        while open_lanes:
+            patience.ask()
+            self._refresh_leaders()
+            self._launch(open_lanes)
+            for flight in self._wait():
+                self._settle(flight)
+            open_lanes = [lane for lane in open_lanes if not lane.queue.done]
+            if open_lanes and self._deadline.passed:
+                self._give_up(open_lanes)
+        return [result for result in self._results if result is not None]
+
+    # --- out ---------------------------------------------------------------------------------------------------
+
+    def _launch(self, lanes: Iterable[_Lane]) -> None:
+        """Fill requests, one batch a partition, as long as brokers have room for another request."""
+        now = surroundings.monotonic()
+        waiting: dict[int, list[_Lane]] = {}
+        for lane in lanes:
+            if lane.not_before <= now and lane.queue.next_to_send() is not None:
+                node = self._leader(lane)
+                if node != NO_LEADER:
+                    waiting.setdefault(node, []).append(lane)
+        for node, ready in waiting.items():
+            while ready and self._in_flight[node] < self._settings.max_in_flight:
+                taken = self._fill(ready)
+                self._send_request(node, taken)
+                still = [lane for lane in ready if lane.queue.next_to_send() is not None]
+                served = {id(lane) for lane, _ in taken}
+                # Those that found no room this time come first in the next request.
+                ready = sorted(still, key=lambda lane: id(lane) in served)
+
+    def _fill(self, ready: Iterable[_Lane]) -> list[tuple[_Lane, int]]:
+        taken: list[tuple[_Lane, int]] = []
+        size = 0
+        for lane in ready:
+            position = lane.queue.next_to_send()
+            if position is None:
+                continue
+            size += lane.appends[position].fragment.size
+            if taken and size > self._settings.max_request_bytes:
+                break
+            taken.append((lane, position))
+        return taken
+
+    def _send_request(self, node: int, taken: list[tuple[_Lane, int]]) -> None:
+        producer = self._producer
+        batches = {}
+        for lane, position in taken:
+            append = lane.appends[position]
+            batches[lane.partition] = stamp(
+                append.fragment,
+                producer._identity,
+                append.base_sequence,
+                transactional=producer._transactional_id is not None,
+            )
+            lane.queue.sent(position)
+        timeout_ms = self._client.settings.request_timeout_ms
+        frame = ProduceFrame(
+            batches,
+            transactional_id=producer._transactional_id,
+            acks=self._settings.acks,
+            timeout_ms=timeout_ms,
+            min_version=producer._min_version,
+            max_version=producer._max_version,
+        )
+        answer = self._client.send(frame, node, max(SHORTEST_WAIT_MS, min(timeout_ms, self._deadline.remaining_ms)))
+        flight = _Flight(node, taken, answer)
+        self._in_flight[node] += 1
+        answer.add_done_callback(lambda _: self._landed.put(flight))
+
+    # --- back --------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> list[_Flight]:
+        """The requests that were answered meanwhile; returns empty-handed after a moment."""
+        landed: list[_Flight] = []
+        try:
+            landed.append(self._landed.get(timeout=_POLL_S if sum(self._in_flight.values()) else self._idle_s()))
+            while True:
+                landed.append(self._landed.get_nowait())
+        except queue.Empty:
+            return landed
+
+    def _idle_s(self) -> float:
+        """Nothing is on its way: until the first lane may try again."""
+        due = min((lane.not_before for lane in self._lanes.values() if not lane.queue.done), default=0.0)
+        return min(_POLL_S, max(0.001, due - surroundings.monotonic()))
+
+    def _settle(self, flight: _Flight) -> None:
+        self._in_flight[flight.node] -= 1
+        try:
+            answer = flight.answer.result()
+        except ConnectionLost as lost:
+            for lane, position in flight.carried:
+                self._again(lane, position, lost.message, refresh=True)
+            return
+        found = {
+            TopicPartition(topic.name, partition.index): partition
+            for topic in answer.responses
+            for partition in topic.partition_responses
+        }
+        for lane, position in flight.carried:
+            self._settle_one(lane, position, found.get(lane.partition))
+
+    def _settle_one(self, lane: _Lane, position: int, answer: Any) -> None:
+        if answer is None:
+            self._again(lane, position, "the broker's answer leaves this partition out", refresh=True)
+            return
+        rule = rule_of(Api.PRODUCE, answer.error_code)
+        if rule.meaning is Meaning.DONE:
+            self._acknowledge(lane, position, answer.base_offset)
+        elif rule.meaning in (Meaning.RETRY, Meaning.REFRESH):
+            self._again(
+                lane, position, f"{rule.reason}{quoted(_words(answer))}", refresh=rule.meaning is Meaning.REFRESH
+            )
+        elif answer.error_code == _OUT_OF_ORDER and not lane.queue.is_first_open(position):
+            self._again(lane, position, "a batch before this one has to be sent again", refresh=False)
+        else:
+            raise self._refusal(lane.appends[position], answer, rule)
+
+    def _acknowledge(self, lane: _Lane, position: int, base_offset: int) -> None:
+        append = lane.appends[position]
+        count = append.fragment.count
+        if base_offset == _NO_OFFSET:
+            raise SendFailed(
+                f"{append.partition} acknowledged a batch without telling its offset",
+                next_step="none: the batch runs again under a new epoch",
+            )
+        lane.queue.acknowledged(position)
+        lane.backoff = Backoff()
+        self._results[lane.indexes[position]] = Appended(
+            append.partition, append.base_sequence, count, base_offset, base_offset + count - 1
+        )
+
+    def _again(self, lane: _Lane, position: int, reason: str, *, refresh: bool) -> None:
+        lane.queue.failed(position)
+        lane.last_reason = reason
+        if not lane.queue.outstanding:
+            lane.not_before = surroundings.monotonic() + lane.backoff.next_pause_s()
+        if refresh:
+            self._stale_topics.add(lane.partition.topic)
+
+    # --- leaders -----------------------------------------------------------------------------------------------
+
+    def _leader(self, lane: _Lane) -> int:
+        leaders = self._client.leaders_of(lane.partition.topic)
+        if lane.partition.partition not in leaders:
+            # It may have been added since this process asked last, and brokers hear of it one after the other.
+            lane.unheard_of = lane.unheard_of or Deadline(_UNHEARD_OF_MS)
+            if lane.unheard_of.passed:
+                raise PartitionMissing(
+                    f"topic {lane.partition.topic} has no partition {lane.partition.partition}",
+                    next_step="correct the `partition` column, or add partitions to the topic",
+                )
+        else:
+            lane.unheard_of = None
+        node = leaders.get(lane.partition.partition, NO_LEADER)
+        if node == NO_LEADER:
+            lane.last_reason = "no leader"
+            lane.not_before = surroundings.monotonic() + lane.backoff.next_pause_s()
+            self._stale_topics.add(lane.partition.topic)
+        return node
+
+    def _refresh_leaders(self) -> None:
+        """Ask where the leaders of partitions that failed are now. No answer is no reason to stop: the deadline is."""
+        if not self._stale_topics:
+            return
+        topics, self._stale_topics = self._stale_topics, set()
+        try:
+            self._client.topic_partitions(topics, timeout_ms=max(1.0, min(5_000.0, self._deadline.remaining_ms)))
+        except BrokerUnreachable:
+            self._stale_topics |= topics
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def _refusal(self, append: Append, answer: Any, rule: Rule) -> OncewardError:
+        topic = append.partition.topic
+        details = {"partition": str(append.partition), "code": answer.error_code, "identity": list(self._identity)}
+        if rule.meaning is Meaning.FENCED:
+            return Fenced(
+                f"{self._identity} was refused by {append.partition}: {rule.reason}",
+                next_step="the driver finds out whether a newer copy took over or the transaction timed out",
+                details=details,
+            )
+        if rule.error is RecordTooLarge:
+            limit = self._message_limit(topic)
+            return RecordTooLarge(
+                f"topic {topic} refused a batch of {append.fragment.size} bytes ({append.fragment.count} records)"
+                f": {rule.reason}{limit}{quoted(_words(answer))}",
+                next_step="raise max.message.bytes of the topic"
+                + (", or lower batch.size" if append.fragment.count > 1 else ", or make the record smaller"),
+                details={**details, "topic": topic, "bytes": append.fragment.size, "records": append.fragment.count},
+            )
+        resources = {Kind.TOPIC: topic, Kind.TRANSACTIONAL_ID: self._producer._transactional_id or ""}
+        refused = Refused(
+            Api.PRODUCE, answer.error_code, rule, str(append.partition), resources=resources, words=_words(answer)
+        )
+        error = refused.as_error()
+        error.details.update(details)
+        return error
+
+    @property
+    def _identity(self) -> ProducerIdentity:
+        return self._producer._identity
+
+    def _message_limit(self, topic: str) -> str:
+        try:
+            return f"; max.message.bytes={self._client.topic_config(topic)['max.message.bytes']}"
+        except (OncewardError, KeyError):  # no right to describe the topic: the message has one number less
+            return ""
+
+    def _give_up(self, lanes: Sequence[_Lane]) -> None:
+        named = "; ".join(f"{lane.partition}: {lane.last_reason}" for lane in lanes[:5])
+        raise SendFailed(
+            f"{len(lanes)} partition(s) not acknowledged within delivery.timeout.ms="
+            f"{self._settings.delivery_timeout_ms}: {named}",
+            next_step="the batch runs again; check the brokers' health, or raise delivery.timeout.ms",
+            details={"partitions": [str(lane.partition) for lane in lanes]},
+        )
+
+
+def _words(answer: Any) -> str | None:
+    """What the broker says of a partition, and of single records that it would not take (KIP-467)."""
+    records = [f"record {r.batch_index}: {r.batch_index_error_message}" for r in (answer.record_errors or ())[:3]]
+    return "; ".join(filter(None, (answer.error_message, *records))) or None
+
+
+def _lanes(appends: Sequence[Append]) -> dict[TopicPartition, _Lane]:
+    lanes: dict[TopicPartition, _Lane] = {}
+    for index, append in enumerate(appends):
+        lane = lanes.setdefault(append.partition, _Lane(append.partition, [], [], PartitionQueue(0)))
+        lane.indexes.append(index)
+        lane.appends.append(append)
+    for lane in lanes.values():
+        lane.queue = PartitionQueue(len(lane.appends), first_alone=lane.appends[0].base_sequence == 0)
+    return lanes
+
+
+def idempotent_identity(client: KafkaClient) -> ProducerIdentity:
+    """A producer id of its own, without transactions, for delivery ``at_least_once``. Any broker gives one.
+
+    :raises BrokerUnreachable: … :raises AccessDenied: the principal lacks IdempotentWrite (brokers before 3.0).
+    """
+    deadline = Deadline(client.settings.request_timeout_ms)
+    answer = asked(
+        Api.INIT_PRODUCER_ID,
+        "an idempotent producer",
+        lambda left_ms: client.call_any(
+            InitProducerIdRequest(
+                transactional_id=None, transaction_timeout_ms=2**31 - 1, min_version=0, max_version=5
+            ),
+            left_ms,
+        ),
+        lambda given: [given.error_code],
+        deadline,
+    )
+    return ProducerIdentity(answer.producer_id, answer.producer_epoch)

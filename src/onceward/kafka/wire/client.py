@@ -1,0 +1,421 @@
+"""One process's client of one Kafka cluster: blocking calls, and what the process knows of leaders and coordinators.
+
+Used in the driver and in executor processes. Thread safe. Never survives a fork: Spark's Python workers are forked
+from a daemon, and two processes reading one socket would take each other's answers.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import pickle
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
+from itertools import count
+from typing import Any, Literal
+from uuid import UUID
+
+from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
+
+from onceward import patience, surroundings
+from onceward.errors import AuthenticationFailed, BrokerUnreachable, OncewardError, TopicMissing
+from onceward.ids import TopicPartition
+from onceward.kafka.wire import admin
+from onceward.kafka.wire.acls import Kind
+from onceward.kafka.wire.connections import ConnectionLost, Connections, NoToken
+from onceward.kafka.wire.conversation import Answered, Refused, Unanswered, converse, raise_as_error
+from onceward.kafka.wire.deadline import Deadline
+from onceward.kafka.wire.error_table import Api, Meaning, rule_of
+from onceward.kafka.wire.options.settings import ClientSettings
+
+CoordinatorKind = Literal["group", "transaction"]
+_KEY_TYPES: Mapping[str, int] = {"group": 0, "transaction": 1}
+_LATE_MS = 2_000  # the IO thread times requests out; a caller that waits longer than this has lost that thread
+_END_TXN_API_KEY = 26
+_END_TXN_WITH_EPOCH = 5
+
+NO_LEADER = -1
+
+_shared: dict[tuple[int, str], KafkaClient] = {}
+_shared_lock = threading.Lock()
+
+
+class KafkaClient:
+    """See the module. ``settings`` are where to connect and how to prove who we are.
+
+    Nothing is connected before the first request. While no broker at all can be reached, requests fail with
+    :class:`BrokerUnreachable` after ``settings.connect_timeout_ms``.
+    """
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.settings = settings
+        self._pid = surroundings.process_id()
+        self._connections = Connections(settings)
+        self._lock = threading.Lock()
+        self._leaders: dict[str, dict[int, int]] = {}
+        self._coordinators: dict[tuple[str, str], int] = {}
+        self._cluster_id: str | None = None
+        self._reached = False
+
+    @classmethod
+    def shared(cls, settings: ClientSettings) -> KafkaClient:
+        """The client of this process for ``settings``; made when first asked for, and again after a fork."""
+        key = (surroundings.process_id(), _sharing_key(settings))
+        with _shared_lock:
+            client = _shared.get(key)
+            if client is None:
+                client = _shared[key] = cls(settings)
+            return client
+
+    # --- single requests ---------------------------------------------------------------------------------------
+
+    def send(self, request: Any, node_id: int | str, timeout_ms: float | None = None) -> Future[Any]:
+        """Send without waiting; the future holds the answer, :class:`ConnectionLost`, or why we may not connect.
+
+        Requests of one thread for one node leave in the order of the calls.
+        """
+        self._refuse_after_fork()
+        return self._connections.submit(request, node_id, timeout_ms or self.settings.request_timeout_ms)
+
+    def call(self, request: Any, node_id: int | str, timeout_ms: float | None = None) -> Any:
+        """Send once and wait for the answer.
+
+        :raises ConnectionLost: no answer; the request may have been carried out.
+        :raises AuthenticationFailed: TLS or SASL said no.
+        :raises UnsupportedBroker: no version of this request that both sides speak.
+        """
+        timeout_ms = min(timeout_ms or self.settings.request_timeout_ms, self.settings.request_timeout_ms)
+        answer = self.send(request, node_id, timeout_ms)
+        try:
+            return patience.result(answer, (timeout_ms + _LATE_MS) / 1000)
+        except FutureTimeoutError:
+            self._connections.start_anew()
+            raise ConnectionLost(f"no answer from broker {node_id}: the IO thread is stuck") from None
+        except AuthenticationFailed:
+            self._connections.forget_authentication_failures()  # asked again, it is tried again
+            raise
+
+    def call_many(self, requests: Sequence[tuple[Any, int | str]], timeout_ms: float | None = None) -> list[Any]:
+        """Send every ``(request, node)`` at once; answers in order, or the :class:`ConnectionLost` in place."""
+        answers = [self.send(request, node, timeout_ms) for request, node in requests]
+        patience_s = ((timeout_ms or self.settings.request_timeout_ms) + _LATE_MS) / 1000
+        return [_answer_or_lost(answer, patience_s) for answer in answers]
+
+    def call_any(self, request: Any, timeout_ms: float | None = None, *, turn: int = 0) -> Any:
+        """Send to any broker: those that are connected first, then other known ones, then the bootstrap servers.
+
+        :param turn: begin with the one after so many others.
+        :raises ConnectionLost: none answered.
+        """
+        self._refuse_after_fork()
+        deadline = Deadline(timeout_ms or self.settings.request_timeout_ms)
+        lost: ConnectionLost | None = None
+        nodes = self._connections.nodes()
+        nodes = [*nodes[turn % len(nodes) :], *nodes[: turn % len(nodes)]] if turn else nodes
+        for position, node in enumerate(nodes):
+            share_ms = deadline.remaining_ms / (len(nodes) - position)  # a dead first node must not eat it all
+            try:
+                return self.call(request, node, max(1.0, share_ms))
+            except ConnectionLost as error:
+                lost = error
+        raise lost or ConnectionLost("no broker is known")
+
+    # --- what the cluster looks like ---------------------------------------------------------------------------
+
+    def topic_partitions(self, topics: Iterable[str], *, timeout_ms: float | None = None) -> dict[str, dict[int, int]]:
+        """Ask for ``topics`` now: per topic, partition → node id of its leader (``NO_LEADER`` during an election).
+
+        Never creates a topic. A topic unknown to one broker is asked for again for a moment, of the others in turn,
+        because brokers hear of a new topic one after the other, and one that is cut off from the controllers never.
+
+        :raises TopicMissing: naming the topic. :raises AccessDenied: … :raises BrokerUnreachable: …
+        """
+        return {
+            t.name: {p.partition_index: p.leader_id for p in t.partitions}
+            for t in self._topics_asked(sorted(set(topics)), timeout_ms)
+        }
+
+    def _topics_asked(self, wanted: Sequence[str], timeout_ms: float | None = None) -> Any:
+        deadline, turns = self._deadline(timeout_ms), count()
+        missing_until = Deadline(min(2_000, deadline.timeout_ms))
+
+        def codes(answer: Any) -> list[int]:
+            self._learn(answer)
+            found = [(t.name, t.error_code) for t in answer.topics if t.error_code]
+            for topic, code in found:
+                rule = rule_of(Api.METADATA, code)
+                unknown = rule.error is TopicMissing and missing_until.passed
+                if unknown or rule.meaning is Meaning.STOP:
+                    raise Refused(Api.METADATA, code, rule, f"topic {topic}", resources={Kind.TOPIC: topic})
+            return [code for _, code in found]
+
+        try:
+            answer = converse(
+                Api.METADATA,
+                f"topics {', '.join(wanted)}",
+                lambda left_ms: self.call_any(_metadata_request(wanted), left_ms, turn=next(turns)),
+                codes,
+                deadline,
+            )
+        except (Refused, Unanswered) as outcome:
+            self._raise_as_error(outcome)
+        return answer.topics
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Ask for the ids of ``topics`` now, spelt as Kafka's tools do; without those of brokers before 2.8.
+
+        A topic that is deleted and created again under its name has another id (KIP-516).
+
+        :raises TopicMissing: naming the topic. :raises AccessDenied: … :raises BrokerUnreachable: …
+        """
+        found = self._topics_asked(sorted(set(topics)))
+        return {t.name: _as_kafka_spells(t.topic_id) for t in found if t.topic_id and t.topic_id.int}
+
+    def leaders_of(self, topic: str) -> dict[int, int]:
+        """Partition → leader's node id (or ``NO_LEADER``) as last heard, asking only if ``topic`` is unknown."""
+        with self._lock:
+            leaders = self._leaders.get(topic)
+        return self.topic_partitions([topic])[topic] if leaders is None else leaders
+
+    def leader_of(self, partition: TopicPartition) -> int:
+        """The leader's node id as last heard; ``NO_LEADER`` while there is none, or no such partition."""
+        return self.leaders_of(partition.topic).get(partition.partition, NO_LEADER)
+
+    def forget_leaders(self, topics: Iterable[str]) -> None:
+        """Ask again before the next request to a leader of ``topics``."""
+        with self._lock:
+            for topic in topics:
+                self._leaders.pop(topic, None)
+
+    def coordinator(self, key: str, kind: CoordinatorKind, *, timeout_ms: float | None = None) -> int:
+        """Node id of the coordinator of a group or transactional id, waiting until there is one.
+
+        :raises BrokerUnreachable: none within the time. :raises AccessDenied: naming group or transactional id.
+        """
+        with self._lock:
+            known = self._coordinators.get((kind, key))
+        if known is not None:
+            return known
+        deadline = self._deadline(timeout_ms)
+        try:
+            answer = converse(
+                Api.FIND_COORDINATOR,
+                f"{kind} {key}",
+                lambda left_ms: self.call_any(
+                    FindCoordinatorRequest(key=key, key_type=_KEY_TYPES[kind], coordinator_keys=[key], max_version=5),
+                    left_ms,
+                ),
+                lambda found: [Answered((one := _one_coordinator(found)).error_code, words=one.error_message)],
+                deadline,
+                resources={Kind.GROUP: key, Kind.TRANSACTIONAL_ID: key},
+            )
+        except (Refused, Unanswered) as outcome:
+            self._raise_as_error(outcome)
+        found = _one_coordinator(answer)
+        node_id: int = found.node_id
+        self._connections.learn_broker(node_id, found.host, found.port)
+        with self._lock:
+            self._coordinators[kind, key] = node_id
+        return node_id
+
+    def forget_coordinator(self, key: str, kind: CoordinatorKind) -> None:
+        """Look for the coordinator again before the next request to it."""
+        with self._lock:
+            self._coordinators.pop((kind, key), None)
+
+    def transaction_version(self) -> Literal[1, 2]:
+        """The transaction protocol that the cluster has finalised, asked for now (KIP-890).
+
+        2 if the feature ``transaction.version`` is at level 2 or above and the broker speaks ``EndTxn`` v5, else 1.
+        """
+        answer = self._ask(
+            lambda: ApiVersionsRequest(client_software_name="onceward", client_software_version="1", min_version=0)
+        )
+        levels = {feature.name: feature.max_version_level for feature in answer.finalized_features or ()}
+        end_txn = {key.api_key: key.max_version for key in answer.api_keys}.get(_END_TXN_API_KEY, 0)
+        return 2 if levels.get("transaction.version", 0) >= 2 and end_txn >= _END_TXN_WITH_EPOCH else 1
+
+    def cluster_id(self) -> str:
+        """Kafka's own id of the cluster: the same for every broker, whatever bootstrap server was used."""
+        if self._cluster_id is None:
+            self._learn(self._ask(lambda: _metadata_request([])))
+        return self._cluster_id or ""
+
+    def reach(self) -> None:
+        """Ask whether a broker answers at the address that it advertises, which all but the first requests go to.
+
+        :raises BrokerUnreachable: none of the bootstrap servers answers, or none of the brokers that they name.
+        """
+        nodes, lost = self.brokers(), "it names none"
+        for node in nodes:  # a dead one must not eat all the time
+            lost = self._no_answer_of(node, self.settings.connect_timeout_ms / len(nodes))
+            if not lost:
+                return
+        raise BrokerUnreachable(
+            f"bootstrap.servers={','.join(self.settings.bootstrap_servers)} answers, and none of the brokers that it "
+            f"names does ({', '.join(sorted(self._connections.addresses()))}); the last: {lost}",
+            next_step="see that these addresses, advertised.listeners of the brokers, can be reached from here",
+        )
+
+    def _no_answer_of(self, node: int, timeout_ms: float) -> str:
+        """Why ``node`` does not answer; empty if it does."""
+        try:
+            self.call(_metadata_request([]), node, timeout_ms)
+        except ConnectionLost as lost:
+            return lost.message
+        return ""
+
+    def is_served_by(self, servers: Iterable[str]) -> bool:
+        """Does any of these ``host:port`` lead to this cluster: one of our bootstrap servers, or a broker's own?"""
+        self.brokers()
+        return not frozenset(servers).isdisjoint({*self.settings.bootstrap_servers, *self._connections.addresses()})
+
+    def brokers(self) -> list[int]:
+        """Node ids of the brokers known from the last metadata answer."""
+        if not self._reached:
+            self.cluster_id()
+        return [node for node in self._connections.nodes() if isinstance(node, int)]
+
+    # --- topics and settings -----------------------------------------------------------------------------------
+
+    def topic_names(self) -> list[str]:
+        """Every topic that may be described, but Kafka's own (``__consumer_offsets``). What may not is left out
+        silently, as brokers do (``MetadataRequest`` for all topics). :raises BrokerUnreachable: …"""
+        self.brokers()  # so that a cluster that never answered is named
+        return admin.topic_names(self)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int,
+        replication: int = -1,
+        configs: Mapping[str, str] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> bool:
+        """Create a topic (replication -1: the broker's default); False if it was there already.
+
+        :param validate_only: only ask whether it would be created so.
+        :raises ConfigurationError, AccessDenied: a setting that the cluster, or its policy, refuses; in its words.
+        """
+        return admin.create_topic(self, name, partitions, replication, configs or {}, validate_only=validate_only)
+
+    def replication_factor(self, topic: str) -> int:
+        """The number of replicas of ``topic`` (the least of its partitions). :raises TopicMissing: …"""
+        return min(len(p.replica_nodes) for p in self._topics_asked([topic])[0].partitions)
+
+    def topic_config(self, topic: str, *, timeout_ms: int | None = None) -> dict[str, str | None]:
+        """Every setting of ``topic``, defaults included; secrets are None."""
+        return admin.describe_config(self, "topic", topic, timeout_ms=timeout_ms)
+
+    def broker_config(self, node_id: int | None = None, *, timeout_ms: int | None = None) -> dict[str, str | None]:
+        """Every setting of a broker, of any one if none is named."""
+        node = self.brokers()[0] if node_id is None else node_id
+        return admin.describe_config(self, "broker", str(node), timeout_ms=timeout_ms)
+
+    def close(self) -> None:
+        """Close every connection. Outstanding requests fail with :class:`ConnectionLost`."""
+        with _shared_lock:
+            for key in [key for key, client in _shared.items() if client is self]:
+                del _shared[key]
+        if surroundings.process_id() == self._pid:
+            self._connections.close()
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _ask(self, build: Any) -> Any:
+        """A request that any broker can answer, until one does."""
+        deadline = self._deadline(None)
+        try:
+            return converse(
+                Api.METADATA,
+                "the cluster",
+                lambda left_ms: self.call_any(build(), left_ms),
+                lambda answer: [getattr(answer, "error_code", 0) or 0],
+                deadline,
+            )
+        except (Refused, Unanswered) as outcome:
+            self._raise_as_error(outcome)
+
+    def _learn(self, metadata: Any) -> None:
+        self._connections.learn_brokers(metadata)
+        with self._lock:
+            self._reached = True
+            self._cluster_id = metadata.cluster_id
+            for topic in metadata.topics:
+                if topic.error_code == 0:
+                    self._leaders[topic.name] = {p.partition_index: p.leader_id for p in topic.partitions}
+
+    def _deadline(self, timeout_ms: float | None) -> Deadline:
+        if timeout_ms is None:
+            # A cluster that never answered is probably misnamed: say so soon.
+            timeout_ms = self.settings.request_timeout_ms if self._reached else self.settings.connect_timeout_ms
+        return Deadline(timeout_ms)
+
+    def _raise_as_error(self, outcome: Refused | Unanswered) -> Any:
+        if isinstance(outcome, Unanswered) and not self._reached and not isinstance(outcome.lost, NoToken):
+            raise BrokerUnreachable(
+                f"none of bootstrap.servers={','.join(self.settings.bootstrap_servers)} answered: {outcome}",
+                next_step="check bootstrap.servers, security.protocol, and that the brokers are up and reachable",
+            ) from None
+        raise_as_error(outcome)
+
+    def _refuse_after_fork(self) -> None:
+        if surroundings.process_id() != self._pid:
+            raise OncewardError(
+                "a Kafka client was used in a forked process", next_step="use KafkaClient.shared(settings) there"
+            )
+
+
+def _metadata_request(topics: Sequence[str]) -> Any:
+    named = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
+    return MetadataRequest(
+        topics=named,
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+        min_version=4,
+        max_version=12,
+    )
+
+
+def _as_kafka_spells(topic_id: UUID) -> str:
+    """``org.apache.kafka.common.Uuid.toString``."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+def _answer_or_lost(answer: Future[Any], patience_s: float) -> Any:
+    try:
+        return patience.result(answer, patience_s)
+    except FutureTimeoutError:
+        return ConnectionLost("no answer: the IO thread is stuck")
+    except ConnectionLost as lost:
+        return lost
+
+
+def _one_coordinator(answer: Any) -> Any:
+    """Versions from 4 on answer with a list (KIP-699)."""
+    return answer.coordinators[0] if answer.coordinators else answer
+
+
+def _sharing_key(settings: ClientSettings) -> str:
+    """Equal for equal settings, also for those that arrived again with another task.
+
+    A token provider counts by the name that its settings gave it, and not by what it holds: one that remembers its
+    token would look like another with every refresh.
+    """
+    return hashlib.sha256(pickle.dumps(replace(settings, oauth_token_provider=None))).hexdigest()
+
+
+def _forget_inherited() -> None:
+    """In a forked child: drop the parent's clients without touching their sockets, which are the parent's."""
+    global _shared_lock
+    _shared_lock = threading.Lock()  # the parent may have held it
+    _shared.clear()
+
+
+os.register_at_fork(after_in_child=_forget_inherited)

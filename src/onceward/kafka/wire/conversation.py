@@ -1,0 +1,212 @@
+"""Ask until there is an answer that settles something: the loop that every request of this package goes through.
+
+The error table judges; this loop repeats, asks for the leader or coordinator again, and gives up at a deadline.
+It never decides what a refusal means for a transaction: that is its caller's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
+from typing import Any, NamedTuple, NoReturn
+
+from onceward.errors import AccessDenied, BrokerUnreachable, OncewardError, TokenUnavailable
+from onceward.kafka.wire.acls import Kind, denied
+from onceward.kafka.wire.connections import ConnectionLost, NoToken
+from onceward.kafka.wire.deadline import Backoff, Deadline
+from onceward.kafka.wire.error_table import Api, Meaning, Rule, name_of, rule_of
+
+SHORTEST_WAIT_MS = 1_000.0
+"""A request that times out takes its connection with it, and everybody else's requests on it: so none gets less."""
+
+Send = Callable[[float], Any]
+"""Build the request anew and send it, waiting at most so many milliseconds: the answer, or ConnectionLost."""
+
+
+class Answered(NamedTuple):
+    """An error code of an answer, with the topic that it is about where an answer speaks of several, and the broker's
+    own words where it has some."""
+
+    code: int
+    topic: str = ""
+    words: str | None = None
+
+
+Code = int | Answered
+"""A code that says nothing else, or with what belongs to it."""
+
+Resources = Mapping[Kind, str]
+"""The names of what a request touches, for whoever has to grant it."""
+
+
+class Refused(Exception):
+    """The broker has answered, and repeating cannot help."""
+
+    def __init__(
+        self,
+        api: Api,
+        code: int,
+        rule: Rule,
+        subject: str,
+        *,
+        attempts: int = 1,
+        resources: Resources | None = None,
+        words: str | None = None,
+    ) -> None:
+        super().__init__(f"{api.value} for {subject} was refused with {name_of(code)}: {rule.reason}{quoted(words)}")
+        self.api, self.code, self.rule, self.subject = api, code, rule, subject
+        self.resources = resources or {}
+        self.attempts = attempts
+        """How often it was sent: above 1, an earlier request may have been carried out."""
+
+    def as_error(self, next_step: str = "") -> OncewardError:
+        """The refusal as the error that its row of the table names."""
+        missing = denied(self.api, self.code)
+        if missing is not None:
+            return self._as_denied(*missing)
+        return self.rule.error(
+            str(self),
+            next_step=next_step or _NEXT_STEPS.get(self.rule.error.__name__, "see the reason given by the broker"),
+            details={"api": self.api.value, "code": self.code, "subject": self.subject},
+        )
+
+    def _as_denied(self, kind: Kind, operation: str) -> AccessDenied:
+        name = self.resources.get(kind, "")
+        resource = f"{kind.value.replace('-', ' ')} {name}".strip()
+        return AccessDenied(
+            f"{self}; the principal lacks {operation} on {resource}",
+            next_step=f"grant it {operation.split()[0]} on {resource} (kafka-acls --add), or all that the pipeline "
+            "needs: `onceward doctor --acls` prints the lines",
+            details={
+                "api": self.api.value,
+                "code": self.code,
+                "subject": self.subject,
+                "resource": resource,
+                "operation": operation,
+            },
+        )
+
+
+class Unanswered(Exception):
+    """Time ran out: no answer at all, or only answers that ask for patience.
+
+    :param lost: why the last request got no answer, if it got none.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        subject: str,
+        deadline: Deadline,
+        last: str,
+        rule: Rule | None,
+        lost: ConnectionLost | None = None,
+    ) -> None:
+        super().__init__(
+            f"{api.value} for {subject}: nothing settled within {deadline.timeout_ms:.0f} ms; last: {last}"
+        )
+        self.api, self.subject, self.rule, self.lost = api, subject, rule, lost
+
+    def as_error(self, next_step: str = "") -> OncewardError:
+        """As :class:`BrokerUnreachable`, or what the last answer's row of the table names."""
+        if isinstance(self.lost, NoToken):
+            return TokenUnavailable(str(self), next_step=self.lost.next_step)
+        kind = self.rule.error if self.rule else BrokerUnreachable
+        default = "check that the brokers are up and reachable (bootstrap.servers), then run again"
+        return kind(str(self), next_step=next_step or _NEXT_STEPS.get(kind.__name__, default))
+
+
+_NEXT_STEPS = {
+    "AccessDenied": "ask whoever keeps the cluster for what the broker names",
+    "TopicMissing": "create the topic, or correct its name",
+    "BatchFailed": "none: the batch runs again under a new epoch",
+    "SendFailed": "none: the batch runs again under a new epoch",
+    "Fenced": "stop this copy; the newer one goes on",
+    "UnsupportedBroker": "upgrade the brokers, or use a cluster that speaks this version",
+    "ConfigurationError": "correct the setting named by the broker",
+}
+
+
+def converse(
+    api: Api,
+    subject: str,
+    send: Send,
+    codes: Callable[[Any], Iterable[Code]],
+    deadline: Deadline,
+    *,
+    refresh: Callable[[], None] = lambda: None,
+    resources: Resources | None = None,
+) -> Any:
+    """Send until the answer's ``codes`` are all done, and return it.
+
+    :param subject: what the request is about, for error messages.
+    :param resources: what is asked for by name, should it be denied.
+    :param refresh: forget where the leader or coordinator is; ``send`` then looks it up again.
+    :raises Refused: an answer that no repetition changes; the gravest of its codes.
+    :raises Unanswered: the deadline passed. The last request may have been carried out.
+    :raises OncewardError: that we may not even connect (authentication).
+    :raises Exception: nobody waits any more (:mod:`onceward.patience`); the same holds of the last request.
+    """
+    backoff = Backoff()
+    rule: Rule | None
+    lost: ConnectionLost | None
+    for attempts in count(1):
+        try:
+            answer = send(max(SHORTEST_WAIT_MS, deadline.remaining_ms))
+        except ConnectionLost as silence:
+            last, rule, lost = silence.message, None, silence
+            refresh()
+        else:
+            (code, topic, words), rule = _gravest(api, codes(answer))
+            if rule.meaning is Meaning.DONE:
+                return answer
+            last, lost = f"{name_of(code)}{quoted(words)}", None
+            if rule.meaning is Meaning.REFRESH:
+                refresh()
+            elif rule.meaning is not Meaning.RETRY:
+                named = {**(resources or {}), **({Kind.TOPIC: topic} if topic else {})}
+                raise Refused(api, code, rule, subject, attempts=attempts, resources=named, words=words)
+        backoff.wait(deadline)
+        if deadline.passed:  # a last request with no time left would only hide what was answered before
+            break
+    raise Unanswered(api, subject, deadline, last, rule, lost)
+
+
+_GRAVITY = {v: i for i, v in enumerate((Meaning.DONE, Meaning.RETRY, Meaning.REFRESH, Meaning.ABORT))}
+
+
+def _gravest(api: Api, codes: Iterable[Code]) -> tuple[Answered, Rule]:
+    """The code that decides about an answer with several: fencing and refusals before patience."""
+    named = dict.fromkeys(Answered(code) if isinstance(code, int) else code for code in (0, *codes))
+    judged = [(each, rule_of(api, each.code)) for each in named]
+    return max(judged, key=lambda found: _GRAVITY.get(found[1].meaning, len(_GRAVITY)))
+
+
+def quoted(words: str | None) -> str:
+    """What a broker says beside its code, to go behind it; nothing where it says nothing."""
+    return f' ("{words}")' if words else ""
+
+
+def asked(
+    api: Api,
+    subject: str,
+    send: Send,
+    codes: Callable[[Any], Iterable[Code]],
+    deadline: Deadline,
+    *,
+    refresh: Callable[[], None] = lambda: None,
+    resources: Resources | None = None,
+) -> Any:
+    """As :func:`converse`, for callers to whom no refusal, and no silence, means anything special.
+
+    :raises OncewardError: what the table has for the outcome.
+    """
+    try:
+        return converse(api, subject, send, codes, deadline, refresh=refresh, resources=resources)
+    except (Refused, Unanswered) as outcome:
+        raise_as_error(outcome)
+
+
+def raise_as_error(outcome: Refused | Unanswered, next_step: str = "") -> NoReturn:
+    """Raise ``outcome`` as the error of the table, for callers to whom it means nothing special."""
+    raise outcome.as_error(next_step) from None

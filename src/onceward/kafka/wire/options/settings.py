@@ -1,0 +1,317 @@
+"""The settings of our Kafka client, from Kafka's own option names, checked when a sink or source is constructed.
+
+Frozen and picklable: the driver builds them, and they travel to the executors inside the tasks. Names follow the
+Java producer; PEM files and plain SASL names follow librdkafka, where Java has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import uuid
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onceward.errors import ConfigurationError, ContradictoryOptions, UnknownOption
+from onceward.kafka.wire.options.security import SECURITY_OPTIONS, Security, TokenProvider, security_from_options
+from onceward.kafka.wire.options.spark_options import java_security_options
+
+LONGEST_TRANSACTION_MS = 900_000
+"""How long a transaction may be open unless a setting says otherwise: Kafka's default of transaction.max.timeout.ms."""
+
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+_known_providers: dict[int, tuple[weakref.ref[TokenProvider], str]] = {}
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """How to reach the cluster. ``repr`` holds no secret."""
+
+    bootstrap_servers: tuple[str, ...]
+    client_id: str = "onceward"
+    request_timeout_ms: int = 30_000
+    """One request and its answer (request.timeout.ms)."""
+    connect_timeout_ms: int = 15_000
+    """How long to look for any broker that answers, before :class:`BrokerUnreachable`
+    (socket.connection.setup.timeout.max.ms)."""
+    security: Security = field(default_factory=Security)
+    oauth_token_provider: TokenProvider | None = field(default=None, repr=False)
+    oauth_token_provider_id: str = ""
+    """Tells the providers of two sinks apart in a process that serves both."""
+
+
+@dataclass(frozen=True)
+class ProducerSettings:
+    """How to append records."""
+
+    compression: str = "none"
+    compression_level: int | None = None
+    batch_bytes: int = 1_000_000
+    """Record batches are filled up to this size (batch.size); a record that is larger gets one of its own. The broker's
+    limit, message.max.bytes, is 1,048,588 by default."""
+    max_request_bytes: int = 8 * 1024 * 1024
+    """Record batches of one broker are put into one request up to this size, and no record may take more once it is
+    compressed (max.request.size)."""
+    max_in_flight: int = 5
+    """Unanswered requests per broker, 1 to 5: the broker remembers the last five batches of a producer in a
+    partition, so that more could not be recognised as duplicates (KIP-98, ``ProducerStateEntry``)."""
+    delivery_timeout_ms: int = 120_000
+    """From the call of ``send`` to the last acknowledgement (delivery.timeout.ms)."""
+    transaction_timeout_ms: int | None = None
+    """The coordinator aborts a transaction that is open longer (transaction.timeout.ms). None: 15 minutes
+    (:data:`LONGEST_TRANSACTION_MS`), or as long as the brokers allow where that is less."""
+    acks: int = -1
+    """-1: all in-sync replicas. 1, the leader alone, only with ``delivery="none"``."""
+
+
+_NUMBERS: Mapping[str, tuple[int, int]] = {
+    "request.timeout.ms": (1, 2**31 - 1),
+    "socket.connection.setup.timeout.max.ms": (1, 2**31 - 1),
+    "batch.size": (1_000, 512 * 1024 * 1024),
+    "max.request.size": (1_000, 512 * 1024 * 1024),
+    "max.in.flight.requests.per.connection": (1, 2**31 - 1),
+    "delivery.timeout.ms": (1, 2**31 - 1),
+    "transaction.timeout.ms": (1, 2**31 - 1),
+    "compression.level": (-(2**17), 22),
+    "compression.gzip.level": (1, 9),
+    "compression.lz4.level": (1, 17),
+    "compression.zstd.level": (-(2**17), 22),
+}
+_TEXTS = ("client.id", "compression.type", "acks", "enable.idempotence")
+
+OPTIONS = (*_NUMBERS, *_TEXTS, *SECURITY_OPTIONS)
+"""Every option that means something here."""
+
+# Of the options that are not about security only these mean something to a consumer.
+_CONSUMER_OPTIONS = ("client.id", "request.timeout.ms", "socket.connection.setup.timeout.max.ms")
+
+# Options of Kafka's own producer that would contradict what Onceward does by design: name -> why.
+_OURS: Mapping[str, str] = {
+    "transactional.id": "the transactional id is the pipeline_id",
+    "transaction.two.phase.commit.enable": "a micro-batch is one ordinary transaction",
+    "retries": "a send is repeated until delivery.timeout.ms",
+    "linger.ms": "a task sends as soon as it has enough for a request or its input ends",
+    "buffer.memory": "a task holds at most what max.request.size and batch.size allow",
+    "max.block.ms": "delivery.timeout.ms bounds a send",
+    "partitioner.class": "keys go where Kafka's default partitioner puts them; use a `partition` column instead",
+    "partitioner.ignore.keys": "keys go where Kafka's default partitioner puts them",
+    "key.serializer": "columns are bytes or strings already",
+    "value.serializer": "columns are bytes or strings already",
+    "interceptor.classes": "Java classes cannot be used",
+    "group.id": "the consumer group is the pipeline_id",
+}
+
+
+def settings_from_options(
+    bootstrap_servers: str | Sequence[str],
+    options: Mapping[str, Any],
+    *,
+    client_id: str,
+    oauth_token_provider: TokenProvider | None = None,
+    delivery: str = "exactly_once",
+) -> tuple[ClientSettings, ProducerSettings]:
+    """``options`` (Kafka's names) as settings; every mistake is named here, before anything is connected.
+
+    :raises UnknownOption: with the nearest name that exists.
+    :raises ContradictoryOptions: two settings that cannot both hold.
+    :raises ConfigurationError: not a number, out of range, unreadable.
+    """
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(
+            f"options={options!r} is no dict", next_step='pass Kafka\'s settings by their names: {"batch.size": 65536}'
+        )
+    if oauth_token_provider is not None and not callable(getattr(oauth_token_provider, "token", None)):
+        raise ConfigurationError(
+            f"oauth_token_provider={oauth_token_provider!r} has no method token()",
+            next_step="pass an object whose token() returns the token, or leave it out",
+        )
+    texts = {name: _text(name, value) for name, value in options.items()}
+    for name in texts:
+        _refuse_unknown(name)
+    numbers = {name: _number(name, text) for name, text in texts.items() if name in _NUMBERS}
+    security = security_from_options({k: v for k, v in texts.items() if k in SECURITY_OPTIONS}, oauth_token_provider)
+    client = ClientSettings(
+        bootstrap_servers=_servers(bootstrap_servers),
+        client_id=texts.get("client.id", client_id),
+        security=security,
+        oauth_token_provider=oauth_token_provider,
+        oauth_token_provider_id="" if oauth_token_provider is None else _id_of(oauth_token_provider),
+        **_picked(
+            numbers,
+            {
+                "request.timeout.ms": "request_timeout_ms",
+                "socket.connection.setup.timeout.max.ms": "connect_timeout_ms",
+            },
+        ),
+    )
+    compression = _compression(texts)
+    _refuse_without_idempotence(texts, delivery)
+    producer = ProducerSettings(
+        compression=compression,
+        compression_level=_level(numbers, compression),
+        acks=_acks(texts, delivery),
+        **_picked(
+            numbers,
+            {
+                "batch.size": "batch_bytes",
+                "max.request.size": "max_request_bytes",
+                "max.in.flight.requests.per.connection": "max_in_flight",
+                "delivery.timeout.ms": "delivery_timeout_ms",
+                "transaction.timeout.ms": "transaction_timeout_ms",
+            },
+        ),
+    )
+    _refuse_contradictions(client, producer)
+    return client, producer
+
+
+def spark_source_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """``options`` (as for a sink) as ``kafka.``-prefixed options of Spark's Kafka source; producer settings left out.
+
+    The result holds secrets: never log it.
+
+    :raises ConfigurationError: what :func:`settings_from_options` refuses, and OAUTHBEARER, whose tokens would have
+        to come from a Java class.
+    """
+    if options.get("sasl.mechanism", options.get("sasl.mechanisms")) == "OAUTHBEARER":
+        raise ConfigurationError(
+            "sasl.mechanism=OAUTHBEARER cannot be passed on to Spark's Kafka source, whose tokens come from Java",
+            next_step="give the source its own kafka.sasl.login.callback.handler.class and kafka.sasl.jaas.config",
+        )
+    client, _ = settings_from_options("checked:9092", options, client_id="checked")
+    java = {name: str(options[name]) for name in _CONSUMER_OPTIONS if name in options}
+    if any(name in SECURITY_OPTIONS for name in options):
+        java |= java_security_options(client.security)
+    return {f"kafka.{name}": value for name, value in java.items()}
+
+
+def _picked(numbers: Mapping[str, int], fields: Mapping[str, str]) -> dict[str, Any]:
+    return {attribute: numbers[name] for name, attribute in fields.items() if name in numbers}
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str | int):
+        raise ConfigurationError(f"{name} must be a string or a number", next_step=f"correct {name} in options")
+    return str(value).strip()
+
+
+def _number(name: str, text: str) -> int:
+    least, most = _NUMBERS[name]
+    try:
+        number = int(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"{name}={text!r} is not a whole number",
+            next_step="give a plain number, without a unit (the unit is in the option's name)",
+        ) from None
+    if not least <= number <= most:
+        raise ConfigurationError(f"{name}={number} is out of range", next_step=f"use {least} to {most}")
+    return number
+
+
+def _refuse_unknown(name: str) -> None:
+    if name in OPTIONS:
+        return
+    if name == "bootstrap.servers":
+        raise ContradictoryOptions(
+            "bootstrap.servers is given twice", next_step="give bootstrap_servers= only, and remove it from options"
+        )
+    if name in _OURS:
+        raise ContradictoryOptions(f"{name} cannot be set: {_OURS[name]}", next_step=f"remove {name}")
+    nearest = difflib.get_close_matches(name.removeprefix("kafka."), OPTIONS, n=1, cutoff=0.5)
+    raise UnknownOption(
+        f"option {name!r} is not known",
+        next_step=f"did you mean {nearest[0]!r}?" if nearest else "see the list of Kafka options in the documentation",
+    )
+
+
+def _servers(given: str | Sequence[str]) -> tuple[str, ...]:
+    parts = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    if not all(isinstance(part, str) for part in parts):
+        raise ConfigurationError(
+            f"bootstrap_servers={given!r} is no text", next_step='write "host:port", or a list of such texts'
+        )
+    servers = tuple(part.strip() for part in parts if part.strip())
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+            raise ConfigurationError(
+                f"bootstrap_servers: {server!r} is not host:port", next_step="write host:port, separated by commas"
+            )
+    if not servers:
+        raise ConfigurationError("bootstrap_servers is empty", next_step="name at least one broker as host:port")
+    return servers
+
+
+def _compression(texts: Mapping[str, str]) -> str:
+    name = texts.get("compression.type", "none")
+    if name not in COMPRESSIONS:
+        raise ConfigurationError(
+            f"compression.type={name!r} is not known", next_step=f"use one of {', '.join(COMPRESSIONS)}"
+        )
+    return name
+
+
+def _level(numbers: Mapping[str, int], compression: str) -> int | None:
+    for name in ("compression.gzip.level", "compression.lz4.level", "compression.zstd.level"):
+        if name in numbers and compression not in name:
+            raise ContradictoryOptions(
+                f"{name} is set, but compression.type is {compression}",
+                next_step=f"set compression.type, or remove {name}",
+            )
+    return numbers.get(f"compression.{compression}.level", numbers.get("compression.level"))
+
+
+def _refuse_without_idempotence(texts: Mapping[str, str], delivery: str) -> None:
+    if texts.get("enable.idempotence", "true").lower() != "true" and delivery == "exactly_once":
+        raise ContradictoryOptions(
+            "enable.idempotence=false cannot keep delivery='exactly_once'", next_step="remove enable.idempotence"
+        )
+
+
+def _acks(texts: Mapping[str, str], delivery: str) -> int:
+    acks = texts.get("acks", "all")
+    if acks in ("all", "-1"):
+        return -1
+    if acks == "1" and delivery == "none":
+        return 1
+    raise ContradictoryOptions(
+        f"acks={acks} cannot keep delivery={delivery!r}",
+        next_step="remove acks (it is 'all')" + (" or use acks=1" if delivery == "none" else ""),
+    )
+
+
+def _refuse_contradictions(client: ClientSettings, producer: ProducerSettings) -> None:
+    if producer.max_in_flight > 5:
+        raise ContradictoryOptions(
+            f"max.in.flight.requests.per.connection={producer.max_in_flight} is more than idempotence allows",
+            next_step="use 1 to 5: the broker remembers the last five batches of a producer",
+        )
+    if producer.delivery_timeout_ms < client.request_timeout_ms:
+        raise ContradictoryOptions(
+            f"delivery.timeout.ms={producer.delivery_timeout_ms} is below "
+            f"request.timeout.ms={client.request_timeout_ms}",
+            next_step="raise delivery.timeout.ms or lower request.timeout.ms",
+        )
+    if producer.max_request_bytes < producer.batch_bytes:
+        raise ContradictoryOptions(
+            f"max.request.size={producer.max_request_bytes} is below batch.size={producer.batch_bytes}",
+            next_step="raise max.request.size or lower batch.size",
+        )
+
+
+def _id_of(provider: TokenProvider) -> str:
+    """The same for one object, however many sinks are built with it; never that of another one."""
+    reference, name = _known_providers.get(id(provider), (None, ""))
+    if reference is not None and reference() is provider:
+        return name
+    name = uuid.uuid4().hex
+    with contextlib.suppress(TypeError):  # one that cannot be referred to weakly is new each time
+        _known_providers[id(provider)] = (weakref.ref(provider), name)
+    return name

@@ -1,0 +1,276 @@
+"""The newest committed value of a key in one partition: how the ledger is read.
+
+Runs in the driver. Called by ``ledger.topic``.
+
+Read-committed consumers stop at the first open transaction of *anybody* in the partition. A pipeline must not wait for
+other pipelines whose records happen to share its ledger partition, so this reads everything up to the high watermark
+and follows the transaction markers itself: what a producer wrote counts once its commit marker has been read, and is
+dropped at its abort marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from onceward.errors import BrokerUnreachable, LedgerUndecided, LedgerUnreadable
+from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.kafka.records.reader import ControlType, CorruptRecords, Record, RecordBatch, read_batches
+from onceward.kafka.wire.acls import Kind
+from onceward.kafka.wire.client import KafkaClient
+from onceward.kafka.wire.connections import ConnectionLost
+from onceward.kafka.wire.conversation import asked
+from onceward.kafka.wire.deadline import Backoff, Deadline
+from onceward.kafka.wire.error_table import Api
+from onceward.kafka.wire.reads.fetch import fetch_request
+from onceward.kafka.wire.reads.offsets import EARLIEST, LATEST, list_offsets
+
+_FETCH_WAIT_MS = 200
+_EMPTY_ANSWERS = 3
+_OFFSET_OUT_OF_RANGE, _NOT_LEADER = 1, 6
+
+
+Accepted = Callable[[bytes | None], None]
+Believe = Callable[[RecordBatch, Record], bool]
+"""Is a record under the key one of those that are asked for? What is not believed is passed over, committed or not."""
+
+
+def newest_committed(
+    client: KafkaClient,
+    topic: str,
+    partition: int,
+    key: bytes,
+    *,
+    decided_only: bool = False,
+    timeout_ms: int = 60_000,
+) -> bytes | None:
+    """The value of the newest committed record with ``key``: :meth:`KeyReader.newest` of a reader of its own."""
+    reader = KeyReader(client, TopicPartition(topic, partition), key)
+    return reader.newest(decided_only=decided_only, timeout_ms=timeout_ms)
+
+
+class KeyReader:
+    """Reads one key of one partition from the log's start on, and keeps its place in between.
+
+    :param believe: which records under the key count; by default all.
+    :param accepted: told of each committed value as it is read, the oldest first, as far as compaction has left them.
+    """
+
+    def __init__(
+        self,
+        client: KafkaClient,
+        where: TopicPartition,
+        key: bytes,
+        believe: Believe = lambda batch, record: True,
+        *,
+        accepted: Accepted = lambda value: None,
+    ) -> None:
+        self.where = where
+        self._client = client
+        self._key = key
+        self._found = _NewestOf(key, believe, accepted)
+        self._log: _PartitionReader | None = None
+
+    @property
+    def value(self) -> bytes | None:
+        """The newest committed value in what has been read."""
+        return self._found.value
+
+    @property
+    def strange(self) -> Record | None:
+        """The newest record under the key that was not believed, of those that have been read."""
+        return self._found.strange
+
+    def newest(self, *, decided_only: bool = False, timeout_ms: int = 60_000) -> bytes | None:
+        """The value of the newest committed record with the key; None if there is none, or it is a tombstone.
+
+        Reads to the high watermark as of the call. Records of the key in a transaction that is still open there are
+        waited for, as long as the transaction takes to end. The owner of the key has no open transaction after
+        ``InitProducerId``, so that it waits for markers at most.
+
+        What it says was committed, but more may have been: a leader that was deposed and does not know it answers
+        as if it still led (``ReplicaManager.fetchMessages`` asks nobody). See :meth:`newest_before`.
+
+        :param decided_only: do not wait: None when there is such a record, because it may turn out to be the newest.
+        :param timeout_ms: how long to go on without any progress.
+        :raises LedgerUndecided: after ``timeout_ms``; names partition and key. :raises LedgerUnreadable: a damaged log.
+        :raises BrokerUnreachable, TopicMissing, AccessDenied: …
+        """
+        deadline = Deadline(timeout_ms)
+        end = list_offsets(self._client, [self.where], LATEST)[self.where]
+        log, found = self._opened(), self._found
+        backoff = Backoff()
+        if log.position >= end and not found.undecided:
+            # Nothing to read; asked all the same, so that who may not read hears so now and not at the first restart.
+            log.read(wait_ms=0)
+            return found.value
+        while log.position < end or (found.undecided and not decided_only):
+            batches = log.read()
+            for batch in batches:
+                found.read(batch)
+            settled = (decided_only or not found.undecided) and log.sees(end)
+            if settled and not batches and log.position < end and log.empty_answers >= _EMPTY_ANSWERS:
+                break  # compaction removed the rest: the last records were those of aborted transactions
+            if batches:
+                # A long log is no reason to give up, and neither is a process that stood still while it was read.
+                deadline = Deadline(timeout_ms)
+            elif deadline.passed:
+                raise self._undecided(timeout_ms, f"end {end}")
+            else:
+                backoff.wait(deadline)
+        return None if found.undecided else found.value
+
+    def newest_before(self, offset: int, identity: ProducerIdentity, *, timeout_ms: int = 30_000) -> bytes | None:
+        """The value of the newest committed record before ``offset``, where ``identity`` has just appended.
+
+        Unlike :meth:`newest` it cannot be outdated. The append was acknowledged by all in-sync replicas, and logs that
+        agree about a batch agree about everything before it; so it is read from a log that holds this very batch, and
+        whoever answers proves by it that he knows what was committed before. A deposed leader does not have it.
+
+        Goes on where the last call has stopped, which is one fetch after :meth:`newest`.
+
+        :raises BrokerUnreachable: nobody has shown that batch within ``timeout_ms``.
+        :raises LedgerUndecided: another transaction with the key is open before it.
+        """
+        log, found = self._opened(), self._found
+        deadline = Deadline(timeout_ms)
+        backoff = Backoff()
+        while True:
+            for batch in log.read(behind=True):
+                if batch.base_offset < offset:
+                    found.read(batch)
+                elif _is_of(batch, offset, identity):
+                    if found.undecided:
+                        raise self._undecided(timeout_ms, f"our own append at {offset}")
+                    return found.value
+                else:
+                    break  # a log that went another way
+            if deadline.passed or log.position > offset:
+                raise BrokerUnreachable(
+                    f"no leader of {self.where} has shown what lies before our append at offset {offset} within "
+                    f"{timeout_ms} ms; position {log.position}",
+                    next_step="nothing: the batch runs again; if it repeats, check the brokers that hold the partition",
+                )
+            backoff.wait(deadline)
+
+    def _opened(self) -> _PartitionReader:
+        if self._log is None:
+            self._log = _PartitionReader(self._client, self.where)
+        return self._log
+
+    def _undecided(self, timeout_ms: int, end: str) -> LedgerUndecided:
+        log = self._opened()
+        return LedgerUndecided(
+            f"{self.where} could not be read to a decision about key {self._key.decode(errors='replace')!r} within "
+            f"{timeout_ms} ms: position {log.position}, {end}, open transactions of producers "
+            f"{sorted(self._found.undecided)}",
+            next_step="run again later; if it repeats, look for a broker that is cut off from the controllers, and for "
+            "a transaction that hangs (kafka-transactions.sh find-hanging, describe), and end it",
+        )
+
+
+def _is_of(batch: RecordBatch, offset: int, identity: ProducerIdentity) -> bool:
+    return batch.base_offset == offset and (batch.producer_id, batch.producer_epoch) == identity
+
+
+class _NewestOf:
+    """Follows data and markers of a partition in offset order; pure."""
+
+    def __init__(self, key: bytes, believe: Believe, accepted: Accepted) -> None:
+        self._key = key
+        self._believe = believe
+        self._accepted = accepted
+        self.value: bytes | None = None
+        self.strange: Record | None = None
+        self._offset = -1
+        self._held: dict[int, tuple[int, bytes | None]] = {}
+
+    @property
+    def undecided(self) -> set[int]:
+        """Producers that wrote the key in a transaction whose marker has not been read."""
+        return set(self._held)
+
+    def read(self, batch: RecordBatch) -> None:
+        if batch.is_control:
+            held = self._held.pop(batch.producer_id, None)
+            if held and batch.control_type == ControlType.COMMIT:
+                self._accept(*held)
+            return
+        for record in batch.records:
+            if record.key == self._key:
+                if not self._believe(batch, record):
+                    self.strange = record
+                elif batch.is_transactional:
+                    self._held[batch.producer_id] = (record.offset, record.value)
+                else:
+                    self._accept(record.offset, record.value)
+
+    def _accept(self, offset: int, value: bytes | None) -> None:
+        if offset > self._offset:
+            self._offset, self.value = offset, value
+            self._accepted(value)
+
+
+class _PartitionReader:
+    """Fetches one partition from its start on, whole batches at a time."""
+
+    def __init__(self, client: KafkaClient, partition: TopicPartition) -> None:
+        self._client = client
+        self._partition = partition
+        self.position = list_offsets(client, [partition], EARLIEST)[partition]
+        self.empty_answers = 0
+        self._high_watermark = -1
+
+    def sees(self, end: int) -> bool:
+        """Whether the leader that answered last has everything up to ``end``.
+
+        After an election the new leader's high watermark lags until its followers have fetched; until then it answers
+        with nothing although there is something.
+        """
+        return self._high_watermark >= end
+
+    def read(self, wait_ms: int = _FETCH_WAIT_MS, *, behind: bool = False) -> list[RecordBatch]:
+        """The next batches, possibly none; ``position`` moves past them.
+
+        :param behind: who does not have ``position`` is behind, and somebody else leads: ask who.
+        """
+
+        def codes(fetched: Any) -> list[int]:
+            found = [fetched.error_code, fetched.responses[0].partitions[0].error_code]
+            return [_NOT_LEADER if behind and code == _OFFSET_OUT_OF_RANGE else code for code in found]
+
+        answer = asked(
+            Api.FETCH,
+            str(self._partition),
+            lambda left_ms: self._send(left_ms, wait_ms),
+            codes,
+            Deadline(self._client.settings.request_timeout_ms),
+            refresh=lambda: self._client.forget_leaders([self._partition.topic]),
+            resources={Kind.TOPIC: self._partition.topic},
+        )
+        self._high_watermark = answer.responses[0].partitions[0].high_watermark
+        records = answer.responses[0].partitions[0].records
+        if not records and not answer.throttle_time_ms:  # a throttled answer is empty, too
+            self.empty_answers += 1
+            if self.empty_answers % _EMPTY_ANSWERS == 0:  # whoever has no news for us may not lead any more
+                self._client.forget_leaders([self._partition.topic])
+        try:
+            # The first batch may begin before the position that was asked for.
+            batches = [b for b in read_batches(records or b"") if b.last_offset >= self.position]
+        except CorruptRecords as corrupt:
+            raise LedgerUnreadable(
+                f"{self._partition} holds damaged records near offset {self.position}: {corrupt}",
+                next_step="restore the partition from a replica or backup",
+            ) from corrupt
+        if batches:
+            self.empty_answers = 0
+            self.position = batches[-1].last_offset + 1
+        return batches
+
+    def _send(self, left_ms: float, wait_ms: int) -> Any:
+        node = self._client.leader_of(self._partition)
+        if node < 0:
+            self._client.forget_leaders([self._partition.topic])
+            raise ConnectionLost(f"{self._partition} has no leader")
+        request = fetch_request(self._partition, self.position, wait_ms, read_committed=False)
+        return self._client.call(request, node, left_ms)

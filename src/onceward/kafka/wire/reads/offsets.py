@@ -1,0 +1,180 @@
+"""Offsets of partitions (earliest, latest, by time) and those that a consumer group committed.
+
+Runs in the driver. Called by ``kafka.wire.reads.key_reader`` and by sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetFetchRequest
+
+from onceward.errors import BrokerUnreachable, PartitionMissing
+from onceward.ids import TopicPartition
+from onceward.kafka.wire.acls import Kind
+from onceward.kafka.wire.client import NO_LEADER, KafkaClient
+from onceward.kafka.wire.connections import ConnectionLost
+from onceward.kafka.wire.conversation import Refused, asked
+from onceward.kafka.wire.deadline import Backoff, Deadline
+from onceward.kafka.wire.error_table import Api, Meaning, name_of, rule_of
+
+EARLIEST = -2
+LATEST = -1
+"""``ListOffsetsRequest.EARLIEST_TIMESTAMP`` and ``LATEST_TIMESTAMP``; other values are milliseconds since 1970."""
+
+_NOTHING_COMMITTED = -1
+
+
+def list_offsets(
+    client: KafkaClient,
+    partitions: Iterable[TopicPartition],
+    time_ms: int,
+    *,
+    read_committed: bool = False,
+    timeout_ms: int | None = None,
+) -> dict[TopicPartition, int]:
+    """Per partition the offset at :data:`EARLIEST`, :data:`LATEST` or of the first record at ``time_ms`` or later.
+
+    :data:`LATEST` is the high watermark, with ``read_committed`` the last stable offset (transaction markers count as
+    offsets). -1 for a time after the last record.
+
+    :raises TopicMissing, PartitionMissing, AccessDenied, BrokerUnreachable: naming the partition.
+    """
+    open_ones = set(partitions)
+    offsets: dict[TopicPartition, int] = {}
+    deadline = Deadline(timeout_ms or client.settings.request_timeout_ms)
+    backoff = Backoff()
+    while open_ones:
+        reasons = []
+        for partition, code, offset in _ask_leaders(client, open_ones, time_ms, read_committed, deadline):
+            rule = rule_of(Api.LIST_OFFSETS, code)
+            if rule.meaning is Meaning.DONE:
+                offsets[partition] = offset
+                open_ones.discard(partition)
+            elif rule.meaning in (Meaning.RETRY, Meaning.REFRESH):
+                reasons.append(f"{partition}: {name_of(code)}")
+            else:
+                topic = {Kind.TOPIC: partition.topic}
+                raise Refused(Api.LIST_OFFSETS, code, rule, str(partition), resources=topic).as_error()
+        if open_ones:
+            client.forget_leaders({p.topic for p in open_ones})
+            if deadline.passed:
+                raise BrokerUnreachable(
+                    f"no offsets of {', '.join(map(str, sorted(open_ones)))} within {deadline.timeout_ms:.0f} ms"
+                    f" ({'; '.join(reasons) or 'no answer'})",
+                    next_step="check that the leaders of these partitions are up",
+                )
+            backoff.wait(deadline)
+    return offsets
+
+
+def _ask_leaders(
+    client: KafkaClient, partitions: Iterable[TopicPartition], time_ms: int, read_committed: bool, deadline: Deadline
+) -> list[tuple[TopicPartition, int, int]]:
+    """``(partition, error code, offset)`` of those whose leaders answered."""
+    led: dict[int, list[TopicPartition]] = {}
+    for partition in sorted(partitions):
+        leaders = client.leaders_of(partition.topic)
+        if partition.partition not in leaders:
+            raise PartitionMissing(f"{partition} does not exist", next_step="check the partition numbers")
+        if leaders[partition.partition] != NO_LEADER:
+            led.setdefault(leaders[partition.partition], []).append(partition)
+    requests = [(_list_offsets_request(group, time_ms, read_committed), node) for node, group in led.items()]
+    answers = client.call_many(requests, max(1.0, deadline.remaining_ms))
+    return [
+        (TopicPartition(topic.name, found.partition_index), found.error_code, found.offset)
+        for answer in answers
+        if not isinstance(answer, ConnectionLost)
+        for topic in answer.topics
+        for found in topic.partitions
+    ]
+
+
+def _list_offsets_request(partitions: Iterable[TopicPartition], time_ms: int, read_committed: bool) -> Any:
+    kind = ListOffsetsRequest.ListOffsetsTopic
+    topics = [
+        kind(
+            name=topic,
+            partitions=[
+                kind.ListOffsetsPartition(partition_index=p.partition, current_leader_epoch=-1, timestamp=time_ms)
+                for p in group
+            ],
+        )
+        for topic, group in groupby(partitions, key=lambda p: p.topic)
+    ]
+    return ListOffsetsRequest(
+        replica_id=-1, isolation_level=int(read_committed), topics=topics, min_version=2, max_version=7
+    )
+
+
+def committed_offsets(
+    client: KafkaClient,
+    group: str,
+    *,
+    partitions: Iterable[TopicPartition] | None = None,
+    note: str = "",
+    require_stable: bool = True,
+    timeout_ms: int | None = None,
+) -> dict[TopicPartition, int]:
+    """Every offset that ``group`` has committed; empty for a group that nobody knows.
+
+    :param partitions: of these only. Whoever has to know of offsets that a transaction is about to commit names them:
+        asked for all, brokers leave out what is pending for a partition that has none yet
+        (``OffsetMetadataManager.fetchAllOffsets``; seen on 3.9.1 and 4.3.1), and there is nothing to wait for.
+    :param note: only offsets whose metadata begin with it.
+    :param require_stable: wait while a transaction is about to change them (KIP-447).
+    :raises AccessDenied: naming the group. :raises BrokerUnreachable: …
+    """
+    wanted = None if partitions is None else sorted(partitions)
+
+    def send(left_ms: float) -> Any:
+        kind = OffsetFetchRequest.OffsetFetchRequestGroup
+        request = OffsetFetchRequest(
+            group_id=group,
+            topics=_named(OffsetFetchRequest.OffsetFetchRequestTopic, wanted),
+            groups=[kind(group_id=group, topics=_named(kind.OffsetFetchRequestTopics, wanted))],
+            require_stable=require_stable,
+            min_version=7,
+            max_version=8,
+        )
+        return client.call(request, client.coordinator(group, "group", timeout_ms=left_ms), left_ms)
+
+    answer = asked(
+        Api.OFFSET_FETCH,
+        f"group {group}",
+        send,
+        lambda fetched: [_one_group(fetched).error_code, *(p.error_code for _, p in _offsets_in(fetched))],
+        Deadline(timeout_ms or client.settings.request_timeout_ms),
+        refresh=lambda: client.forget_coordinator(group, "group"),
+        resources={Kind.GROUP: group},
+    )
+    return {
+        partition: found.committed_offset
+        for partition, found in _offsets_in(answer)
+        if found.committed_offset != _NOTHING_COMMITTED and (found.metadata or "").startswith(note)
+    }
+
+
+def _named(kind: Any, partitions: Sequence[TopicPartition] | None) -> list[Any] | None:
+    """As ``OffsetFetch`` has them, by topic; None: all there are."""
+    if partitions is None:
+        return None
+    return [
+        kind(name=topic, partition_indexes=[p.partition for p in group])
+        for topic, group in groupby(partitions, key=lambda p: p.topic)
+    ]
+
+
+def _one_group(answer: Any) -> Any:
+    """Versions from 8 on answer with a list of groups (KIP-709)."""
+    return answer.groups[0] if answer.groups else answer
+
+
+def _offsets_in(answer: Any) -> list[tuple[TopicPartition, Any]]:
+    return [
+        (TopicPartition(topic.name, found.partition_index), found)
+        for topic in _one_group(answer).topics
+        for found in topic.partitions
+    ]

@@ -1,0 +1,243 @@
+"""The conversation with a transaction coordinator: one method a request, no decisions about the transaction.
+
+Called by ``kafka.wire.transactions.transaction`` (driver).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from kafka.protocol.admin import DescribeTransactionsRequest
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+
+from onceward.ids import ProducerIdentity, TopicPartition
+from onceward.kafka.wire.acls import Kind
+from onceward.kafka.wire.client import CoordinatorKind, KafkaClient
+from onceward.kafka.wire.connections import ConnectionLost
+from onceward.kafka.wire.conversation import Answered, Code, converse
+from onceward.kafka.wire.deadline import Deadline
+from onceward.kafka.wire.error_table import Api
+
+NOBODY = ProducerIdentity(-1, -1)
+"""In ``InitProducerId``: whoever holds the transactional id, take it from them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """What ``DescribeTransactions`` v0 (Kafka 3.0, KIP-664) tells; ``state`` as ``TransactionState.toString``."""
+
+    identity: ProducerIdentity
+    state: str
+    timeout_ms: int = 0
+    """As the last ``InitProducerId`` that was carried out had it."""
+
+
+class TransactionCoordinator:
+    """Requests about one transactional id. All raise ``Refused``, ``Unanswered`` or an error of connecting."""
+
+    def __init__(self, client: KafkaClient, transactional_id: str) -> None:
+        self.client = client
+        self.transactional_id = transactional_id
+
+    def init_producer_id(
+        self,
+        expected: ProducerIdentity,
+        timeout_ms: int,
+        deadline: Deadline,
+        *,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> ProducerIdentity:
+        """A new identity, after any open transaction has been ended.
+
+        ``expected`` = :data:`NOBODY` takes over; our own identity continues it and is refused when somebody newer
+        came (KIP-360, version 3 of the request). Repeating after a lost answer is safe: the coordinator remembers
+        the epoch before (``TransactionMetadata.prepareIncrementProducerEpoch``), but not beyond its own death: it is
+        not in the log (``TransactionLogValue``), and the one that comes after refuses the repetition as if somebody
+        newer had come; see ``Holder.gave_us``. With :data:`NOBODY` every request that arrives, however late, gives the
+        id away once more.
+
+        :param on_lost: called for every request that got no answer and was given up: it may still arrive.
+        """
+        answer = self._ask(
+            Api.INIT_PRODUCER_ID,
+            lambda: InitProducerIdRequest(
+                transactional_id=self.transactional_id,
+                transaction_timeout_ms=timeout_ms,
+                producer_id=expected.producer_id,
+                producer_epoch=expected.epoch,
+                min_version=3,
+                max_version=5,
+            ),
+            deadline,
+            on_lost=on_lost,
+        )
+        return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+    def add_partitions(
+        self, identity: ProducerIdentity, partitions: Iterable[TopicPartition], deadline: Deadline
+    ) -> None:
+        """``AddPartitionsToTxn`` v3, the last version meant for clients."""
+        topics = [
+            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[p.partition for p in group])
+            for topic, group in groupby(sorted(partitions), key=lambda p: p.topic)
+        ]
+        self._ask(
+            Api.ADD_PARTITIONS_TO_TXN,
+            lambda: AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=self.transactional_id,
+                v3_and_below_producer_id=identity.producer_id,
+                v3_and_below_producer_epoch=identity.epoch,
+                v3_and_below_topics=topics,
+                max_version=3,
+            ),
+            deadline,
+            codes=lambda a: [
+                Answered(p.partition_error_code, t.name)
+                for t in a.results_by_topic_v3_and_below
+                for p in t.results_by_partition
+            ],
+            subject=", ".join(str(p) for p in sorted(partitions)),
+        )
+
+    def add_offsets(self, identity: ProducerIdentity, group: str, deadline: Deadline) -> None:
+        """``AddOffsetsToTxn``: the group's partition of ``__consumer_offsets`` joins the transaction (version 1)."""
+        self._ask(
+            Api.ADD_OFFSETS_TO_TXN,
+            lambda: AddOffsetsToTxnRequest(
+                transactional_id=self.transactional_id,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                group_id=group,
+                max_version=4,
+            ),
+            deadline,
+            subject=f"group {group}",
+            group=group,
+        )
+
+    def commit_offsets(
+        self,
+        identity: ProducerIdentity,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        metadata: str,
+        deadline: Deadline,
+        *,
+        version: int,
+    ) -> None:
+        """``TxnOffsetCommit`` to the group's coordinator: v5 adds the group implicitly, up to v4 must not (KIP-890)."""
+        request_type = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        topics = [
+            request_type(
+                name=topic,
+                partitions=[
+                    request_type.TxnOffsetCommitRequestPartition(
+                        partition_index=p.partition,
+                        committed_offset=offsets[p],
+                        committed_leader_epoch=-1,
+                        committed_metadata=metadata,
+                    )
+                    for p in partitions
+                ],
+            )
+            for topic, partitions in groupby(sorted(offsets), key=lambda p: p.topic)
+        ]
+        self._ask(
+            Api.TXN_OFFSET_COMMIT,
+            lambda: TxnOffsetCommitRequest(
+                transactional_id=self.transactional_id,
+                group_id=group,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                generation_id=-1,
+                member_id="",
+                group_instance_id=None,
+                topics=topics,
+                min_version=5 if version == 2 else 0,
+                max_version=5 if version == 2 else 4,
+            ),
+            deadline,
+            codes=lambda a: [Answered(p.error_code, t.name) for t in a.topics for p in t.partitions],
+            kind="group",
+            group=group,
+            subject=f"group {group}",
+        )
+
+    def end(self, identity: ProducerIdentity, *, commit: bool, deadline: Deadline, version: int) -> ProducerIdentity:
+        """``EndTxn``: again and again with the same epoch until it is answered; the identity to go on with.
+
+        Version 5 answers with the identity of the next transaction; up to version 4 the identity stays.
+        """
+        answer = self._ask(
+            Api.END_TXN,
+            lambda: EndTxnRequest(
+                transactional_id=self.transactional_id,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                committed=commit,
+                min_version=5 if version == 2 else 0,
+                max_version=5 if version == 2 else 4,
+            ),
+            deadline,
+        )
+        if version == 2:
+            return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+        return identity
+
+    def describe(self, deadline: Deadline) -> TransactionDescription:
+        """What the coordinator knows of the transactional id."""
+        answer = self._ask(
+            Api.DESCRIBE_TRANSACTIONS,
+            lambda: DescribeTransactionsRequest(transactional_ids=[self.transactional_id]),
+            deadline,
+            codes=lambda a: [state.error_code for state in a.transaction_states],
+        )
+        state = answer.transaction_states[0]
+        return TransactionDescription(
+            ProducerIdentity(state.producer_id, state.producer_epoch),
+            state.transaction_state,
+            state.transaction_timeout_ms,
+        )
+
+    def _ask(
+        self,
+        api: Api,
+        build: Callable[[], Any],
+        deadline: Deadline,
+        *,
+        codes: Callable[[Any], Iterable[Code]] = lambda answer: [answer.error_code],
+        kind: CoordinatorKind = "transaction",
+        group: str | None = None,
+        subject: str | None = None,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> Any:
+        client = self.client
+        key = group if kind == "group" and group else self.transactional_id
+        about = f"transactional id {self.transactional_id}"
+
+        def send(left_ms: float) -> Any:
+            node = client.coordinator(key, kind, timeout_ms=left_ms)
+            try:
+                return client.call(build(), node, left_ms)
+            except ConnectionLost:
+                on_lost()
+                raise
+
+        return converse(
+            api,
+            f"{subject} of {about}" if subject else about,
+            send,
+            codes,
+            deadline,
+            refresh=lambda: client.forget_coordinator(key, kind),
+            resources={Kind.TRANSACTIONAL_ID: self.transactional_id, Kind.GROUP: group or ""},
+        )

@@ -1,0 +1,142 @@
+"""An Iceberg table: a snapshot is staged, and one commit publishes it. Driver only.
+
+The commit also notes, in a property of the table, which batch it brought: snapshots expire, and with them what Iceberg
+itself knows of what was published.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from onceward.engine.two_phase import CommitResult
+from onceward.errors import TableMissing
+from onceward.ids import PipelineId
+from onceward.lake.table import LakeTable, Staged
+from onceward.spark.tables.iceberg_fields import unreadable
+from onceward.spark.tables.iceberg_table import IcebergTable
+
+log = logging.getLogger(__name__)
+
+_NEWEST = "onceward.newest."  # and the pipeline, in a fan-out also @ and the sink: "<ledger>@<number of the batch>"
+
+
+class Iceberg(LakeTable):
+    """The table ``name`` of the session's catalogs."""
+
+    def __init__(self, pipeline: PipelineId, *, name: str) -> None:
+        super().__init__(pipeline)
+        self._name = name
+        self._opened: IcebergTable | None = None
+        self._new: set[str] = set()  # attempts that this process has staged, and not tried to publish
+
+    def __str__(self) -> str:
+        return f"the Iceberg table {self._name}"
+
+    @property
+    def _table(self) -> IcebergTable:
+        """Asked for inside a batch."""
+        if self._opened is None:
+            self._opened = IcebergTable(SparkSession.active(), self._name)
+        return self._opened
+
+    def check(self) -> None:
+        self._table.must_stage()
+
+    def newest(self) -> dict[str, int]:
+        ours, found = self._property(""), dict[str, int]()
+        for name, value in self._table.properties().items():
+            if name == ours or name.startswith(f"{ours}@"):
+                chain, number = _batch(value)
+                found[chain] = max(number, found.get(chain, -1))
+        return found
+
+    def _property(self, branch: str) -> str:
+        """Of two sinks in a fan-out that write to one table, each has its own."""
+        return f"{_NEWEST}{self._pipeline}" + (f"@{branch}" if branch else "")
+
+    def fitting(self, frame: DataFrame) -> DataFrame:
+        self._table.must_fit(frame)  # which columns there are, Iceberg's own writer finds out
+        return frame
+
+    def stage(self, frame: DataFrame, name: str, number: int) -> Staged:
+        fields = self._table.fields()
+        snapshot, rows = self._table.write(frame, f"{name}/{number}")
+        self._new.add(name)
+        table = {"table": self._name, "id": self._table.id, "fields": fields}
+        return Staged(rows, [snapshot] if rows else [], table)
+
+    def commit(self, committable: Mapping[str, Any]) -> CommitResult:
+        table = self._table_of(committable)
+        chain, sequence = str(committable["chain"]), int(committable["sequence"])
+        note = self._property(committable["branch"])
+        newest_of, newest = _batch(table.properties().get(note, "@-1"))
+        if newest_of == chain and newest >= sequence:
+            return CommitResult.ALREADY_DONE
+        waiting = self._waiting(table, committable)
+        if wrong := self._wrong(table, waiting, committable):
+            log.error("%s cannot have what %s has staged: %s", self, committable["attempt"], wrong)
+            return CommitResult.LOST
+        table.publish(waiting, {note: f"{chain}@{sequence}"})
+        return CommitResult.DONE
+
+    def _table_of(self, then: Mapping[str, Any]) -> IcebergTable:
+        """The one that has its snapshots, which may have been renamed, and the sink with it.
+
+        :raises TableMissing: neither the sink's table is it, nor what has its name now.
+        """
+        where = str(then["table"])
+        if where == self._name or self._table.id == then["id"]:
+            return self._table
+        advice = f"pass its name to the sink, or rename it back to {where}; without it the batch would be lost"
+        try:
+            table = IcebergTable(SparkSession.active(), where)
+        except TableMissing as error:
+            raise TableMissing(f"{_staged_in(then)}, is not there any more", next_step=advice) from error
+        if table.id != then["id"]:
+            raise TableMissing(f"{_staged_in(then)}, is another one by now", next_step=advice)
+        return table
+
+    def _wrong(self, table: IcebergTable, waiting: Sequence[int], then: Mapping[str, Any]) -> str:
+        """Why it cannot have the snapshots, or readers could not read their files, if so."""
+        if table.id != then["id"]:
+            return "it is another table than the one that has them (was that renamed? then pass its new name)"
+        if lost := table.gone(waiting):
+            return f"snapshots are gone: {lost}"
+        if waiting and "fields" in then and (changed := unreadable(then["fields"], table.fields())):
+            return f"the table was replaced since, or its columns were changed: {', '.join(changed)}"
+        return ""
+
+    def _waiting(self, table: IcebergTable, committable: Mapping[str, Any]) -> list[int]:
+        """Its snapshots, except for those that somebody has published by hand; that is asked when it was not staged a
+        moment ago, or could not be published at the first try."""
+        attempt, staged = committable["attempt"], list(committable["staged"])
+        if attempt in self._new:
+            self._new.discard(attempt)
+            return staged
+        return table.metadata().lack(staged)
+
+    def abort(self, committable: Mapping[str, Any]) -> None:
+        self._new.discard(committable["attempt"])
+        staged = self._table.staged(f"{self._pipeline}@")
+        self._table.drop([one for name, one in staged.items() if _attempt(name) == committable["attempt"]])
+
+    def recover(self) -> list[dict[str, Any]]:
+        return [{"attempt": name} for name in sorted(set(map(_attempt, self._table.staged(f"{self._pipeline}@"))))]
+
+
+def _staged_in(then: Mapping[str, Any]) -> str:
+    return f"the Iceberg table {then['table']} (table-uuid {then['id']}), to which a decided batch is to be published"
+
+
+def _batch(said: str) -> tuple[str, int]:
+    """The ledger and the number of the batch that was published last."""
+    chain, _, number = said.rpartition("@")
+    return chain, int(number)
+
+
+def _attempt(written_as: str) -> str:
+    return written_as.rpartition("/")[0]

@@ -1,0 +1,157 @@
+"""``onceward.DeltaSink``, ``onceward.IcebergSink``: what the user builds and hands to ``foreachBatch``. Driver only."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Hashable
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+
+from onceward.engine.calls.foreach_batch import ForeachBatchSink, must_be_a_frame
+from onceward.engine.ledger.admission import Resume, SkippedBatches
+from onceward.engine.ledger.chain import Ledger
+from onceward.engine.policy import SinkPolicy
+from onceward.engine.target import Write
+from onceward.errors import ContradictoryOptions
+from onceward.ids import pipeline_id as checked_pipeline_id
+from onceward.kafka.source.clusters import client_of
+from onceward.kafka.source.identity import KafkaWitness
+from onceward.lake.delta import Delta
+from onceward.lake.iceberg import Iceberg
+from onceward.lake.settings import LakeSettings
+from onceward.lake.target import DeltaTarget, IcebergTarget, LakeTarget
+
+
+class _LakeSink(ForeachBatchSink):
+    """What both have in common."""
+
+    def __init__(self, settings: LakeSettings, writes_to: Hashable) -> None:
+        self.settings = settings
+        self.writes_to = writes_to
+        super().__init__(settings.policy, where=(settings.ledger.where, settings.policy.pipeline), settings=settings)
+
+    def new_target(self, policy: SinkPolicy | None = None) -> LakeTarget:
+        """What the engine drives, as a new process of the pipeline would make it; also for contract tests."""
+        return self._target_of(self.settings if policy is None else replace(self.settings, policy=policy))
+
+    def _new_target(self, policy: SinkPolicy) -> LakeTarget:
+        return self.new_target(policy)
+
+    @abstractmethod
+    def _target_of(self, settings: LakeSettings) -> LakeTarget:
+        """Of one run."""
+
+    def _checked(self, frame: DataFrame, where: str | None) -> Write:
+        must_be_a_frame(frame)
+        return Write(frame)
+
+
+class DeltaSink(_LakeSink):
+    """Appends each micro-batch exactly once to a Delta table.
+
+    Delta's own writer writes the data files, which no reader sees. The ledger record, which names every file, is the
+    decision; after it one commit makes them part of the table, under an application id and a version
+    (``txnAppId``, ``txnVersion``) by which Delta carries it out once.
+
+    Guarantee: after any crash the table has the rows of every batch exactly once, and readers see a batch whole or not
+    at all. Files of attempts that failed are no part of the table, and go with ``VACUUM``.
+
+    :param path: where the table is, as Delta takes it; or
+    :param table: its name in the session's catalog. It has to be there, with the frame's columns and types.
+    :param pipeline_id: the stable name of this query: its key in the ledger and in the table. One running query per
+        id; a second one takes over.
+    :param ledger: where decisions are kept: ``ow.FolderLedger``, ``ow.DatabaseLedger``, ``ow.KafkaLedger``.
+    :param resume: as for :class:`onceward.KafkaSink`. ``"keep"`` also goes on without what is lost of the batch that
+        an earlier run has decided.
+    :param skipped_batches: as for :class:`onceward.KafkaSink`.
+    :param batch_attempts: how often one batch is tried before the query fails.
+    :param batch_timeout_s: abort an attempt whose Spark jobs run longer, in seconds; None: no limit.
+    :param commit_timeout_s: how long publishing is tried again without progress before the query fails with
+        :class:`~onceward.errors.Unfinished`; started again (``ow.supervise``) it goes on with that first.
+    :raises ConfigurationError: any of these is wrong. Nothing is touched before the first batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        table: str | None = None,
+        pipeline_id: str,
+        ledger: Ledger,
+        resume: Resume = "checkpoint",
+        skipped_batches: SkippedBatches = "refuse",
+        batch_attempts: int = 3,
+        batch_timeout_s: float | None = None,
+        commit_timeout_s: float = 60.0,
+    ) -> None:
+        if (path is None) == (table is None):
+            raise ContradictoryOptions(
+                "a Delta table is named by path= or by table=", next_step="pass one of the two, and not both"
+            )
+        place = os.fspath(path) if isinstance(path, os.PathLike) else path
+        policy = _policy(pipeline_id, resume, skipped_batches, batch_attempts, batch_timeout_s)
+        super().__init__(LakeSettings(policy, ledger, table, place, commit_timeout_s), ("delta", place, table))
+
+    def _target_of(self, settings: LakeSettings) -> LakeTarget:
+        table = Delta(settings.policy.pipeline, path=settings.path, name=settings.table)
+        return DeltaTarget(settings, table, KafkaWitness(client_of))
+
+    def __repr__(self) -> str:
+        settings = self.settings
+        place = f"path={settings.path!r}" if settings.path else f"table={settings.table!r}"
+        return f"DeltaSink(pipeline_id={settings.policy.pipeline!r}, {place})"
+
+
+class IcebergSink(_LakeSink):
+    """Appends each micro-batch exactly once to an Iceberg table.
+
+    Iceberg's own writer stages a snapshot, which no reader sees (*write, audit, publish*). The ledger record, which
+    names it, is the decision; after it one commit publishes it, and notes in the table which batch that was.
+
+    Guarantee: after any crash the table has the rows of every batch exactly once, and readers see a batch whole or not
+    at all. Snapshots of attempts that failed are dropped, with their files, at the next start.
+
+    :param table: its name in the session's catalogs. It has to be there, with ``write.wap.enabled=true``.
+    :param pipeline_id: as for :class:`DeltaSink`, and so are the others.
+    :raises ConfigurationError: any of these is wrong. Nothing is touched before the first batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        table: str,
+        pipeline_id: str,
+        ledger: Ledger,
+        resume: Resume = "checkpoint",
+        skipped_batches: SkippedBatches = "refuse",
+        batch_attempts: int = 3,
+        batch_timeout_s: float | None = None,
+        commit_timeout_s: float = 60.0,
+    ) -> None:
+        policy = _policy(pipeline_id, resume, skipped_batches, batch_attempts, batch_timeout_s)
+        super().__init__(LakeSettings(policy, ledger, table, None, commit_timeout_s), ("iceberg", table))
+
+    def _target_of(self, settings: LakeSettings) -> LakeTarget:
+        table = Iceberg(settings.policy.pipeline, name=str(settings.table))
+        return IcebergTarget(settings, table, KafkaWitness(client_of))
+
+    def __repr__(self) -> str:
+        return f"IcebergSink(pipeline_id={self.settings.policy.pipeline!r}, table={self.settings.table!r})"
+
+
+def _policy(
+    pipeline_id: str,
+    resume: Resume,
+    skipped_batches: SkippedBatches,
+    batch_attempts: int,
+    batch_timeout_s: float | None,
+) -> SinkPolicy:
+    return SinkPolicy(
+        checked_pipeline_id(pipeline_id),
+        resume=resume,
+        skipped_batches=skipped_batches,
+        batch_attempts=batch_attempts,
+        batch_timeout_s=batch_timeout_s,
+    )

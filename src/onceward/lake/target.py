@@ -1,0 +1,86 @@
+"""The side of a pipeline that writes to a table of a lake: a two-phase target whose tasks are Spark's own. Driver only.
+
+Called by ``engine.micro_batch``; the order of things is :mod:`onceward.engine.two_phase`'s.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from onceward.engine.ledger.record import LedgerRecord
+from onceward.engine.spark_jobs import name_of
+from onceward.engine.target import Witness
+from onceward.engine.two_phase import TwoPhaseTarget
+from onceward.errors import LedgerBehind
+from onceward.ids import AttemptId, mark_of, names_of_chain
+from onceward.lake.attempt import LakeAttempt
+from onceward.lake.settings import LakeSettings
+from onceward.lake.table import LakeTable
+from onceward.spark.batch.computation import Computation
+
+
+class LakeTarget(TwoPhaseTarget):
+    """One run of a query, writing to one table."""
+
+    def __init__(self, settings: LakeSettings, table: LakeTable, witness: Witness) -> None:
+        policy = settings.policy
+        chain = settings.ledger.chain(policy.pipeline)
+        super().__init__(table, chain, policy, witness, commit_timeout_s=settings.commit_timeout_s)
+        self._ledger = f"the ledger {settings.ledger.where}"
+        self._table = table
+        self._identity = self._mark = ""  # of the chain, once it is ours
+        self._is_compared = False  # the table with the ledger
+
+    def look(self) -> list[Any]:
+        self._table.check()
+        return super().look()
+
+    def must_be_of_this_chain(self) -> None:
+        self._identity = self.chain.identity()
+        self._mark = mark_of(self._identity)
+        self._table.must_be_of(self._identity, self._ledger)
+
+    def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> LakeAttempt:
+        last = -1 if newest is None else newest.sequence
+        if not self._is_compared:
+            self._must_not_be_ahead(last)
+        return LakeAttempt(
+            self._table,
+            self.kind,
+            self.chain,
+            self._policy,
+            attempt_id,
+            name_of(self._policy.pipeline, self._mark, attempt_id, self.branch),
+            branch=self.branch,
+            identity=self._identity,
+            sequence=last + 1,
+            computation=Computation(self._shuffles),
+        )
+
+    def _must_not_be_ahead(self, last: int) -> None:
+        """Once a run, before anything is decided: afterwards nobody but us can decide."""
+        try:
+            self._table.must_not_be_ahead(self._identity, last, self._ledger)
+        except LedgerBehind:
+            self.chain.newest()  # a newer copy may have published its batch there: then this raises Fenced
+            raise
+        self._is_compared = True
+
+    def is_of_this_chain(self, recovered: Any) -> bool:
+        return str(recovered["attempt"]).startswith(names_of_chain(self._policy.pipeline, self._mark))
+
+    def as_recovered(self, record: LedgerRecord) -> list[Any]:
+        """An attempt is listed by its name."""
+        return [{"attempt": committable["attempt"]} for committable in self._committables(record)]
+
+
+class DeltaTarget(LakeTarget):
+    """Into a Delta table."""
+
+    kind: ClassVar[str] = "delta"
+
+
+class IcebergTarget(LakeTarget):
+    """Into an Iceberg table."""
+
+    kind: ClassVar[str] = "iceberg"

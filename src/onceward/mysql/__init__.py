@@ -1,0 +1,1 @@
+"""MySQL and MariaDB changes as a source: snapshot, then the binary log."""

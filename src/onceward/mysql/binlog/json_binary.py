@@ -1,0 +1,223 @@
+"""MySQL's binary JSON to the text that the server gives to a client, byte for byte but for line breaks, which it has in
+long values of base64 and JSON must not. Pure; called by ``values.json``.
+
+An object or an array begins with how many members and bytes it has; then come, for each, where its key is, and its type
+with its value or where that is; then keys and values. Numbers in it are offsets from its own beginning, of two bytes in
+a small one and four in a large one. What is read in all is never more than the document has, however its offsets point:
+none that a server writes has two of them to one place.
+
+Source: MySQL ``sql/json_binary.h`` (the format), ``sql/json_dom.cc`` (``wrapper_to_string``).
+"""
+
+from __future__ import annotations
+
+import binascii
+import struct
+from decimal import Decimal
+from json.encoder import encode_basestring
+from typing import Any
+
+from onceward.mysql.binlog.column_types import MOST_SCALE, decimal_bytes
+from onceward.mysql.binlog.float_text import double_text
+
+DEEPEST = 100
+"""Levels, as the server allows."""
+
+_SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY, _LITERAL, _INT16, _UINT16, _INT32, _UINT32 = range(9)
+_INT64, _UINT64, _DOUBLE, _STRING, _OPAQUE = 9, 10, 11, 12, 15
+_LITERALS = {0: "null", 1: "true", 2: "false"}
+_NUMBERS = {
+    _INT16: struct.Struct("<h"), _UINT16: struct.Struct("<H"), _INT32: struct.Struct("<i"),
+    _UINT32: struct.Struct("<I"), _INT64: struct.Struct("<q"), _UINT64: struct.Struct("<Q"),
+}  # fmt: skip
+_DOUBLES = struct.Struct("<d")
+_SMALL_SIZES, _LARGE_SIZES = struct.Struct("<HH"), struct.Struct("<II")
+_OPAQUE_DECIMAL, _OPAQUE_DATE, _OPAQUE_TIME, _OPAQUE_STRING = 246, 10, 11, 253
+_OPAQUE_MOMENTS = {_OPAQUE_DATE, _OPAQUE_TIME, 7, 12}
+_MOST_DIGITS = 81
+"""Of a decimal, nine words of nine digits: the server counts those of a whole word here, where a column has 65."""
+_MANY = 64
+_SEVEN_BITS = 127
+_PLAIN_DOUBLE = 15
+"""Characters up to which Python writes a double as the server does, if it does so without an exponent."""
+
+_entries: dict[tuple[str, int], struct.Struct] = {}
+"""Of objects and arrays with few members, by their number."""
+
+
+class NoJson(ValueError):
+    """The bytes are no document."""
+
+
+def text_of(document: bytes) -> str:
+    """:raises NoJson: it is not one that a server writes."""
+    if not document:
+        return "null"  # what an UPDATE IGNORE or an old server left
+    try:
+        return _Document(document).value(document[0], 1, 0)
+    except (struct.error, IndexError, UnicodeDecodeError, KeyError) as error:
+        raise NoJson(f"{type(error).__name__}: {error}") from None
+
+
+class _Document:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._left = len(data)
+
+    def value(self, kind: int, at: int, depth: int) -> str:
+        """:param at: where it is; of an object or an array, its beginning."""
+        if kind == _STRING:
+            length, at = self._length(at)
+            return encode_basestring(self._taken(at, length).decode())
+        if kind <= _LARGE_ARRAY:
+            return self._members(kind, at, depth + 1)
+        if kind in _NUMBERS:
+            return repr(_NUMBERS[kind].unpack_from(self._data, at)[0])
+        if kind == _DOUBLE:
+            number = _DOUBLES.unpack_from(self._data, at)[0]
+            text = repr(number)
+            if len(text) > _PLAIN_DOUBLE or "e" in text:
+                text = double_text(number)
+            return text if "." in text or "e" in text else text + ".0"
+        if kind == _LITERAL:
+            return _LITERALS[self._data[at]]
+        if kind == _OPAQUE:
+            return self._opaque(at)
+        raise NoJson(f"there is no type {kind}")
+
+    def _members(self, kind: int, start: int, depth: int) -> str:
+        if depth > DEEPEST:
+            raise NoJson(f"it has more than {DEEPEST} levels")
+        large, is_object, data = kind & 1, kind <= _LARGE_OBJECT, self._data
+        size = len(data)
+        count, _ = (_LARGE_SIZES if large else _SMALL_SIZES).unpack_from(data, start)
+        offset = 4 if large else 2
+        self._left -= count * ((offset + 2 if is_object else 0) + offset + 1)
+        if self._left < 0:
+            raise NoJson("it says that it has more than it has")
+        entries = _layout("o" if is_object else "a", count, large).unpack_from(data, start + 2 * offset)
+        keys = 2 * count if is_object else 0
+        found = []
+        for member, number in zip(entries[keys::2], entries[keys + 1 :: 2], strict=True):
+            if member == _STRING:
+                length, place = (data[start + number], start + number + 1)
+                if length > _SEVEN_BITS:
+                    length, place = self._length(place - 1)
+                self._left -= length
+                if self._left < 0 or place + length > size:
+                    raise NoJson("it ends before what it says it has")
+                found.append(encode_basestring(data[place : place + length].decode()))
+            elif member == _INT16:
+                number &= 0xFFFF  # a large one has it in four bytes, the upper ones of a negative number set
+                found.append(repr(number if number < 1 << 15 else number - (1 << 16)))
+            elif member == _LITERAL:
+                found.append(_LITERALS[number & 0xFF])
+            elif member == _UINT16 or (member == _UINT32 and large):
+                found.append(repr(number))
+            elif member == _INT32 and large:
+                found.append(repr(number if number < 1 << 31 else number - (1 << 32)))
+            else:
+                found.append(self.value(member, start + number, depth))
+        if not is_object:
+            return f"[{', '.join(found)}]"
+        for n in range(count):
+            place, length = start + entries[2 * n], entries[2 * n + 1]
+            self._left -= length
+            if self._left < 0 or place + length > size:
+                raise NoJson("it ends before what it says it has")
+            raw = data[place : place + length]
+            found[n] = (_keys.get(raw) or _key(raw)) + found[n]
+        return f"{{{', '.join(found)}}}"
+
+    def _length(self, at: int) -> tuple[int, int]:
+        """Seven bits a byte, the least first, and where they end."""
+        data = self._data
+        first = data[at]
+        if first < 128:
+            return first, at + 1
+        length = shift = 0
+        for place in range(at, at + 5):
+            length |= (data[place] & 127) << shift
+            shift += 7
+            if data[place] < 128:
+                return length, place + 1
+        raise NoJson("a length has more than five bytes")
+
+    def _taken(self, at: int, length: int) -> bytes:
+        self._left -= length
+        if at + length > len(self._data) or self._left < 0:
+            raise NoJson("it ends before what it says it has")
+        return self._data[at : at + length]
+
+    def _opaque(self, at: int) -> str:
+        """A value of a column's type, which JSON has not."""
+        kind = self._data[at]
+        length, at = self._length(at + 1)
+        raw = self._taken(at, length)
+        if kind == _OPAQUE_DECIMAL:
+            return _decimal(raw)
+        if kind in _OPAQUE_MOMENTS:
+            if len(raw) != 8:
+                raise NoJson(f"a time has {len(raw)} bytes")
+            return f'"{_moment(kind, int.from_bytes(raw, "little", signed=True))}"'
+        if kind == _OPAQUE_STRING:
+            return encode_basestring(raw.decode())
+        # The server breaks its lines, and JSON texts have none in them.
+        return f'"base64:type{kind}:{binascii.b2a_base64(raw, newline=False).decode()}"'
+
+
+_keys: dict[bytes, str] = {}
+"""Keys as they stand in a text, which are few in a table and many in its rows."""
+_MOST_KEYS, _LONGEST_KEY = 4096, 128
+
+
+def _key(raw: bytes) -> str:
+    text = encode_basestring(raw.decode()) + ": "
+    if len(raw) <= _LONGEST_KEY:
+        if len(_keys) >= _MOST_KEYS:
+            _keys.clear()
+        _keys[raw] = text
+    return text
+
+
+def _layout(kind: str, count: int, large: int) -> struct.Struct:
+    found = _entries.get((kind, count)) if not large else None
+    if found is None:
+        key, value = ("IH", "BI") if large else ("HH", "BH")
+        found = struct.Struct("<" + (key * count if kind == "o" else "") + value * count)
+        if not large and count <= _MANY:
+            _entries[kind, count] = found
+    return found
+
+
+def _decimal(raw: bytes) -> str:
+    precision, scale = raw[0], raw[1]
+    whole = precision - scale
+    if not 1 <= precision <= _MOST_DIGITS or scale > min(precision, MOST_SCALE):
+        raise NoJson(f"a decimal has {precision} digits, {scale} behind the point")
+    data = bytearray(raw[2:])
+    if len(data) != decimal_bytes(whole) + decimal_bytes(scale):
+        raise NoJson(f"a decimal of {precision} digits has {len(data)} bytes")
+    negative = not data[0] & 128
+    data[0] ^= 128
+    if negative:
+        data = bytearray(byte ^ 255 for byte in data)
+    number = place = 0
+    for digits in (whole % 9, *[9] * (whole // 9), *[9] * (scale // 9), scale % 9):
+        width = decimal_bytes(digits)
+        number = number * 10**digits + int.from_bytes(data[place : place + width], "big")
+        place += width
+    sign: Any = int(negative)
+    return format(Decimal((sign, tuple(map(int, str(number))), -scale)), "f")
+
+
+def _moment(kind: int, packed: int) -> str:
+    """As the server packs them: the fraction in the last 24 bits."""
+    sign, packed = ("-", -packed) if packed < 0 else ("", packed)
+    millionths, packed = packed & 0xFFFFFF, packed >> 24
+    clock = f"{packed & 63:02d}.{millionths:06d}"
+    if kind == _OPAQUE_TIME:
+        return f"{sign}{packed >> 12 & 0x3FF:02d}:{packed >> 6 & 63:02d}:{clock}"
+    months, day = packed >> 22, packed >> 17 & 31
+    date = f"{months // 13:04d}-{months % 13:02d}-{day:02d}"
+    return date if kind == _OPAQUE_DATE else f"{date} {packed >> 12 & 31:02d}:{packed >> 6 & 63:02d}:{clock}"

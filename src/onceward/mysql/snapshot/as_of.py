@@ -1,0 +1,300 @@
+"""A chunk of a table as it was at one place of the binlog, E, which lies between two transactions. Tasks.
+
+1. A view: one transaction that sees all that was committed before E, and maybe more. MySQL commits a transaction to its
+   tables after it is in the binlog, and says so in ``gtid_executed`` only then: so we wait until E's set is in there.
+   MariaDB says of a view itself which place of the binlog it is of, so views are taken until one is of E or later.
+2. H, a place at which all that the view sees is in the binlog: asked for after the view is there (on MariaDB: its own).
+3. The binlog from E to H, of this table and of the chunk's keys: what was the row with that key at E? What the *first*
+   change of it says it was before; if that made the row, there was none.
+4. The rows, a block at a time: those that nothing of 3 is about are what they were at E. The others are left out.
+5. And at last, the rows that 3 knows.
+
+So whenever and however often it is read, E's rows come out. A transaction between 1 and 2 is in 3 whether the view sees
+it or not, and either is right.
+
+What if the definition changes between E and H? Rows come in the columns that they have when they are read, and those
+of 5 in the columns of their change: each as its next change in the stream will say it was. After a TRUNCATE, or a
+DROP, the rows that nobody had touched before are gone, and only 5 comes; the truncation, or the stop at the DROP,
+follows in the stream. A row that is read again after a change of the definition may so be another one than the first
+time.
+
+Source of 1: MySQL ``sql/binlog.cc`` (``MYSQL_BIN_LOG::process_commit_stage_queue``: engines commit, then
+``Gtid_state::update_commit_group``); MariaDB, *Enhancements for START TRANSACTION WITH CONSISTENT SNAPSHOT*.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from onceward.errors import ServerUnfit, ServerUnreachable
+from onceward.libraries import library
+from onceward.mysql.binlog.blocks import CHANGES, snapshot_changes
+from onceward.mysql.binlog.changes import Decoder, opened
+from onceward.mysql.binlog.event import Event
+from onceward.mysql.binlog.packed import PACKED
+from onceward.mysql.binlog.refusals import BadCell
+from onceward.mysql.binlog.texts import Values
+from onceward.mysql.binlog.values.from_text import columns_from_text
+from onceward.mysql.snapshot.catalogue import Described, described, quoted_table
+from onceward.mysql.snapshot.keys import Ask
+from onceward.mysql.snapshot.keys import within as within_sql
+from onceward.mysql.snapshot.passing import taken, within
+from onceward.mysql.snapshot.results import rows_of
+from onceward.mysql.snapshot.state import Chunk, is_missing, key_of, must_be_same
+from onceward.mysql.source.connection import Server, named, said_number
+from onceward.mysql.source.dump import Dump
+from onceward.mysql.source.position import Place, Position
+from onceward.mysql.source.settings import Settings
+
+PINNED = (
+    "SET SESSION time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, lock_wait_timeout = 240, "
+    "transaction_isolation = 'REPEATABLE-READ'"
+)
+"""What values mean, how long a slow reader is waited for, how long we wait for an ALTER TABLE at its end."""
+_OLDER_MARIADB = PINNED.replace("transaction_isolation", "tx_isolation")
+_SECONDS = 60.0
+_PAUSE = 0.02
+_TRIES = 100
+_FLUSH_BYTES = 8 << 20
+_DEFINITION_CHANGED = 1412  # ER_TABLE_DEF_CHANGED: the table is younger than the view
+
+Reading = Callable[[Place], AbstractContextManager[Dump]]
+
+
+class View:
+    """Step 1 and 2: the session's transaction, which sees E and is seen by H."""
+
+    def __init__(self, server: Server, as_of: Position, seconds: float = _SECONDS) -> None:
+        self._server = server
+        self._as_of = as_of
+        self._ends = time.monotonic() + seconds
+        server.ask(PINNED if as_of.dialect == "mysql" or server.version >= (11, 1) else _OLDER_MARIADB)
+        if as_of.dialect == "mysql":
+            self._wait()
+
+    def open(self) -> Place:
+        """A new one. H."""
+        while True:
+            self._server.ask("ROLLBACK")
+            self._server.ask("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+            high = self._high()
+            if not self._as_of.place.is_at_or_behind(high) or high == self._as_of.place:
+                return high
+            self.must_not_be_late(f"its newest view is of {high}")
+            time.sleep(0.005)
+
+    def _high(self) -> Place:
+        if self._as_of.dialect == "mysql":
+            return self._server.end()
+        said = self._server.ask("SHOW STATUS LIKE 'binlog_snapshot_%'")
+        status = {str(name).lower(): value for name, value in said}
+        return Place(str(status["binlog_snapshot_file"]), int(status["binlog_snapshot_position"]))
+
+    def _wait(self) -> None:
+        gtids = self._as_of.gtids
+        if gtids is None:
+            raise ServerUnfit(
+                f"before {self._as_of.place} there are transactions without a GTID, so nobody can say when all of them "
+                "are committed",
+                next_step="set gtid_mode=ON on the server, and start with a new checkpoint; or use another start than "
+                "initial",
+            )
+        while gtids:
+            (done,) = self._server.ask(f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{_checked(gtids)}', 1)")
+            if done[0] == 0:
+                return
+            self.must_not_be_late("it is not in gtid_executed")
+
+    def must_not_be_late(self, why: str) -> None:
+        """
+        :raises ServerUnreachable: there was no view that could be read for a minute.
+        """
+        if time.monotonic() > self._ends:
+            raise ServerUnreachable(
+                f"the server did not show for a minute what its binlog has before {self._as_of.place}: {why}",
+                next_step="see in SHOW PROCESSLIST what its commits wait for (a semi-synchronous replica, a full disk)",
+            )
+
+
+def chunk_as_of(server: Server, reading: Reading, chunk: Chunk, as_of: Position, settings: Settings) -> pa.Table:
+    """:data:`CHANGES`, of rows with the op ``r``.
+
+    :param server: a session for this alone. :param reading: a dump, on another session of the same server.
+    :raises ChangeUnreadable: the table's primary key is another one, or its changes cannot be read.
+    :raises BinlogPurged: the binlog is gone back to E.
+    """
+    ask = server.ask
+    view, tries = View(server, as_of), 0
+    while True:
+        high = view.open()
+        table = _seen(ask, as_of, chunk)
+        first = _first_changes(ask, reading, chunk, as_of, high, settings)
+        try:
+            found = (
+                list(_untouched(server.connection, ask, table, chunk, as_of, settings.values, first))
+                if table is not None
+                else []
+            )
+            break
+        except _driver().MySQLError as error:
+            if said_number(error) != _DEFINITION_CHANGED:
+                with named(server.where):
+                    raise
+            tries += 1
+            if tries > _TRIES:
+                raise ServerUnreachable(
+                    f"the definition of {'.'.join(chunk['table'])} changes again and again while it is read: {error}",
+                    next_step="see in SHOW PROCESSLIST who alters it; the query tries again when it is started again",
+                ) from error
+            time.sleep(0.05)
+    rows = {key: row for key, row in first.items() if row is not None}
+    return _numbered([*found, _rows_before(chunk, as_of, rows)])
+
+
+def _before(events: list[Event], high: Place) -> list[Event]:
+    """Those of a block that are before ``high``: mostly all."""
+    if not Place(events[-1].file, events[-1].position).is_at_or_behind(high):
+        return events
+    return [event for event in events if not Place(event.file, event.position).is_at_or_behind(high)]
+
+
+def _numbered(tables: list[pa.Table]) -> pa.Table:
+    """All of them as one, in an order that does not hang on which of the rows were touched meanwhile."""
+    rows = pa.concat_tables(tables).combine_chunks()
+    rows = rows.take(pc.sort_indices(rows["key"]))
+    place = CHANGES.get_field_index("row")
+    return rows.set_column(place, CHANGES.field(place), pa.array(range(rows.num_rows), pa.int32()))
+
+
+def _seen(ask: Ask, as_of: Position, chunk: Chunk) -> Described | None:
+    """The table's definition, which the transaction holds from here on; None: there is no such table now."""
+    database, name = chunk["table"]
+    ask("SET character_set_results = 'utf8mb4'")
+    try:
+        ask(f"SELECT * FROM {quoted_table(database, name)} LIMIT 0")  # noqa: S608 — quoted
+    except Exception as error:
+        if is_missing(error):
+            return None
+        raise
+    found = described(ask, as_of.dialect, database, name)
+    must_be_same(key_of(chunk["key"]), found.key, database, name)
+    return found
+
+
+def _first_changes(
+    ask: Ask, reading: Reading, chunk: Chunk, as_of: Position, high: Place, settings: Settings
+) -> dict[str, str | None]:
+    """Step 3: by key, as JSON, the row at E, as JSON; None where there was none."""
+    if as_of.place.is_at_or_behind(high):
+        return {}
+    wanted, values, passes = tuple(chunk["table"]), settings.values, settings.passes
+    found: dict[str, str | None] = {}
+    chosen = within(key_of(chunk["key"]), chunk["after"], chunk["up_to"], ask)
+    decoder = Decoder(
+        as_of.dialect, lambda database, table: (database, table) == wanted, values=values, passes=passes
+    )  # fmt: skip
+
+    def flush() -> None:
+        while decoder.holds:
+            changes = taken(decoder.blocks(), chosen, values)
+            for key, op, before in zip(*(changes[name].to_pylist() for name in ("key", "op", "before")), strict=True):
+                if op != "t":
+                    found.setdefault(key, None if op == "c" else before)
+
+    with closing(_blocks_up_to(reading, as_of.place, high)) as blocks:
+        held, file = 0, as_of.file
+        for events in blocks:
+            for event in events:
+                if event.file != file:
+                    flush()
+                    held, file = 0, event.file
+                for one in opened(event, passes) if event.kind in PACKED else (event,):
+                    decoder.feed(one)
+                    held += one.stop - one.start
+                    if held >= _FLUSH_BYTES or decoder.is_full:
+                        flush()
+                        held = 0
+        flush()
+    return found
+
+
+def _blocks_up_to(reading: Reading, place: Place, high: Place) -> Generator[list[Event], None, None]:
+    """The events between the two, all of them.
+
+    A dump that is over before ``high`` goes on in another one: what is written may not be sent yet (``sync_binlog``),
+    and one that somebody ends with KILL QUERY says, in the middle, that there is no more.
+
+    Source: MySQL, ``sql/rpl_binlog_sender.cc`` (``Binlog_sender::run``: EOF once the thread is killed); MariaDB,
+    ``sql/sql_repl.cc`` (``should_stop``).
+    """
+    ends = time.monotonic() + _SECONDS
+    while not place.is_at_or_behind(high):
+        begun = place
+        with reading(place) as dump:
+            for events in dump.blocks():
+                yield _before(events, high)
+                place = Place(dump.reader.file, dump.reader.position)
+                if place.is_at_or_behind(high):
+                    return
+            place = Place(dump.reader.file, dump.reader.position)
+        if place != begun:
+            ends = time.monotonic() + _SECONDS
+        elif time.monotonic() > ends:
+            raise ServerUnreachable(
+                f"the server did not send for a minute what its binlog has between {place} and {high}",
+                next_step="see in SHOW PROCESSLIST what its commits wait for, and who ends its binlog dumps",
+                details={"at": str(place)},
+            )
+        else:
+            time.sleep(_PAUSE)
+
+
+def _untouched(
+    connection: Any, ask: Ask, table: Described, chunk: Chunk, as_of: Position, values: Values, touched: dict[str, Any]
+) -> Iterator[pa.Table]:
+    """Step 4."""
+    ask("SET character_set_results = NULL")  # texts in their own charsets, as the binlog has them
+    keys = pa.array(touched, pa.string())
+    statement = (
+        f"SELECT {', '.join(table.expressions)} FROM {table.quoted} FORCE INDEX (PRIMARY) "  # noqa: S608 — quoted, hexadecimal
+        f"WHERE {within_sql(table.key, chunk['after'], chunk['up_to'])}"
+    )
+    for columns in rows_of(connection, statement):
+        try:
+            rows = columns_from_text(table.map, columns)
+        except BadCell as error:
+            raise error.error from None
+        changes = snapshot_changes(
+            table.map, rows, values, ts_ms=chunk["ts_ms"], gtid=None, file=as_of.file, pos=as_of.pos
+        )
+        yield changes.filter(pc.invert(pc.is_in(changes["key"], value_set=keys))) if touched else changes
+
+
+def _rows_before(chunk: Chunk, as_of: Position, rows: dict[str, str]) -> pa.Table:
+    """Step 5."""
+    count = len(rows)
+    database, name = chunk["table"]
+    said: dict[str, Any] = {
+        "op": "r", "db": database, "table": name, "before": None, "ts_ms": chunk["ts_ms"], "gtid": None,
+        "file": as_of.file, "pos": as_of.pos, "inner": 0, "row": 0, "server_id": 0,
+    }  # fmt: skip
+    columns = {"key": pa.array(rows, pa.string()), "after": pa.array(rows.values(), pa.string())}
+    arrays = [columns.get(f.name, pa.repeat(pa.scalar(said.get(f.name), f.type), count)) for f in CHANGES]
+    return pa.table(arrays, schema=CHANGES)
+
+
+def _checked(gtids: str) -> str:
+    """Digits and letters, nothing that could end a literal."""
+    if "'" in gtids or "\\" in gtids:
+        raise ValueError(f"{gtids!r} is no set of GTIDs")
+    return gtids
+
+
+def _driver() -> Any:
+    return library("a snapshot of a MySQL or MariaDB needs PyMySQL", "mysql", "pymysql")

@@ -1,0 +1,172 @@
+"""A place in the order of a table's primary key: as JSON, as SQL, and compared with keys in Arrow. Driver and tasks.
+
+The order is the server's, and exactly that. Numbers, bytes, dates and moments are compared here, all keys of a column
+at once; texts by the server, for what comes first among them, and what is equal, is a matter of collations and of
+padding.
+
+A place is a list of texts, one for each column of the key: digits, a moment as the server writes it, or the bytes of a
+text in its own charset, in hexadecimal. Row constructors, ``(a, b) > (1, 2)``, mean what is said here with OR, but no
+server looks them up in an index (MySQL manual, "Range Optimization of Row Constructor Expressions", is about equality).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from onceward.mysql.binlog.column import Kind
+
+Ask = Callable[[str], Sequence[tuple[Any, ...]]]
+"""A statement to the rows that it gives, on a session of its own meaning (:mod:`sessions`)."""
+Place = list[str]
+Mask = npt.NDArray[np.bool_]
+
+SORTED_HERE = frozenset({Kind.INTEGER, Kind.YEAR, Kind.DECIMAL, Kind.BINARY, Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
+"""Dates and moments by their texts, which sort as they do."""
+SORTED_THERE = frozenset({Kind.TEXT, Kind.TIME})
+_DIGITS = frozenset({Kind.INTEGER, Kind.YEAR, Kind.DECIMAL})
+_AT_ONCE = 500
+"""Keys in one question, some 100 bytes each."""
+
+
+@dataclass(frozen=True)
+class KeyColumn:
+    """One of the columns of a primary key, in the key's order."""
+
+    name: str
+    type: str
+    """As the server writes it. Where it has changed, places of before mean nothing."""
+    kind: Kind
+    charset: str = ""
+    collation: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        return {**asdict(self), "kind": self.kind.value}
+
+    @classmethod
+    def from_json(cls, said: dict[str, str]) -> KeyColumn:
+        return cls(**{**said, "kind": Kind(said["kind"])})  # type: ignore[arg-type]
+
+    @property
+    def quoted(self) -> str:
+        return quoted(self.name)
+
+    @property
+    def said(self) -> str:
+        """What a SELECT asks for to get a place."""
+        return f"HEX({self.quoted})" if self.kind in (Kind.TEXT, Kind.BINARY) else f"CAST({self.quoted} AS CHAR)"
+
+    def place(self, answer: Any) -> str:
+        """Of the answer to :attr:`said`."""
+        text = answer.decode() if isinstance(answer, bytes) else str(answer)
+        return str(Decimal(text)) if self.kind in _DIGITS else text  # without the zeros of ZEROFILL
+
+    def literal(self, place: str) -> str:
+        """As SQL: beside the column the server takes the column's collation, not the literal's."""
+        if self.kind in _DIGITS:
+            return format(Decimal(place), "f")
+        if self.kind in (Kind.TEXT, Kind.BINARY):
+            return f"_{self.charset or 'binary'} X'{bytes.fromhex(place).hex()}'"
+        return f"'{_plain(place)}'"
+
+    def value(self, place: str, kind: pa.DataType) -> pa.Scalar:
+        """As Arrow has it.
+
+        :raises pa.ArrowException: the column has another type now.
+        """
+        if self.kind in _DIGITS:
+            return pa.scalar(Decimal(place) if pa.types.is_decimal(kind) else int(place), kind)
+        return pa.scalar(bytes.fromhex(place) if self.kind is Kind.BINARY else place, kind)
+
+    def typed_literal(self, value: Any) -> str:
+        """A value of Arrow's, standing alone: with a collation and a type of its own."""
+        if self.kind is Kind.TEXT:
+            text = f"_utf8mb4 X'{value.encode().hex()}'"
+            text = text if self.charset == "utf8mb4" else f"CONVERT({text} USING {self.charset})"
+            return f"{text} COLLATE {self.collation}"
+        if self.kind is Kind.BINARY:
+            return f"_binary X'{value.hex()}'"
+        if self.kind is Kind.TIME:
+            return f"CAST('{_plain(value)}' AS TIME(6))"
+        return format(Decimal(value), "f") if self.kind in _DIGITS else f"'{_plain(value)}'"
+
+
+Key = tuple[KeyColumn, ...]
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def within(key: Key, after: Place | None, up_to: Place | None) -> str:
+    """The condition that a row is behind ``after`` and not behind ``up_to``, either None for no limit."""
+    sides = [_behind(key, after)] if after else []
+    sides += [_not_behind(key, up_to)] if up_to else []
+    return " AND ".join(sides) or "TRUE"
+
+
+def behind(key: Key, place: Place, columns: Sequence[pa.Array], ask: Ask) -> Mask:
+    """Which of the keys, one column of them each, are behind ``place``."""
+    if all(column.kind in SORTED_HERE for column in key):
+        found = np.zeros(len(columns[0]), np.bool_)
+        for column, said, values in reversed(list(zip(key, place, columns, strict=True))):
+            limit = column.value(said, values.type)
+            found = _mask(pc.greater(values, limit)) | (_mask(pc.equal(values, limit)) & found)
+        return found
+    return _asked(key, place, columns, ask)
+
+
+def _mask(found: pa.Array) -> Mask:
+    answer: Mask = found.to_numpy(zero_copy_only=False).astype(np.bool_)
+    return answer
+
+
+def _asked(key: Key, place: Place, columns: Sequence[pa.Array], ask: Ask) -> Mask:
+    keys = list(zip(*(column.to_pylist() for column in columns), strict=True))
+    different = {each: number for number, each in enumerate(dict.fromkeys(keys))}
+    found = np.zeros(len(different), np.bool_)
+    for statement in _questions(key, place, list(different)):
+        for (number,) in ask(statement):
+            found[int(number)] = True
+    return found[[different[each] for each in keys]] if keys else np.zeros(0, np.bool_)
+
+
+def _questions(key: Key, place: Place, keys: list[tuple[Any, ...]]) -> Iterator[str]:
+    condition = _behind(key, place)
+    for first in range(0, len(keys), _AT_ONCE):
+        rows: list[str] = []
+        for number, each in enumerate(keys[first : first + _AT_ONCE], first):
+            values = (
+                f"{column.typed_literal(value)}{'' if rows else f' AS {column.quoted}'}"
+                for column, value in zip(key, each, strict=True)
+            )
+            rows.append(f"SELECT {number}{'' if rows else ' AS `onceward number`'}, {', '.join(values)}")
+        yield f"SELECT `onceward number` FROM ({' UNION ALL '.join(rows)}) AS asked WHERE {condition}"  # noqa: S608
+
+
+def _behind(key: Key, place: Place) -> str:
+    first, literal = key[0].quoted, key[0].literal(place[0])
+    if len(key) == 1:
+        return f"{first} > {literal}"
+    return f"({first} > {literal} OR ({first} = {literal} AND {_behind(key[1:], place[1:])}))"
+
+
+def _not_behind(key: Key, place: Place) -> str:
+    first, literal = key[0].quoted, key[0].literal(place[0])
+    if len(key) == 1:
+        return f"{first} <= {literal}"
+    return f"({first} < {literal} OR ({first} = {literal} AND {_not_behind(key[1:], place[1:])}))"
+
+
+def _plain(moment: str) -> str:
+    """A date, a time: nothing that could end a literal."""
+    if not set(moment) <= set("0123456789-: ."):
+        raise ValueError(f"{moment!r} is no moment")
+    return moment

@@ -1,0 +1,359 @@
+"""``ow.mysql_changes``: the public function, and the source behind it.
+
+:class:`MySQLChanges` is a :class:`~onceward.PartitionedSource`: :meth:`~MySQLChanges.advance` and
+:meth:`~MySQLChanges.partitions` run in the process that Spark keeps beside the driver, with one session to the server;
+:meth:`~MySQLChanges.read_partition` in tasks. It is pickled to both, without its session.
+
+What if the process dies? Between two of Spark's log entries nothing is kept anywhere but in the position. A range that
+was logged and not committed is planned again from its two ends: on the same server by their places, on another one by
+their transactions. What if the server becomes another one meanwhile? Each conversation begins with a look at which one
+it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from onceward.custom.resettable.offsets import text_of
+from onceward.custom.resettable.source import DEFAULT_POLL_SECONDS, PartitionedSource
+from onceward.engine.ledger.chain import Ledger
+from onceward.errors import (
+    AccessDenied,
+    BinlogDamaged,
+    BinlogPurged,
+    OncewardError,
+    ServerUnfit,
+    SourceReplaced,
+)  # fmt: skip
+from onceward.formats.debezium.changes import TABLES, VALUES
+from onceward.mysql import snapshot
+from onceward.mysql.binlog.gtids import Gtids
+from onceward.mysql.snapshot.state import is_over
+from onceward.mysql.source import parts as task_parts
+from onceward.mysql.source import starts
+from onceward.mysql.source.connection import Server, follow
+from onceward.mysql.source.cuts import IDLE_BYTES, Cutter, Range
+from onceward.mysql.source.failover import located, must_have, relocated, renamed
+from onceward.mysql.source.position import Position
+from onceward.mysql.source.requirements import Look
+from onceward.mysql.source.settings import BATCH_BYTES, HEARTBEAT_SECONDS, Settings, Starting, Values, settings_of
+
+_NULLABLE = ("key", "before", "after", "gtid")
+_NUMBERS = {"ts_ms": LongType(), "pos": LongType(), "row": IntegerType(), "server_id": LongType()}
+SCHEMA = StructType(
+    [StructField(name, _NUMBERS.get(name, StringType()), name in _NULLABLE) for name in task_parts.COLUMNS]
+)
+
+_NO_LIMIT = (1 << 31) - 1
+_KEPT_PLANS = 2  # of ranges whose parts Spark may ask for again
+_MOST_WITHOUT_CHUNKS = 4  # batches in a row: then the snapshot goes on, however far the binlog's end is
+
+
+def mysql_changes(
+    spark: SparkSession,
+    *,
+    url: str,
+    tables: str | Sequence[str],
+    starting: Starting = "initial",
+    max_bytes_per_batch: int = BATCH_BYTES,
+    heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    pass_over: Sequence[str] = (),
+    values: Values = "text",
+    ledger: Ledger | None = None,
+    pipeline_id: str | None = None,
+    poll_seconds: float = DEFAULT_POLL_SECONDS,
+) -> DataFrame:
+    """A streaming DataFrame of the changes of a MySQL or MariaDB server's tables, each row once, from its binlog.
+
+    Its columns: ``op`` (c, u, d, r: created, updated, deleted, read by the snapshot; t: the table was emptied by
+    TRUNCATE), ``db``, ``table``, ``key``, ``before``, ``after`` (JSON objects; ``key`` is null where there is no
+    primary key), ``ts_ms``, ``position`` (a text that grows over the life of the query, in the order of the binlog),
+    ``gtid``, ``file``, ``pos``, ``row``, ``server_id``.
+
+    :param url: ``mysql://user:password@host:port`` or ``mariadb://…``.
+    :param tables: ``"shop.orders"``, or several; ``*`` stands for any text: ``"shop.*"``. Tables that are made later
+        and fit are read, too.
+    :param starting: where a query with a new checkpoint begins: ``"initial"`` (all rows that are there, then all
+        changes), ``"earliest"``, ``"latest"``, ``{"timestamp": …}`` (a datetime with a time zone, or ms since 1970),
+        ``{"gtid": …}`` (behind these transactions), ``{"file": …, "position": …}``.
+    :param max_bytes_per_batch: of the binlog; a larger transaction is a batch of its own.
+    :param heartbeat_seconds: while nothing comes that is wanted, the position moves so often, with an empty batch: a
+        server may remove what lies behind it.
+    :param pass_over: what a person has seen to: events and rows, as the error named them that stopped the query; GTIDs
+        that count as read after a failover; ``"cascade:shop.items"`` for a table that a foreign key changes unseen.
+    :param values: how values are written in JSON: ``"text"``, as MySQL does, or ``"debezium"``, as Debezium does.
+    :param ledger: with ``pipeline_id``: a query with a new checkpoint begins where the ledger of that pipeline ends.
+    :param poll_seconds: a server that had nothing new is asked again after so long.
+    :raises ConfigurationError: a setting that cannot be.
+    """
+    settings = settings_of(
+        url=url,
+        tables=tables,
+        starting=starting,
+        max_bytes_per_batch=max_bytes_per_batch,
+        heartbeat_seconds=heartbeat_seconds,
+        pass_over=pass_over,
+        values=values,
+    )
+    frame = MySQLChanges(settings).stream(
+        spark,
+        max_rows_per_batch=_NO_LIMIT,
+        poll_seconds=poll_seconds,
+        ledger=ledger,
+        pipeline_id=pipeline_id,
+    )
+    # What ``formats.debezium`` looks for: values in another form would be taken for what they are not, and a table that
+    # is not read has no changes, ever.
+    written = {VALUES: values}
+    named = {TABLES: [".".join(one) for one in settings.tables]}
+    return frame.withMetadata("before", written).withMetadata("after", written).withMetadata("table", named)
+
+
+@dataclass
+class _Ahead:
+    """How far it is known that nothing comes which is wanted."""
+
+    behind: str
+    """The position, as text, that Spark knows."""
+    at: Position
+    bytes: int
+    since: float
+
+
+class MySQLChanges(PartitionedSource):
+    """See the module. Positions are :class:`~onceward.mysql.source.position.Position`."""
+
+    schema = SCHEMA
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_settings": self._settings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def __repr__(self) -> str:
+        return f"MySQLChanges({self._settings.where})"
+
+    def _forget(self) -> None:
+        self._session: Server | None = None
+        self._look = Look()
+        self._ahead: _Ahead | None = None
+        self._without_chunks = 0
+        self._plans: dict[str, list[Any]] = {}
+        """By their two ends, as text."""
+
+    # Beside the driver
+
+    def start(self) -> Any:
+        """Where ``starting`` says.
+
+        :raises ServerUnfit: the server's settings would lose changes.
+        """
+        server = self._server(begins=True)
+        begins = starts.first(self._settings, server)
+        if self._settings.starting == "initial":
+            begins = replace(begins, snapshot=snapshot.begin(server, self._settings, begins))
+        return begins.to_json()
+
+    def advance(self, position: Any, limit: int) -> Any:
+        """The end of the next batch, a place between two transactions.
+
+        :param limit: events with changes, at most, unless one transaction has more. Each has a row at least.
+        """
+        known = Position.from_json(position)
+        server = self._server()
+        begin = _without_what_is_over(self._found(server, self._beginning(position, known)))
+        if begin.place == server.end() and begin.snapshot is None:
+            return self._moved(position, begin, 0)
+        begin, cutter = self._read(
+            begin, lambda at: self._cutter(at, most_changes=limit, looked_at=self._look.tables)
+        )  # fmt: skip
+        found = self._looked_at(begin, cutter)
+        if begin.snapshot is not None:
+            return self._with_chunks(position, begin, found)
+        if found.changes:
+            return self._logged(position, found.end, self._parts(found, found.end))
+        if found.stop is not None:
+            raise found.stop
+        return self._moved(position, found.end, found.bytes)
+
+    def _looked_at(self, begin: Position, cutter: Cutter) -> Range:
+        """What a cutter has found. Where it has met something new, the server is looked at before that is passed on: if
+        it is not fit, the range ends before it."""
+        if cutter.news is None:
+            return cutter.range()
+        self._look.again()
+        try:
+            self._look.at(self._connected(), self._settings, unseen=cutter.unseen)
+        except (ServerUnfit, AccessDenied) as unfit:
+            news = cutter.news
+            _, before = self._read(begin, lambda at: self._cutter(at, upto=news))
+            before.stop = type(unfit)(
+                f"{unfit.message}; it was looked at again for what is in the binlog at {news}, and all changes before "
+                "are passed on",
+                next_step=unfit.next_step,
+                details={**unfit.details, "at": str(news)},
+            )
+            return before.range()
+        return cutter.range()
+
+    def _with_chunks(self, position: Any, begin: Position, found: Range) -> Any:
+        """A batch of a snapshot that is under way: what the stream has, and chunks as of its end, unless that is far
+        from where the binlog ends. But a server that is always ahead of us has its rows read, too."""
+        if found.stop is not None and not found.changes:
+            raise found.stop
+        is_turn = not found.is_full or self._without_chunks >= _MOST_WITHOUT_CHUNKS
+        state = snapshot.advance(
+            self._connected(), self._settings, begin.snapshot, caught_up=found.stop is None and is_turn
+        )
+        self._without_chunks = 0 if state is None or snapshot.chunks_of(state) else self._without_chunks + 1
+        end = replace(found.end, snapshot=state)
+        return self._logged(position, end, self._parts(found, end, begin.snapshot))
+
+    def _logged(self, position: Any, end: Position, parts: list[Any]) -> Any:
+        self._keep(position, end.to_json(), parts)
+        return end.to_json()
+
+    def partitions(self, start: Any, end: Any) -> list[Any]:
+        """Ranges of bytes with changes, one a task."""
+        kept = self._plans.get(text_of([start, end]))
+        return kept if kept is not None else self._planned_again(Position.from_json(start), Position.from_json(end))
+
+    def _beginning(self, position: Any, known: Position) -> Position:
+        """What is read next: behind what is known to have nothing that is wanted."""
+        ahead = self._ahead
+        return ahead.at if ahead is not None and ahead.behind == text_of(position) else known
+
+    def _found(self, server: Server, known: Position) -> Position:
+        """``known`` on the server that is there."""
+        if known.server != server.identity:
+            return located(self._settings, server, known)
+        must_have(server, known)
+        return known
+
+    def _read(self, begin: Position, cutter_from: Callable[[Position], Cutter]) -> tuple[Position, Cutter]:
+        """From ``begin`` as far as it goes, and where that is now: if its binlog is gone, and all of it was read, the
+        place is in another one. What cannot be read is told of when all before it has been."""
+        cutter = cutter_from(begin)
+        try:
+            follow(self._settings, begin, cutter.feed)
+        except BinlogPurged as gone:
+            if cutter.place == begin.place:
+                return self._read(relocated(self._settings, self._connected(), begin, gone), cutter_from)
+            cutter.stop = gone
+        except (BinlogDamaged, SourceReplaced) as error:
+            cutter.stop = error
+        return begin, cutter
+
+    def _cutter(self, at: Position, **said: Any) -> Cutter:
+        return Cutter(self._settings, at, reaches_others=cache(self._connected().reaches_others), **said)
+
+    def _moved(self, position: Any, at: Position, read: int) -> Any:
+        """Nothing that is wanted lies before ``at``: where Spark is told that the query stands."""
+        behind, now = text_of(position), time.monotonic()
+        ahead = self._ahead
+        if ahead is None or ahead.behind != behind:
+            ahead = self._ahead = _Ahead(behind, at, 0, now)
+        ahead.at, ahead.bytes = at, ahead.bytes + read
+        if at.to_json() == position:
+            ahead.since = now
+            return position
+        due = now - ahead.since >= self._settings.heartbeat_seconds or ahead.bytes >= IDLE_BYTES
+        if not due:
+            return position
+        return self._logged(position, at, [])
+
+    def _keep(self, start: Any, end: Any, parts: list[Any]) -> None:
+        while len(self._plans) >= _KEPT_PLANS:
+            del self._plans[next(iter(self._plans))]
+        self._plans[text_of([start, end])] = parts
+
+    def _parts(self, found: Range, end: Position, state: Any = None) -> list[Any]:
+        """
+        :param end: of the range, on the server that is there. :param state: of the snapshot at its start.
+        """
+        names = {"names": self._connected().lower_case_table_names}
+        said = {"server": end.server, **names, **({"snapshot": state} if state is not None else {})}
+        ranges = [{**part, **said} for part in found.parts]
+        as_of = replace(end, snapshot=None).to_json()
+        chunks = snapshot.chunks_of(end.snapshot) if end.snapshot is not None else []
+        return ranges + [{"chunk": chunk, "as_of": as_of, **names} for chunk in chunks]
+
+    def _planned_again(self, start: Position, end: Position) -> list[Any]:
+        """Of a range that an earlier run has logged."""
+        server = self._server()
+        begin = _without_what_is_over(self._found(server, start))
+        must_have(server, end)
+        end = renamed(self._settings, server, end)
+        is_here = end.server == server.identity and end.file in server.binlogs()
+
+        def cutter_from(at: Position) -> Cutter:
+            if is_here:
+                return self._cutter(at, upto=end.place)
+            return self._cutter(at, only=Gtids.parse(end.dialect, end.gtids or ""))
+
+        begin, cutter = self._read(begin, cutter_from)
+        found = cutter.range()
+        if not cutter.full or found.stop is not None:
+            raise found.stop or _ends_early(end, found.end)
+        has_chunks = end.snapshot is not None and bool(snapshot.chunks_of(end.snapshot))
+        if end.server != server.identity:
+            end = located(self._settings, server, end, exactly=has_chunks)
+        elif not is_here and has_chunks:
+            end = relocated(self._settings, server, end, _ends_early(end, found.end))
+        return self._parts(found, end, begin.snapshot)
+
+    def _server(self, *, begins: bool = False) -> Server:
+        """The session, and a look at the server where one is due."""
+        session = self._connected()
+        self._look.at(session, self._settings, begins=begins)
+        return session
+
+    def _connected(self) -> Server:
+        if self._session is not None and not self._session.is_open:
+            self._session.close()
+            self._session = None
+        if self._session is None:
+            self._session = Server(self._settings)
+            self._settings = self._settings.for_server(
+                self._session.lower_case_table_names, cascades_are_logged=self._session.cascades_are_logged
+            )
+            self._look.again()
+        return self._session
+
+    # In tasks
+
+    def read_partition(self, partition: Any) -> Any:
+        """The changes of one part, as Arrow."""
+        return task_parts.joined(self.read_pieces(partition))
+
+    def read_pieces(self, partition: Any) -> Iterator[Any]:
+        """The same, never more at a time than a piece: four MiB of a binlog may become gigabytes of text."""
+        return task_parts.read(self._settings, partition)
+
+
+def _without_what_is_over(position: Position) -> Position:
+    """A snapshot whose last chunks came in the batch before lets everything through."""
+    over = position.snapshot is not None and is_over(position.snapshot)
+    return replace(position, snapshot=None) if over else position
+
+
+def _ends_early(end: Position, at: Position) -> OncewardError:
+    return BinlogDamaged(
+        f"the server's binlog ends at {at.place}, and a batch was read up to {end.place}",
+        next_step="if the server lost what it had written (sync_binlog other than 1), start from a new checkpoint, "
+        "with a snapshot",
+        details={"at": str(at.place)},
+    )

@@ -1,0 +1,116 @@
+"""The rows of the running batch at a named place of the query's plan, once more. Driver only.
+
+Called by ``engine.decoding``, inside ``foreachBatch``. A place is named with ``frame.alias(name)``, which stays in
+Spark's plans until they are optimized (``SubqueryAlias``). The plan of a batch has the sources' part of that batch in
+the place of the sources (``MicroBatchExecution.runBatch``: ``StreamingDataSourceV2ScanRelation`` with start and end
+offset, or what ``Source.getBatch`` gave), so what stands below the name can be run by itself, as often as wanted.
+
+That holds for what gives the same rows each time and keeps no state: a filter, a projection, a watermark (which is a
+note for what stands above it, and left out here). Anything else below the name is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from onceward.errors import UnsupportedQuery
+from onceward.spark.batch.query import query_of
+
+_WATERMARKS = ("EventTimeWatermark", "UpdateEventTimeWatermarkColumn")
+_PLAIN = (
+    "SubqueryAlias",
+    "View",
+    "Project",
+    "Filter",
+    "Generate",
+    "Union",
+    "LogicalRDD",
+    "LogicalRelation",
+    "LocalRelation",
+    "StreamingDataSourceV2ScanRelation",
+    "StreamingDataSourceV2Relation",
+    "SerializeFromObject",
+    *_WATERMARKS,
+)
+_UNSUPPORTED_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
+
+
+def tags_in(frame: DataFrame, prefix: str) -> list[str]:
+    """The names in the plan of the running query that ``frame`` is a batch of, each once, if they begin so."""
+    execution = query_of(frame)
+    if execution is None:
+        return []
+    return list(dict.fromkeys(_names(execution.analyzedPlan(), prefix)))
+
+
+def _names(plan: Any, prefix: str) -> Iterator[str]:
+    if plan.getClass().getSimpleName() == "SubqueryAlias" and str(plan.alias()).startswith(prefix):
+        yield str(plan.alias())
+    for child in _children(plan):
+        yield from _names(child, prefix)
+
+
+def _children(plan: Any) -> list[Any]:
+    children = plan.children()
+    return [children.apply(index) for index in range(children.size())]
+
+
+def rows_below(frame: DataFrame, tag: str) -> DataFrame:
+    """The rows of the running batch that ``frame`` belongs to, where the plan has the name ``tag``.
+
+    :raises UnsupportedQuery: what stands below keeps state or has other rows each time.
+    """
+    execution = query_of(frame)
+    named = _find(execution.lastExecution().analyzed(), tag)
+    if named is None:
+        raise UnsupportedQuery(
+            f"Spark's plan of the batch no longer has {tag}, so that records that cannot be read would be lost",
+            next_step='use on_error="stop", or leave out the optimizer rules of your own that run before analysis ends',
+        )
+    session: Any = frame.sparkSession
+    jvm = session._jvm
+    plan = _without_watermarks(named, jvm)
+    own_session = execution.sparkSessionForStream()
+    conf = own_session.conf()
+    before = conf.get(_UNSUPPORTED_CHECK, "true")
+    # Spark plans streaming sources for streaming queries only. The setting is the query's own copy.
+    conf.set(_UNSUPPORTED_CHECK, "false")
+    try:
+        rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(own_session, plan)
+        planned = rows.queryExecution().toRdd()
+    finally:
+        conf.set(_UNSUPPORTED_CHECK, before)
+    # As ForeachBatchSink.addBatch hands the batch itself over: rows of a plan that is made, no longer a stream.
+    return DataFrame(own_session.internalCreateDataFrame(planned, rows.schema(), False), session)
+
+
+def _find(plan: Any, tag: str) -> Any:
+    if plan.getClass().getSimpleName() == "SubqueryAlias" and str(plan.alias()) == tag:
+        return plan
+    return next((found for child in _children(plan) if (found := _find(child, tag)) is not None), None)
+
+
+def _without_watermarks(plan: Any, jvm: Any) -> Any:
+    kind = str(plan.getClass().getSimpleName())
+    # Spark writes the time of the batch into a plan for some functions, and for others (now()) that of its planning.
+    current = plan.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE())
+    if kind not in _PLAIN or current or not plan.deterministic():
+        what = kind if kind not in _PLAIN else f"{kind} with values that are other ones each time"
+        raise UnsupportedQuery(
+            f"records that cannot be read shall be dead letters, and before they are read the query has {what}; it "
+            "could not be computed a second time for them",
+            next_step='call decode(…, on_error="dead_letter") on the source\'s own frame, and put the rest behind it',
+            details={"operator": kind},
+        )
+    if kind in _WATERMARKS:
+        return _without_watermarks(plan.child(), jvm)
+    children = _children(plan)
+    if not children:
+        return plan
+    kept = jvm.java.util.ArrayList()
+    for child in children:
+        kept.add(_without_watermarks(child, jvm))
+    return plan.withNewChildren(jvm.org.apache.spark.api.python.PythonUtils.toSeq(kept))

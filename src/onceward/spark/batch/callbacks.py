@@ -1,0 +1,35 @@
+"""The connection by which the JVM calls a query's ``foreachBatch`` function. Driver only.
+
+The thread of each run of a query opens one, and PySpark keeps it, with a thread of Python's, until the process ends: a
+supervisor that has started a query a thousand times would have no file descriptor left. So :mod:`onceward.operate`
+closes what belongs to a run that is over; called by ``engine.calls.foreach_batch`` in the thread that it serves.
+"""
+
+from __future__ import annotations
+
+import socket
+import weakref
+from contextlib import suppress
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+_by_run: dict[str, weakref.ref[Any]] = {}
+
+
+def remember(frame: DataFrame, run_id: str) -> None:
+    """This call came by the connection of that run."""
+    with suppress(AttributeError):  # insides of PySpark: without them one is left, as without us
+        gateway: Any = frame.sparkSession.sparkContext._gateway
+        connection = gateway._gateway_client.get_thread_connection()
+        if connection is not None:
+            _by_run[run_id] = weakref.ref(connection, lambda _: _by_run.pop(run_id, None))
+
+
+def close(run_id: str) -> None:
+    """The run is over, and its thread in the JVM has ended: nobody calls by this connection any more."""
+    known = _by_run.pop(run_id, None)
+    connection = None if known is None else known()
+    if connection is not None:
+        with suppress(OSError, AttributeError):  # it is closed already
+            connection.socket.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and ends

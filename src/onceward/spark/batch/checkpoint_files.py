@@ -1,0 +1,113 @@
+"""Small files of ours beside Spark's checkpoint, on the file system that has the checkpoint.
+
+Called by ``engine.calls.failed_batches``; runs in the driver. ``<checkpoint>/onceward/<pipeline_id>/<name>``. Why there:
+Spark's commit log is written to that very file system, so where such a file cannot be written, the commit most likely
+cannot either; and who restores the one from a copy restores the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+
+from onceward.errors import CheckpointUnreachable
+from onceward.ids import PipelineId
+
+_MISSING = "java.io.FileNotFoundException"
+_DAMAGED = "org.apache.hadoop.fs.ChecksumException"
+
+
+class CheckpointFiles:
+    """The files of one pipeline beside one checkpoint. Each method is a call or two to the file system.
+
+    :param session: a Spark session, for its Hadoop configuration.
+    :param checkpoint: the root of the query's checkpoint, as ``StreamExecution.resolvedCheckpointRoot`` has it.
+    """
+
+    def __init__(self, session: Any, checkpoint: str, pipeline: PipelineId) -> None:
+        self._jvm = session.sparkContext._jvm
+        self._session = session
+        self._folder = f"{checkpoint}/onceward/{pipeline}"
+
+    def read(self) -> dict[str, str]:
+        """Return what each file says; of one that is damaged or was cut short, as much as is left.
+
+        :raises CheckpointUnreachable: the folder cannot be listed, or a file not be opened.
+        """
+        with self._reached() as files:
+            try:
+                names = [str(status.getPath().getName()) for status in files.listStatus(self._path(self._folder))]
+            except Py4JJavaError as error:
+                if _kind(error) == _MISSING:
+                    return {}
+                raise
+            found = {name: self._text(files, name) for name in names}
+        return {name: text for name, text in found.items() if text is not None}
+
+    def write(self, name: str, text: str) -> None:
+        """Write the file, in the place of one that is there.
+
+        :raises CheckpointUnreachable: it may not be there.
+        """
+        with self._reached() as files:
+            stream = files.create(self._file(name), True)
+            try:
+                stream.write(bytearray(text.encode()))
+            finally:
+                stream.close()
+
+    def remove(self, name: str) -> None:
+        """Remove the file, if it is there.
+
+        :raises CheckpointUnreachable: it may be there still.
+        """
+        with self._reached() as files:
+            files.delete(self._file(name), False)
+
+    def _text(self, files: Any, name: str) -> str | None:
+        """None: it is gone, another copy of the query has removed it."""
+        try:
+            stream = files.open(self._file(name))
+            try:
+                return bytes(stream.readAllBytes()).decode(errors="replace")
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            if _kind(error) == _DAMAGED:
+                return ""
+            if _kind(error) == _MISSING:
+                return None
+            raise
+
+    @contextmanager
+    def _reached(self) -> Iterator[Any]:
+        """Give the file system; what goes wrong with it is told with the folder's name."""
+        thread = self._jvm.java.lang.Thread
+        # A query that is being stopped is interrupted, and Hadoop's streams refuse an interrupted thread.
+        interrupted = thread.interrupted()
+        try:
+            configuration = self._session._jsparkSession.sessionState().newHadoopConf()
+            yield self._path(self._folder).getFileSystem(configuration)
+        except Py4JJavaError as error:
+            raise CheckpointUnreachable(
+                f"the files in {self._folder}, beside the query's checkpoint, cannot be used: "
+                f"{error.java_exception.toString()}",
+                next_step="make the checkpoint readable and writable for the driver, see that its file system has "
+                "room, and start the query again",
+            ) from error
+        finally:
+            if interrupted:
+                thread.currentThread().interrupt()
+
+    def _file(self, name: str) -> Any:
+        return self._path(f"{self._folder}/{name}")
+
+    def _path(self, text: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(text)
+
+
+def _kind(error: Py4JJavaError) -> str:
+    return str(error.java_exception.getClass().getName())

@@ -1,0 +1,234 @@
+"""What Spark's failures mean, as our errors. Pure: what was thrown in, error or nothing out.
+
+Called by :mod:`onceward.spark.batch.job` for the job of a batch, and by :mod:`onceward.spark.batch.source_errors` for what
+failed outside of it: under adaptive execution (Spark 4.1 and later) the stages before a shuffle run before Spark calls
+the sink. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from onceward.errors import (
+    ChangeUnreadable,
+    CheckpointDamaged,
+    OncewardError,
+    PartitionsAdded,
+    PoisonRecord,
+    SchemaIdUnseen,
+    SourceDataLost,
+    ValueUnfit,
+    WorkerPythonUnfit,
+)
+from onceward.spark.batch.carried import SECRET, carried_in
+from onceward.spark.batch.thrown import Thrown, of_condition, of_kind
+
+_RAISED_CONDITION = "USER_RAISED_EXCEPTION"
+_WHAT_IS_LOST = "Reason:"  # what Spark's Kafka source says behind its general words
+
+# Avro's GenericDatumWriter, with the way to the value.
+_NULL = re.compile(r"null value for \(non-nullable\) (\S+) at ([^\s:]+)")
+_NULL_FIELD = "AVRO_CANNOT_WRITE_NULL_FIELD"
+_NULL_IN_FIELD = re.compile(r"for field `([^`]+)` defined as non-null Avro data type (.+?)\.\s")
+_TRACED_IN = ".TracingNullPointException"
+_NO_SYMBOL = "Cannot convert SQL "
+
+_KAFKA_SOURCE = "org.apache.spark.sql.kafka010."
+_NOT_THE_SAME_PARTITIONS = "Kafka data source in Trigger.AvailableNow should provide the same topic partitions"
+_OTHER_PARTITIONS = "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_END_OFFSET_AND_PREFETCHED"
+
+# MicroBatchExecution.populateStartOffsets and HDFSMetadataLog.verifyBatchIds; OffsetSeqLog and CommitLog.
+_SPARKS_STREAMING = "org.apache.spark.sql.execution.streaming."
+_NO_BATCH = re.compile(r"batch \d+ doesn't exist.*", re.DOTALL)
+_INCOMPLETE = "Incomplete log file"
+
+_NO_ONCEWARD = re.compile(r"No module named '?onceward\b")
+_NO_PROGRAM = re.compile(r'Cannot run program "([^"]*python[^"]*)"')
+_DAEMON_ENDED = "Error from python worker:"
+_BEFORE_ANY_ROW = ("in read_command", "in check_python_version")
+_OTHER_PYTHON = "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH]"
+
+
+RAISED = f"onceward {SECRET} raised "
+"""Begins what a plan of ours raises with Spark's ``raise_error``. A JSON object follows: ``raised`` is ``unseen``,
+``unfit``, ``change`` or ``poison``; ``tag`` names the step of the plan, ``id`` is the schema's; for poison ``class``,
+``message``, and where the record stood, as far as the source says (``topic``, ``partition``, ``offset``); for a change
+``message``, ``next_step`` and the error's details."""
+
+
+def known_failure(thrown: Sequence[Thrown]) -> OncewardError | None:
+    """The error behind what the JVM has thrown, outermost first; None: not one that is known here."""
+    carried = next(filter(None, (carried_in(one.message) for one in thrown)), None)
+    return (
+        carried
+        or _raised(thrown)
+        or _unfit_value(thrown)
+        or _lost_input(thrown)
+        or _unfit_python(thrown)
+        or _added_partitions(thrown)
+        or _damaged_checkpoint(thrown)
+    )
+
+
+def _raised(thrown: Sequence[Thrown]) -> OncewardError | None:
+    """What a plan of ours has raised, and nobody else's: the mark is where Spark puts what was raised."""
+    # With spark.sql.legacy.raiseErrorWithoutErrorClass=true without the condition.
+    begins = (f"[{_RAISED_CONDITION}] {RAISED}", RAISED)
+    found = next(((one, before) for one in thrown for before in begins if one.message.startswith(before)), None)
+    if found is None:
+        return None
+    ours, before = found
+    try:
+        said, _ = json.JSONDecoder().raw_decode(ours.message, len(before))
+    except ValueError:
+        return None  # the text was cut off
+    kind = said.get("raised")
+    if kind == "unseen":
+        return _unseen(said)
+    if kind == "unfit":
+        return _unfit(str(said.get("message")))
+    return _change(said) if kind == "change" else _poison(said)
+
+
+def _added_partitions(thrown: Sequence[Thrown]) -> OncewardError | None:
+    """A batch was logged, and not ended; partitions were added; a start with availableNow refuses the logged batch."""
+    other = next((one for one in thrown if _names_other_partitions(one)), None)
+    if other is None:
+        return None
+    return PartitionsAdded(
+        f"Spark's log has a batch that did not end, and its topic has other partitions by now, which trigger "
+        f"availableNow does not take: {' '.join(other.message.split())}",
+        next_step="start the query once without availableNow, trigger(processingTime=…) say, until that batch has "
+        "ended; then availableNow works again",
+    )
+
+
+def _names_other_partitions(one: Thrown) -> bool:
+    """``KafkaExceptions``; Spark 4.0 gives its exception no condition."""
+    by_name = one.condition == _OTHER_PARTITIONS
+    return by_name or (one.thrown_in.startswith(_KAFKA_SOURCE) and one.message.startswith(_NOT_THE_SAME_PARTITIONS))
+
+
+def _damaged_checkpoint(thrown: Sequence[Thrown]) -> OncewardError | None:
+    for one in thrown:
+        in_spark = one.is_a("IllegalStateException") and one.thrown_in.startswith(_SPARKS_STREAMING)
+        if in_spark and (_NO_BATCH.fullmatch(one.message) or one.message.startswith(_INCOMPLETE)):
+            return CheckpointDamaged(
+                f"Spark cannot read the query's checkpoint, of which a file is missing or cut off: {one.message}",
+                next_step="restore that file, or the whole checkpoint as of the query's end; without a copy, go "
+                'on from the ledger with a new checkpoint: kafka_source(starting="ledger", pipeline_id=…) and '
+                'resume="ledger" in the sink, once',
+            )
+    return None
+
+
+def _unseen(said: dict[str, object]) -> OncewardError:
+    return SchemaIdUnseen(
+        f"a record names schema id {said.get('id')}, which was not known when the query was defined",
+        next_step="start the query again, defining it anew: that asks the schema registry for the id; "
+        "ow.supervise(start) does it by itself, at once",
+        details={"tag": said.get("tag"), "ids": [said.get("id")]},
+    )
+
+
+def _change(said: dict[str, object]) -> OncewardError:
+    return ChangeUnreadable(
+        str(said.get("message")),
+        next_step=str(said.get("next_step")),
+        details={name: said.get(name) for name in ("reason", "at", "gtid")},
+    )
+
+
+def _poison(said: dict[str, object]) -> OncewardError:
+    where = f"the record at offset {said['offset']}" if said.get("offset") is not None else "a record"
+    where += f" of partition {said['partition']}" if said.get("partition") is not None else ""
+    where += f" of topic {said['topic']}" if said.get("topic") is not None else ""
+    return PoisonRecord(
+        f"{where} cannot be read ({said.get('class')}): {said.get('message')}",
+        next_step='to set such records aside and go on, pass on_error="dead_letter" to decode(…) and dead_letter_topic='
+        " to KafkaSink; nothing of the batch was written, and the query may be started again on the same checkpoint",
+        details={name: said.get(name) for name in ("class", "topic", "partition", "offset", "id", "tag")},
+    )
+
+
+def _unfit_value(thrown: Sequence[Thrown]) -> OncewardError | None:
+    null = next((one for one in thrown if one.thrown_in.endswith(_TRACED_IN)), None)
+    if null is not None and (found := _NULL.search(null.message)) is not None:
+        return _unfit(f"a value at {found[2]} is null, and its schema has a {found[1]} there")
+    null = of_condition(thrown, _NULL_FIELD)  # of Spark's AvroSerializer, since 4.2
+    if null is not None and (found := _NULL_IN_FIELD.search(null.message)) is not None:
+        return _unfit(f"a value at {found[1]} is null, and its schema has a {found[2].strip(chr(34))} there")
+    symbol = of_kind(thrown, "IncompatibleSchemaException")  # of Spark's AvroSerializer
+    if symbol is not None and symbol.message.startswith(_NO_SYMBOL):
+        return _unfit(" ".join(symbol.message.split()))
+    return None
+
+
+def _unfit(said: str) -> OncewardError:
+    return ValueUnfit(
+        f"a value cannot be written by its Avro schema: {said}",
+        next_step="correct it in the query, before encode(…), or pass a schema= there that takes it (a union with "
+        "null, say); nothing of the batch was written, and the query may be started again on the same checkpoint",
+    )
+
+
+def _lost_input(thrown: Sequence[Thrown]) -> OncewardError | None:
+    lost = of_condition(thrown, "KAFKA_DATA_LOSS")
+    if lost is None:
+        return None
+    gone = of_kind(thrown, "OffsetOutOfRangeException")
+    said = lost.message.partition(" SQLSTATE: ")[0]
+    reason = said.partition(_WHAT_IS_LOST)[2] or said if gone is None else gone.message
+    where = " ".join(reason.split())
+    return SourceDataLost(
+        f"records of this batch are gone from the source before they were read: {where}",
+        next_step="lengthen the source topic's retention (retention.ms, retention.bytes); nothing of the batch was "
+        "written; if the topic was deleted and created again, begin anew with another pipeline_id and checkpoint, "
+        "or its records below the old offsets are skipped; to go on without the lost records, start once with "
+        'kafka_source(spark_options={"failOnDataLoss": False})',
+    )
+
+
+def _unfit_python(thrown: Sequence[Thrown]) -> OncewardError | None:
+    said = next(filter(None, map(_what_workers_lack, thrown)), None)
+    if said is None:
+        return None
+    return WorkerPythonUnfit(
+        said,
+        next_step="before the session starts, set the environment variable PYSPARK_PYTHON (with spark-submit: --conf "
+        "spark.pyspark.python=…) to a Python of the driver's version that has onceward installed on every machine "
+        "with an executor; `onceward doctor` looks at the one of this machine",
+    )
+
+
+def _what_workers_lack(thrown: Thrown) -> str | None:
+    """Why a Python worker could not begin: before it has read a row, so that no row can be quoted."""
+    text = ""
+    if thrown.is_a("IOException") and thrown.thrown_in == "java.lang.ProcessBuilder":
+        if (program := _NO_PROGRAM.search(thrown.message)) is not None:
+            return f"Spark's workers cannot start Python: there is no {program[1]} where they run"
+    elif thrown.is_a("PythonException"):
+        text = _raised_before_any_row(thrown.message)
+    elif thrown.is_a("SparkException") and thrown.message.lstrip().startswith(_DAEMON_ENDED):
+        text = thrown.message  # what the daemon wrote to its standard error
+    if _NO_ONCEWARD.search(text):
+        return "the Python that Spark's workers run cannot import onceward"
+    if text.startswith(_OTHER_PYTHON):
+        return "the Python that Spark's workers run is of another version than the driver's"
+    return None
+
+
+def _raised_before_any_row(message: str) -> str:
+    """The line that names the exception of a worker which failed while it read its function; else nothing.
+
+    A traceback begins with its frames, which are indented; the first line that is not names the exception. Only from
+    there on can there be words of a record.
+    """
+    lines = message.lstrip().splitlines()
+    frames = 1
+    while frames < len(lines) and lines[frames].startswith("  "):
+        frames += 1
+    early = any(line.endswith(_BEFORE_ANY_ROW) for line in lines[1:frames])
+    return lines[frames] if early and frames < len(lines) else ""

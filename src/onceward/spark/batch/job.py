@@ -1,0 +1,154 @@
+"""One Spark job that can be stopped from outside while it runs. Driver only; called by targets.
+
+A task that hangs (its executor is stopped, say) keeps a job waiting for minutes. When the attempt is lost anyway,
+waiting for it only keeps the transaction open, so a watcher cancels the job by its tag.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Row
+
+from onceward.errors import OncewardError
+from onceward.spark.batch.failures import known_failure
+from onceward.spark.batch.query import is_being_stopped
+from onceward.spark.batch.thrown import of_condition, thrown_by
+
+log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.1
+_GRACE_SECONDS = 2.0  # most tasks stop by themselves, and then the job's own error tells more
+_ABORTED = "the query is being stopped; the batch was aborted, and the next start runs it."
+
+
+class JobInterrupted(Exception):
+    """The query is being stopped, or its job was cancelled by somebody. The batch is aborted; nothing has failed.
+
+    Its text goes to Spark (``StreamExecution.isInterruptionException``), which takes a Python exception for the end of
+    a stopped query only if it finds in it the words of the second sentence. Spark looks for them with a regular
+    expression whose stack grows with the text: a Java stack trace, as in py4j's own exception, overflows it, and then
+    a thousand lines of ``StackOverflowError`` are printed. Hence this short text, and no cause.
+    """
+
+    def __init__(self, what: str = _ABORTED) -> None:
+        super().__init__(
+            f"{what} "
+            "py4j.protocol.Py4JJavaError: An error occurred while calling collect: java.lang.InterruptedException"
+        )
+
+
+Lost = Callable[[], OncewardError | None]
+"""Asked all the while; what it returns is the reason to cancel the job, soon after."""
+
+
+def collect(frame: DataFrame, lost: Lost) -> tuple[list[Row], int]:
+    """The rows of ``frame``, by one Spark job, and how many tasks it had: the partitions of its last stage.
+
+    :raises SourceDataLost, WorkerPythonUnfit: what is known of Spark's failures (:mod:`onceward.spark.batch.failures`).
+    :raises JobInterrupted: the query is being stopped.
+    :raises Exception: Spark's own, when the job fails for another reason or is cancelled.
+    """
+    with naming_failures(), _watched(frame, lost):
+        # Inside: under adaptive execution asking for the partitions runs every stage but the last.
+        tasks = _task_count(frame)
+        return frame.collect(), tasks
+
+
+def to_arrow(frame: DataFrame, lost: Lost) -> tuple[pa.Table, int]:
+    """As :func:`collect`, but the rows as Arrow, in the order of the frame's partitions. Needs no Python worker.
+
+    :raises OncewardError: what ``lost`` returned, and as :func:`collect` does.
+    """
+    with watched(frame, lost):
+        tasks = _task_count(frame)
+        return frame.toArrow(), tasks
+
+
+@contextmanager
+def watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
+    """Inside, jobs of ``frame`` that Spark itself carries out, a write for example: as in :func:`to_arrow`."""
+    with naming_the_loss(lost), naming_failures(), _watched(frame, lost):
+        yield
+
+
+@contextmanager
+def naming_the_loss(lost: Lost) -> Iterator[None]:
+    """Inside, a job that failed because it was cancelled fails with the reason that ``lost`` has."""
+    try:
+        yield
+    except JobInterrupted:
+        raise
+    except Exception as error:
+        if (reason := lost()) is not None:
+            raise reason from error
+        raise
+
+
+def _task_count(frame: DataFrame) -> int:
+    return int(frame._jdf.queryExecution().toRdd().getNumPartitions())
+
+
+@contextmanager
+def _watched(frame: DataFrame, lost: Lost) -> Iterator[None]:
+    """Inside, the jobs of this thread are cancelled soon after ``lost`` has a reason.
+
+    :raises JobInterrupted: the job failed while the query is being stopped, or somebody else has cancelled it.
+    """
+    context = frame.sparkSession.sparkContext
+    tag = f"onceward-{uuid.uuid4()}"
+    done = threading.Event()
+
+    def watch() -> None:
+        since: float | None = None
+        while not done.wait(_POLL_SECONDS):
+            try:
+                reason = lost()
+            except Exception:
+                log.exception("whether the job's attempt is lost could not be found out; looking again")
+                continue
+            if reason is None:
+                continue
+            since = since or time.monotonic()
+            if time.monotonic() - since >= _GRACE_SECONDS:
+                log.warning("cancelling the Spark job of a lost attempt: %s", reason)
+                context.cancelJobsWithTag(tag)
+                return
+
+    context.addJobTag(tag)  # a property of the query's own JVM thread, on which this runs
+    watcher = threading.Thread(target=watch, name="onceward-job-watcher", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except Exception as error:
+        # Whatever came of it: Spark cancels the job and interrupts the thread, in any order.
+        if is_being_stopped(frame):
+            raise JobInterrupted from None
+        cancelled = of_condition(thrown_by(error), "SPARK_JOB_CANCELLED")
+        if cancelled is not None and lost() is None:  # not by us: Ctrl-C (PySpark cancels all jobs), or Spark's page
+            raise JobInterrupted(f"the job of this batch was cancelled ({cancelled.message}).") from None
+        raise
+    finally:
+        done.set()
+        context.removeJobTag(tag)
+        watcher.join()
+
+
+@contextmanager
+def naming_failures() -> Iterator[None]:
+    """Inside, what Spark says of a failure that we know becomes the error of ours that it is."""
+    try:
+        yield
+    except (OncewardError, JobInterrupted):
+        raise
+    except Exception as error:
+        known = known_failure(thrown_by(error))
+        if known is None:
+            raise
+        raise known from error

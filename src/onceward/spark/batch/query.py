@@ -1,0 +1,441 @@
+"""What Spark knows about the batch it is running: ids, offsets, kind of plan. The one reader of Spark's insides.
+
+Called by ``engine.calls.foreach_batch`` at the start of every batch, in the driver, inside ``foreachBatch`` (there the
+Python call runs on the query's own JVM thread, so the thread's local properties name query and batch).
+
+Sources of these facts: ``StreamExecution`` (QUERY_ID_KEY, availableOffsets, committedOffsets, lastExecution),
+``MicroBatchExecution`` (BATCH_ID_KEY, sources), ``SharedState.activeStreamingQueries`` (Spark 3.1 and later: all
+sessions' running queries by id; a batch's frame belongs to a cloned session that knows no streams of its own).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from onceward.errors import ROWS_REFUSED, UnsupportedQuery
+from onceward.ids import BatchId, PipelineId, SourceRange
+from onceward.spark.batch.checkpoint_files import CheckpointFiles
+from onceward.spark.session.settings import use_the_drivers_python
+
+SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_PROMISE = "exactly-once output (one micro-batch = one transaction)"
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+_STATEFUL = "state info ["  # how every stateful physical operator prints its StatefulOperatorStateInfo
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource:
+    """One Kafka source of a query: which of ``RunningBatch.sources`` it is, and where it reads."""
+
+    index: int
+    bootstrap_servers: frozenset[str]
+
+
+class History(Protocol):
+    """What Spark says of the batches before the one that runs. Asked only where something is not as usual."""
+
+    @property
+    def checkpoint(self) -> str:
+        """Where Spark keeps the query's logs."""
+
+    def ends(self, batch_id: int) -> tuple[Any, ...] | None:
+        """Where that batch ends, one offset a source (None: nothing had come yet); None when the log has dropped it."""
+
+    def first_of_run(self) -> bool:
+        """Is the batch that runs the first one of this run of the query?"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBatch:
+    """The batch that Spark is running.
+
+    ``run_id`` changes with every start of the query, ``batch.query_id`` lives in the checkpoint. ``input_records`` is
+    the number of offsets the batch spans when all sources are Kafka (an upper bound of its records), else None.
+    ``computes_once``: what Spark commits as the query's state is of the first computation of the batch in a run.
+    """
+
+    batch: BatchId
+    run_id: str
+    name: str
+    sources: tuple[SourceRange, ...]
+    kafka_sources: tuple[KafkaSource, ...]
+    stateful: bool
+    input_records: int | None
+    computes_once: bool = False
+    history: History | None = field(default=None, compare=False, repr=False)
+
+
+def running_batch(frame: DataFrame, batch_id: int) -> RunningBatch:
+    """The batch of the query that ``frame`` belongs to.
+
+    :raises UnsupportedQuery: not called by Spark inside ``foreachBatch``, or by a mode of Spark under which the
+        promise cannot be kept.
+    """
+    if getattr(frame.sparkSession, "_jsparkSession", None) is None:
+        raise UnsupportedQuery(
+            "the sink was called with a Spark Connect DataFrame",
+            next_step="start the query from a classic Spark session; Connect runs foreachBatch on the server",
+        )
+    context = frame.sparkSession.sparkContext
+    use_the_drivers_python(context)
+    query_id: str = context.getLocalProperty(_QUERY_ID) or ""
+    execution = _execution(frame, query_id)
+    _refuse_another_thread(context, execution)
+    # Not context.getConf(): it copies every setting through py4j, 25 ms for each batch.
+    refuse_unsupported(context._conf.get("spark.speculation", "false") or "false", execution)
+    refuse_source_evolution(str(frame.sparkSession.conf.get(SOURCE_EVOLUTION, "false")))
+    running = context.getLocalProperty(_BATCH_ID)
+    if running is not None and int(running) != int(batch_id):
+        raise UnsupportedQuery(
+            f"the sink was given batch_id={batch_id} while Spark runs batch {running}",
+            next_step="pass on the batch id that Spark gives to the foreachBatch function",
+            details={ROWS_REFUSED: True},
+        )
+    described = _describe(execution, BatchId(query_id, int(batch_id)))
+    once = described.stateful and _state_names_computations(frame.sparkSession)
+    return replace(described, computes_once=once, history=SparkHistory(execution))
+
+
+class SparkHistory:
+    """:class:`History` of a running query. Each answer costs calls into the JVM, and some a look at a file."""
+
+    def __init__(self, execution: Any) -> None:
+        self._execution = execution
+
+    @property
+    def checkpoint(self) -> str:
+        """Where the query keeps its logs."""
+        return str(self._execution.resolvedCheckpointRoot())
+
+    def ends(self, batch_id: int) -> tuple[Any, ...] | None:
+        """``OffsetSeqLog``: written before each batch, kept for ``minBatchesToRetain`` batches."""
+        found = self._execution.offsetLog().get(batch_id)
+        if found.isEmpty():
+            return None
+        logged = found.get()
+        kind = logged.getClass().getSimpleName()
+        if kind == "OffsetMap":  # spark.sql.streaming.offsetLog.formatVersion=2, by the sources' names: their places
+            by_name = logged.offsetsMap()
+            return tuple(_offset(by_name.apply(str(index))) for index in range(by_name.size()))
+        if kind != "OffsetSeq":
+            return None
+        offsets = logged.offsets()
+        return tuple(_offset(offsets.apply(index)) for index in range(offsets.size()))
+
+    def first_of_run(self) -> bool:
+        """``IncrementalExecution.isFirstBatch``: the run has no context of a batch before (``MicroBatchExecution``)."""
+        return bool(self._execution.lastExecution().isFirstBatch())
+
+
+def is_deterministic(frame: DataFrame) -> bool:
+    """Does ``frame``, as the user's function makes it, have the same rows each time, as far as Spark can tell?"""
+    return bool(frame._jdf.queryExecution().analyzed().deterministic())
+
+
+def fingerprint(frame: DataFrame) -> int:
+    """Equal for two frames that have the same plan, however they were made; 0 where Spark cannot tell."""
+    try:
+        return int(frame.semanticHash())
+    except Exception:  # noqa: BLE001 — the frame is broken, which is why it is asked for
+        return 0
+
+
+def failed_call(frame: DataFrame, batch_id: int) -> tuple[int, bool] | None:
+    """Of a call that failed: the number of the batch that Spark runs, and whether it came in another thread.
+
+    In a thread of the function's, Spark may have counted the batch as done by then. None outside a running query.
+    """
+    execution = query_of(frame)
+    if execution is None:
+        return None
+    context = frame.sparkSession.sparkContext
+    running = context.getLocalProperty(_BATCH_ID)
+    number = batch_id if running is None else int(running)  # a function may have passed on another one
+    return number, _in_another_thread(context, execution)
+
+
+def files_of(frame: DataFrame, pipeline: PipelineId) -> CheckpointFiles:
+    """Our files beside the checkpoint of the query that ``frame`` belongs to."""
+    return CheckpointFiles(frame.sparkSession, str(query_of(frame).resolvedCheckpointRoot()), pipeline)
+
+
+def current_run_id(frame: DataFrame) -> str:
+    """The run of the query that ``frame`` belongs to; empty outside a streaming query.
+
+    Not the job group of the query's thread, although Spark sets that to the run's id: a function may set another.
+    """
+    execution = query_of(frame)
+    return "" if execution is None else str(execution.runId().toString())
+
+
+def query_of(frame: DataFrame) -> Any:
+    """The running query that ``frame`` belongs to, also for a thread that the query's function has started; or None."""
+    session = frame.sparkSession
+    if getattr(session, "_jsparkSession", None) is None:
+        return None
+    query_id = session.sparkContext.getLocalProperty(_QUERY_ID)
+    if query_id:
+        return _active_query(session, query_id)
+    for execution in session._jsparkSession.sharedState().activeStreamingQueries().values():
+        if execution.sparkSessionForStream().equals(session._jsparkSession):
+            return execution
+    return None
+
+
+def is_being_stopped(frame: DataFrame) -> bool:
+    """Whether somebody has called ``stop()`` of the query that ``frame`` belongs to.
+
+    ``StreamExecution.stop`` says so before it cancels jobs and interrupts the thread; a batch that fails by itself does
+    so while the query is active.
+    """
+    try:
+        execution = query_of(frame)
+        return execution is not None and not execution.isActive()
+    except Exception:  # noqa: BLE001 — the JVM is gone, and whoever asks has an error that says so
+        return False
+
+
+def is_running(frame: DataFrame, query_id: str) -> bool:
+    """Whether Spark lists the query ``query_id`` as running, in whatever session of this driver."""
+    return _active_query(frame.sparkSession, query_id) is not None
+
+
+def run_is_active(session: SparkSession, query_id: str, run_id: str) -> bool:
+    """Whether that run of the query has not ended. For any thread."""
+    execution = _active_query(session, query_id)
+    return execution is not None and str(execution.runId().toString()) == run_id
+
+
+def _active_query(session: SparkSession, query_id: str) -> Any:
+    """Spark's ``StreamExecution`` of a running query of this driver, or None."""
+    gateway = session.sparkContext._gateway
+    assert gateway is not None  # noqa: S101 — a classic session has one
+    running = session._jsparkSession.sharedState().activeStreamingQueries()
+    return running.get(gateway.jvm.java.util.UUID.fromString(query_id))
+
+
+def newest_committed(query: StreamingQuery) -> int | None:
+    """The newest batch in the log of commits in the query's checkpoint, whichever run has written it; None: no batch.
+
+    Whatever the log's file system raises is raised, and takes as long as it takes.
+    """
+    wrapper = getattr(query, "_jsq", None)  # none in Spark Connect, which the sink refuses anyway
+    if wrapper is None:
+        return None
+    newest = wrapper.streamingQuery().commitLog().getLatestBatchId()
+    return None if newest.isEmpty() else int(newest.get())
+
+
+def newest_committed_at(checkpoint: str) -> int | None:
+    """As :func:`newest_committed`, of a query that there is not yet; None, too, without Spark or a checkpoint.
+
+    :param checkpoint: the query's ``checkpointLocation``.
+    """
+    context: Any = SparkContext._active_spark_context  # a session would be that of a thread
+    if context is None:
+        return None
+    paths = context._jvm.org.apache.hadoop.fs
+    folder = paths.Path(paths.Path(checkpoint), "commits")
+    files = folder.getFileSystem(context._jsc.hadoopConfiguration())
+    if not files.exists(folder):
+        return None
+    names = [str(status.getPath().getName()) for status in files.listStatus(folder)]
+    return max((int(name) for name in names if name.isdecimal()), default=None)
+
+
+def _execution(frame: DataFrame, query_id: str) -> Any:
+    if not query_id and query_of(frame) is not None:
+        raise _called_in_another_thread()
+    if not query_id:
+        raise UnsupportedQuery(
+            "the sink was called outside a streaming query",
+            next_step="hand it to Spark: frame.writeStream.foreachBatch(sink).start(); a batch job has no checkpoint "
+            "to be exactly-once with",
+        )
+    execution = _active_query(frame.sparkSession, query_id)
+    if execution is None:
+        raise UnsupportedQuery(
+            f"Spark does not list query {query_id} as running",
+            next_step="start the query with writeStream.start() in this driver",
+        )
+    return execution
+
+
+def _refuse_another_thread(context: Any, execution: Any) -> None:
+    """Spark counts the batch as done when the function returns, whatever its threads are about."""
+    if _in_another_thread(context, execution):
+        raise _called_in_another_thread()
+
+
+def _in_another_thread(context: Any, execution: Any) -> bool:
+    return not context._jvm.java.lang.Thread.currentThread().equals(execution.queryExecutionThread())
+
+
+def _called_in_another_thread() -> UnsupportedQuery:
+    return UnsupportedQuery(
+        "the sink was called in a thread that the foreachBatch function has started; Spark counts a batch as done when "
+        "the function returns, and the rows of this call are not written",
+        next_step="call the sink in the function itself; all executors write the frames of a batch anyway (and do not "
+        "set PYSPARK_PIN_THREAD=false)",
+        details={ROWS_REFUSED: True},
+    )
+
+
+def _state_names_computations(session: SparkSession) -> bool:
+    """SPARK-51573: in format 2 each computation of a batch has a state of its own, and Spark commits the first one of a
+    run, also where that attempt failed. ``StateStoreConf``: the format is 1 unless it is set."""
+    setting = str(session.conf.get(STATE_FORMAT))
+    return setting.strip().isdecimal() and int(setting) >= 2
+
+
+def refuse_temporary_checkpoint(frame: DataFrame) -> None:
+    """Refuse a query that has no checkpoint location: Spark makes a folder that the next start does not find.
+
+    ``ResolveWriteToStream``: without the option and without ``spark.sql.streaming.checkpointLocation`` it is a
+    temporary one (``deleteCheckpointOnStop``).
+    """
+    execution = query_of(frame)
+    if execution is not None and _is_temporary(execution):
+        raise UnsupportedQuery(
+            "the query has no checkpoint location: Spark keeps its progress in a temporary folder "
+            f"({execution.resolvedCheckpointRoot()}), and no later start could go on behind it",
+            next_step='start it with writeStream.option("checkpointLocation", "…"), a folder of this query\'s own that '
+            "outlasts the driver",
+        )
+
+
+def _is_temporary(execution: Any) -> bool:
+    kind = execution.getClass()
+    while kind.getSimpleName() != "StreamExecution":
+        kind = kind.getSuperclass()
+    found = kind.getDeclaredField("deleteCheckpointOnStop")
+    found.setAccessible(True)
+    return bool(found.get(execution))
+
+
+def refuse_unsupported(speculation: str, execution: Any) -> None:
+    """Refuse the modes under which two writers could meet, or output and offsets could part.
+
+    :param speculation: the value of ``spark.speculation``.
+    :param execution: Spark's ``StreamExecution``.
+    """
+    if speculation.strip().lower() == "true":
+        raise UnsupportedQuery(
+            f"spark.speculation=true: a speculative copy of a task would write records twice, against {_PROMISE}",
+            next_step="set spark.speculation=false",
+        )
+    kind = execution.getClass().getSimpleName()
+    if "AsyncProgress" in kind:
+        raise UnsupportedQuery(
+            f"asyncProgressTrackingEnabled=true: Spark would start a batch before the one before it is logged, "
+            f"against {_PROMISE}",
+            next_step="remove the option asyncProgressTrackingEnabled",
+        )
+    trigger = execution.trigger().getClass().getSimpleName()
+    if "Continuous" in kind or "Continuous" in trigger or "RealTime" in trigger:
+        raise UnsupportedQuery(
+            f"trigger {trigger.rstrip('$')}: it has no micro-batch boundary to commit at, against {_PROMISE}",
+            next_step="use trigger(processingTime=…) or trigger(availableNow=True)",
+        )
+
+
+def refuse_source_evolution(setting: str) -> None:
+    """Refuse named sources that may come and go (Spark 4.2 and later): the ledger knows sources by their place.
+
+    :param setting: the value of :data:`SOURCE_EVOLUTION`.
+    """
+    if setting.strip().lower() == "true":
+        raise UnsupportedQuery(
+            f"{SOURCE_EVOLUTION}=true: Spark may add, remove and reorder the sources of a checkpoint, and the ledger "
+            "would compare the offsets of one with those of another",
+            next_step=f"set {SOURCE_EVOLUTION}=false and start with a new checkpoint",
+        )
+
+
+def _describe(execution: Any, batch: BatchId) -> RunningBatch:
+    streams = execution.sources()
+    available, committed = execution.availableOffsets(), execution.committedOffsets()
+    sources: list[SourceRange] = []
+    kafka_indices: list[int] = []
+    for index in range(streams.size()):
+        stream = streams.apply(index)
+        if stream.getClass().getSimpleName().startswith("Kafka"):
+            kafka_indices.append(index)
+        start = _offset(committed.get(stream))
+        if start is None:
+            start = _initial_offset(stream)
+        end = _offset(available.get(stream))
+        sources.append(SourceRange(start, start if end is None else end))  # no end: nothing has come yet
+    relations = zip(kafka_indices, kafka_options(execution), strict=False)
+    kafka = tuple(KafkaSource(index, _servers(options)) for index, options in relations)
+    return RunningBatch(
+        batch=batch,
+        run_id=str(execution.runId().toString()),
+        name=str(execution.name() or ""),
+        sources=tuple(sources),
+        kafka_sources=kafka,
+        stateful=_STATEFUL in str(execution.lastExecution().executedPlan().toString()),
+        input_records=_input_records(sources) if len(kafka_indices) == len(sources) else None,
+    )
+
+
+def _offset(option: Any) -> Any:
+    """A Scala ``Option[Offset]`` as parsed JSON; text that is not JSON stays text."""
+    if option.isEmpty():
+        return None
+    text = option.get().json()
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _initial_offset(stream: Any) -> Any:
+    """Where a source begins that has committed nothing: what ``MicroBatchExecution`` itself asks it for batch 0.
+
+    ``SparkDataStream.initialOffset`` answers the same at every call (Kafka's keeps it in the checkpoint). Sources of
+    the older interface (``Source``) have no such question; for them the beginning is unknown.
+    """
+    try:
+        return json.loads(stream.initialOffset().json())
+    except Exception:  # noqa: BLE001 — the old interface raises UnsupportedOperationException through py4j
+        return None
+
+
+def kafka_options(execution: Any) -> Iterator[Any]:
+    """The options (a Java map) of each Kafka relation that the query reads, in plan order."""
+    return kafka_options_in(execution.analyzedPlan())
+
+
+def kafka_options_in(plan: Any) -> Iterator[Any]:
+    """The same of an analyzed plan, a stream's."""
+    leaves = plan.collectLeaves()
+    for index in range(leaves.size()):
+        leaf = leaves.apply(index)
+        if leaf.getClass().getSimpleName() == "StreamingRelationV2" and leaf.sourceName() == "kafka":
+            yield leaf.extraOptions()
+
+
+def _servers(options: Any) -> frozenset[str]:
+    """``kafka.bootstrap.servers`` as a set of ``host:port``."""
+    servers = options.get("kafka.bootstrap.servers") or ""
+    return frozenset(server.strip() for server in servers.split(",") if server.strip())
+
+
+def _input_records(sources: list[SourceRange]) -> int | None:
+    total = 0
+    for source in sources:
+        if source.start is None or source.end is None:
+            return None
+        for topic, partitions in source.end.items():
+            begun = source.start.get(topic, {})
+            total += sum(end - begun.get(partition, 0) for partition, end in partitions.items())
+    return total

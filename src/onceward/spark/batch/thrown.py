@@ -1,0 +1,90 @@
+"""An exception of the JVM and its causes as values: class, condition, message. Driver only.
+
+What a failure *is* is told by these, never by words found somewhere in a text: a message may quote a record, and then
+whoever wrote the record would choose the error. Called by :mod:`onceward.spark.batch.job`, :mod:`.write_errors`,
+:mod:`.source_errors` and :mod:`.kafka_reader`; judged by :mod:`onceward.spark.batch.failures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.errors.exceptions.captured import CapturedException
+
+_DEPTH = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Thrown:
+    """One exception of a chain.
+
+    :param kind: the name of its class, with the package.
+    :param condition: Spark's own name for it (``KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE``), or empty.
+    :param thrown_in: the class of the innermost frame of its stack, or empty.
+    """
+
+    kind: str
+    message: str = ""
+    condition: str = ""
+    thrown_in: str = ""
+
+    def is_a(self, *names: str) -> bool:
+        """Whether its class has one of these names, in whatever package: a vendor's build may have moved it."""
+        return self.kind.rpartition(".")[2] in names
+
+    def __str__(self) -> str:
+        return f"{self.kind.rpartition('.')[2]}: {self.message}"
+
+
+def thrown_by(error: BaseException) -> tuple[Thrown, ...]:
+    """What the JVM threw behind ``error`` of PySpark's, outermost first; empty where the JVM threw nothing.
+
+    An exception of a task is among the causes as far as it could be serialised; else the job's own is the last.
+    """
+    return thrown_from(_java_exception(error))
+
+
+def thrown_from(throwable: Any) -> tuple[Thrown, ...]:
+    """As :func:`thrown_by`, of a Java ``Throwable``."""
+    return tuple(_chain(throwable))
+
+
+def of_kind(thrown: Sequence[Thrown], *names: str) -> Thrown | None:
+    """The first whose class has one of these names."""
+    return next((one for one in thrown if one.is_a(*names)), None)
+
+
+def of_condition(thrown: Sequence[Thrown], condition: str) -> Thrown | None:
+    """The first of this condition of Spark's, or of one below it."""
+    return next((one for one in thrown if one.condition.partition(".")[0] == condition), None)
+
+
+def _java_exception(error: BaseException) -> Any:
+    """py4j's exception has it; PySpark's own has it, too, or has replaced py4j's and kept only the text."""
+    if isinstance(error, CapturedException):
+        return error._origin or getattr(error.__context__, "java_exception", None)
+    return getattr(error, "java_exception", None)
+
+
+def _chain(throwable: Any) -> Iterator[Thrown]:
+    for _ in range(_DEPTH):
+        if throwable is None:
+            return
+        following = None
+        with suppress(Exception):  # the JVM is gone, or lacks a class that py4j asks for: what is known will do
+            yield _thrown(throwable)
+            following = throwable.getCause()
+        throwable = following
+
+
+def _thrown(throwable: Any) -> Thrown:
+    kind, frames = str(throwable.getClass().getName()), throwable.getStackTrace()
+    condition = ""
+    if kind.startswith("org.apache.spark."):
+        with suppress(Exception):  # most of them are SparkThrowable, and have one; not all
+            condition = str(throwable.getCondition() or "")
+    thrown_in = str(frames[0].getClassName()) if len(frames) else ""
+    return Thrown(kind, str(throwable.getMessage() or ""), condition, thrown_in)

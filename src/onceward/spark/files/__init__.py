@@ -1,0 +1,1 @@
+"""Spark's file system and file writers."""

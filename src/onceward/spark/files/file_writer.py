@@ -1,0 +1,140 @@
+"""A frame into files, by Spark's own writers: one job. Driver only; called by the file sink.
+
+It is what ``frame.write.format(…).mode("append").save(folder)`` does, step by step, for two reasons:
+
+* The rows of the frame's own plan are what is written (:mod:`onceward.spark.batch.planned`).
+* How many rows were written is known to the command that wrote them: each task's result, of which Spark takes one for
+  each partition, brings what it has written along with what it has committed (``WriteTaskResult``,
+  ``BasicWriteJobStatsTracker``). That counts neither attempts that failed nor stages that ran twice, and there is no
+  second reading of the rows. ``DataFrameWriter`` keeps it to itself.
+
+A task attempt may publish its files only if the driver lets it (``OutputCommitCoordinator``), one for each partition;
+with version 1 of Hadoop's algorithm they stay below ``_temporary`` until the job commits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+
+from onceward.spark.batch import job
+from onceward.spark.batch.computation import Computation
+from onceward.spark.batch.planned import planned_once
+from onceward.spark.batch.write_errors import failures_told
+from onceward.spark.session.jvm_classes import must_have
+
+COMMITTER_OPTIONS = {
+    # Version 2 moves a task's files into the folder while other tasks still run, and leaves them there if they fail.
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+MAX_RECORDS = "maxRecordsPerFile"
+"""The option after how many rows a writer begins a new file."""
+
+_AVRO = "org.apache.spark.sql.avro.AvroFileFormat"
+
+
+class Written(NamedTuple):
+    """What the tasks of one job say that they have written and committed."""
+
+    rows: int
+    files: int
+    bytes: int
+
+
+class FileFormat(NamedTuple):
+    """How: Spark's name of a format, the columns that become folders, and Spark's options."""
+
+    name: str
+    partition_by: Sequence[str]
+    options: Mapping[str, str]
+
+
+def write(frame: DataFrame, folder: str, how: FileFormat, computation: Computation, lost: job.Lost) -> Written:
+    """Write ``frame`` into ``folder``, beside what is there, by one job.
+
+    :raises BadColumn: the format cannot hold the frame.
+    :raises RowRefused: the frame's own plan refuses a row (:mod:`onceward.spark.batch.row_guard`).
+    :raises SendFailed: ``folder`` cannot be written to.
+    :raises ComputationsMixed: and what ``lost`` returned, and what is known of Spark's failures.
+    :raises Exception: Spark's own, when the job fails for another reason.
+    """
+    with computation.read_once(frame):
+        with job.watched(frame, lost):
+            written = _written(frame, folder, how)
+        computation.counts(frame)
+    return written
+
+
+def guessed_row_bytes(frame: DataFrame) -> float:
+    """What Spark's planner takes a row of ``frame`` for: fixed sizes of types (``StructType.defaultSize``)."""
+    return float(frame._jdf.schema().defaultSize())
+
+
+def must_know(session: SparkSession, format_name: str) -> None:
+    """:raises ConfigurationError: this session cannot write files of that format."""
+    if format_name == "avro":
+        must_have(
+            session,
+            _AVRO,
+            'format="avro": this Spark session has no spark-avro',
+            next_step="build the session with ow.spark_conf(), which brings it along, or add the package "
+            "org.apache.spark:spark-avro_2.13 of Spark's version",
+        )
+
+
+def _written(frame: DataFrame, folder: str, how: FileFormat) -> Written:
+    session: Any = frame.sparkSession
+    with failures_told(f"as {how.name}", folder):
+        command = _planned(session, frame, folder, how)
+        execution = session._jsparkSession.sessionState().executePlan(command, _all(session))
+        execution.assertCommandExecuted()
+    metrics = _writing(execution.executedPlan()).metrics()
+    return Written(*(int(metrics.apply(f"num{what}").value()) for what in ("OutputRows", "Files", "OutputBytes")))
+
+
+def _planned(session: Any, frame: DataFrame, folder: str, how: FileFormat) -> Any:
+    """The command, as ``DataFrameWriter.saveToV1SourceCommand`` makes it."""
+    jvm = session.sparkContext._jvm
+    sequence, nothing = jvm.PythonUtils.toSeq, _single(jvm.scala, "None")
+    plan = planned_once(frame)._jdf.logicalPlan()
+    options = {**how.options, **COMMITTER_OPTIONS, "path": folder}
+    if how.partition_by:
+        options["__partition_columns"] = json.dumps(list(how.partition_by))  # DataSourceUtils.PARTITIONING_COLUMNS_KEY
+    source = jvm.org.apache.spark.sql.execution.datasources.DataSource(
+        session._jsparkSession,
+        how.name,
+        sequence([]),
+        nothing,
+        sequence(list(how.partition_by)),
+        nothing,
+        jvm.PythonUtils.toScalaMap(options),
+        nothing,
+        *([nothing] if _has_names_of_sources(session) else []),
+    )
+    return source.planForWriting(jvm.org.apache.spark.sql.SaveMode.Append, plan)
+
+
+def _has_names_of_sources(session: Any) -> bool:
+    """Spark 4.2 and later: one parameter more, for sources of streams."""
+    return tuple(int(part) for part in str(session.version).split(".")[:2]) >= (4, 2)
+
+
+def _all(session: Any) -> Any:
+    return _single(session.sparkContext._jvm.org.apache.spark.sql.execution, "CommandExecutionMode").ALL()
+
+
+def _single(package: Any, name: str) -> Any:
+    """A Scala object."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+def _writing(plan: Any) -> Any:
+    """The node that has written, below what shows its result and what adapts it."""
+    kind = plan.getClass().getSimpleName()
+    if kind == "CommandResultExec":
+        return _writing(plan.commandPhysicalPlan())
+    return _writing(plan.executedPlan()) if kind == "AdaptiveSparkPlanExec" else plan

@@ -1,0 +1,1 @@
+"""Jars, settings and versions of a Spark session and its workers."""

@@ -1,0 +1,1 @@
+"""Delta, Iceberg and Avro through Spark's own classes."""

@@ -1,0 +1,282 @@
+"""An Iceberg table, written in two steps: a snapshot that is staged, then published. Driver only.
+
+It is what Iceberg calls *write, audit, publish*: with ``write.wap.enabled`` on the table and ``spark.wap.id`` in the
+session a write makes a snapshot which no reader finds (``SnapshotProducer.stageOnly``), and ``cherrypick`` makes it
+part of the table. Iceberg refuses to publish one id twice (``WapUtil.validateWapPublish``), and looks anew whenever
+somebody else has committed in between.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from onceward.errors import BadColumn, ConfigurationError, ReportMismatch, TableMissing, TargetUnreachable
+from onceward.spark.batch.planned import planned_once
+from onceward.spark.batch.same_values import misfit
+from onceward.spark.batch.thrown import of_kind, thrown_by
+from onceward.spark.batch.write_errors import failures_told
+from onceward.spark.session.jvm_classes import must_have
+from onceward.spark.tables.iceberg_fields import fields_of
+from onceward.spark.tables.iceberg_metadata import Metadata
+
+_WAP_ENABLED = "write.wap.enabled"
+_WAP_ID = "spark.wap.id"
+_CASTS = "spark.sql.storeAssignmentPolicy"
+"""By default Spark cuts the time off a timestamp for a column of dates, and rounds decimals; STRICT refuses that, and
+what else it lets through :func:`misfit` does not."""
+
+_STAGED_AS = "wap.id"
+_OPTIONS = {
+    # Else Iceberg sends rows through a shuffle of its own, behind the frame's plan and out of sight of those who check
+    # it; and without the sorting that goes with it a task has a file open for each partition that it meets.
+    "use-table-distribution-and-ordering": "false",
+    "fanout-enabled": "true",
+}
+
+_NO_SUCH_TABLE = (
+    "NoSuchTableException", "NoSuchNamespaceException", "NoSuchDatabaseException", "NoSuchIcebergTableException",
+    "CatalogNotFoundException", "ParseException", "IllegalArgumentException",
+)  # fmt: skip
+"""What Spark and Iceberg say of a name that is none of theirs (Iceberg's ``Spark3Util.loadIcebergTable``). All else is
+of a catalog that does not answer as it should: for a time."""
+
+_TRIES = 5
+_CHANGED_MEANWHILE = "CommitFailedException"
+
+_SELECTS = re.compile(r"branch_|tag_|snapshot_id_\d|at_timestamp_\d")
+"""So begins what a catalog of Spark's takes behind a table's name to mean a part of its history, unless there is a
+table of that name."""
+
+_CLASS = "org.apache.iceberg.spark.Spark3Util"
+
+
+class IcebergTable:
+    """The table ``name`` of the session's catalogs.
+
+    :raises ConfigurationError: the session has no Iceberg, or the name is that of a branch or a snapshot.
+    :raises TableMissing: there is no such table.
+    :raises TargetUnreachable: the catalog, or what is behind it, does not answer.
+    """
+
+    def __init__(self, session: SparkSession, name: str) -> None:
+        self._session = session
+        jvm: Any = session.sparkContext._jvm
+        self._jvm = jvm
+        self.name = name
+        must_have(
+            session,
+            _CLASS,
+            "this Spark session has no Iceberg",
+            next_step='build it with ow.spark_conf("org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0"), or the '
+            "one for your Spark, and with a catalog (spark.sql.catalog.…)",
+        )
+        self._iceberg = self._jvm.org.apache.iceberg
+        try:
+            inner: Any = session
+            spark3 = self._iceberg.spark.Spark3Util
+            self._table = spark3.loadIcebergTable(inner._jsparkSession, name)
+            last = str(spark3.catalogAndIdentifier(inner._jsparkSession, name).identifier().name())
+        except Exception as error:
+            thrown = thrown_by(error)
+            if thrown and of_kind(thrown, *_NO_SUCH_TABLE) is None and self._names_a_catalog():
+                raise TargetUnreachable(
+                    f"the catalog of {name} does not say what table that is: {'; '.join(map(str, thrown))}",
+                    next_step="see that the catalog (spark.sql.catalog.…) and the storage of its tables answer",
+                ) from error
+            raise TableMissing(
+                f"{name} is no Iceberg table of this session's catalogs: {str(error).strip().splitlines()[0]}",
+                next_step="pass its new name if it was renamed, and a decided batch is published there; or create it "
+                f"first: CREATE TABLE {name} (…) USING iceberg TBLPROPERTIES ('{_WAP_ENABLED}'='true')",
+            ) from error
+        if _SELECTS.match(last) and not str(self._table.name()).endswith(last):
+            raise ConfigurationError(
+                f"{name} is a branch, a tag or a snapshot of an Iceberg table; batches are published to the table",
+                next_step=f"pass the name of the table itself, without {last}",
+            )
+
+    def _names_a_catalog(self) -> bool:
+        """Whether the session has the catalog: of one that it lacks, as of one that is away, Spark asks its own
+        (``REQUIRES_SINGLE_PART_NAMESPACE``)."""
+        parts = self.name.split(".")
+        return len(parts) < 3 or self._session.conf.get(f"spark.sql.catalog.{parts[0]}", None) is not None
+
+    @property
+    def id(self) -> str:
+        """Which no other table has, also none that is made in its place."""
+        return str(self._table.uuid())
+
+    def properties(self) -> dict[str, str]:
+        """As they are now."""
+        self._table.refresh()
+        return {str(name): str(value) for name, value in self._table.properties().items()}
+
+    def must_stage(self) -> None:
+        """:raises ConfigurationError: what is written to the table is seen at once."""
+        if self.properties().get(_WAP_ENABLED) != "true":
+            raise ConfigurationError(
+                f"the Iceberg table {self.name} does not have {_WAP_ENABLED}=true, without which nothing can be "
+                "written that is not seen at once",
+                next_step=f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_WAP_ENABLED}'='true'); it changes nothing "
+                "for those who do not set spark.wap.id",
+            )
+
+    def fields(self) -> dict[str, str]:
+        """See :func:`fields_of`; as they are now."""
+        self._table.refresh()
+        return fields_of(str(self._iceberg.SchemaParser.toJson(self._table.schema())))
+
+    def must_fit(self, frame: DataFrame) -> None:
+        """:raises BadColumn: a column cannot take the values of ``frame`` as they are."""
+        self._table.refresh()
+        columns = StructType.fromJson(
+            json.loads(self._iceberg.spark.SparkSchemaUtil.convert(self._table.schema()).json())
+        )
+        if found := misfit(frame.schema, columns):
+            raise BadColumn(
+                f"{found} in the Iceberg table {self.name}, where its values might be others",
+                next_step="cast it in the query: a value that does not fit is yours to decide on",
+            )
+
+    def write(self, frame: DataFrame, name: str) -> tuple[int, int]:
+        """Write ``frame`` by one job into a staged snapshot, by that name; its id, and how many rows it has.
+
+        :raises BadColumn, RowRefused, SendFailed: see :func:`failures_told`.
+        """
+        self.must_stage()
+        planned = planned_once(frame)
+        with (
+            _set(planned.sparkSession.conf, {_WAP_ID: name, _CASTS: "STRICT"}),
+            failures_told("into an Iceberg table", self.name),
+        ):
+            planned.writeTo(self.name).options(**_OPTIONS).append()
+        if (snapshot := self._newest_as(name)) is not None:
+            told = dict(snapshot.summary())
+            if "added-data-files" not in told or "added-records" in told:
+                return int(snapshot.snapshotId()), int(told.get("added-records", 0))
+        raise ReportMismatch(
+            f"Iceberg has written to {self.name}, and no staged snapshot with the id {name} says how many rows",
+            next_step=f"see that nobody changes {_WAP_ENABLED} of the table, and look at its newest snapshots: what "
+            "was written may be visible",
+        )
+
+    def _newest_as(self, name: str) -> Any:
+        """The snapshot that was just written; from the end of a list that may be long."""
+        self._table.refresh()
+        of = self._jvm.org.apache.iceberg.relocated.com.google.common.collect.Iterables
+        every = self._table.snapshots()
+        backwards = range(int(of.size(every)) - 1, -1, -1)
+        found = (one for one in (of.get(every, place) for place in backwards) if one.summary().get(_STAGED_AS) == name)
+        return next(found, None)
+
+    def metadata(self) -> Metadata:
+        """As they are now. All of them: much, if the table has many snapshots."""
+        return self._told(self._table.operations().refresh())
+
+    def _told(self, metadata: Any) -> Metadata:
+        return Metadata(str(self._iceberg.TableMetadataParser.toJson(metadata)))
+
+    def staged(self, prefix: str) -> dict[str, int]:
+        """The snapshots that were never part of the table, by what they were written as."""
+        return self.metadata().staged(prefix)
+
+    def gone(self, snapshots: Sequence[int]) -> list[int]:
+        """Those that are no more there, published or not."""
+        self._table.refresh()
+        return [one for one in snapshots if self._table.snapshot(one) is None]
+
+    def publish(self, snapshots: Sequence[int], properties: Mapping[str, str]) -> None:
+        """One commit, after which all of ``snapshots`` are part of the table, and it has ``properties``.
+
+        :raises Exception: Iceberg's own: one of them is published already, for instance.
+        """
+        self._table.refresh()
+        transaction = self._table.newTransaction()
+        for snapshot in snapshots:
+            transaction.manageSnapshots().cherrypick(snapshot).commit()
+        update = transaction.updateProperties()
+        for name, value in properties.items():
+            update = update.set(name, value)
+        update.commit()
+        transaction.commitTransaction()
+        inner: Any = self._session
+        inner._jsparkSession.catalog().refreshTable(self.name)  # this session's own readers
+
+    def drop(self, snapshots: Sequence[int]) -> None:
+        """Those of ``snapshots`` that are staged, with their files, and nothing else.
+
+        Not by ``expireSnapshots``, which at the same time ends all that the settings of the table or of one of its
+        branches call old, other people's branches and tags among it.
+        """
+        operations = self._table.operations()
+        for tries_left in reversed(range(_TRIES)):
+            base = operations.refresh()
+            staged = set(self._told(base).staged("").values())
+            dropped = [base.snapshot(one) for one in snapshots if one in staged]
+            if not dropped:
+                return
+            files = [] if self._is_to_keep_files() else self._files_of(dropped, base)
+            try:
+                # Refused if the table is another one by now: whatever is dropped, nobody has published meanwhile.
+                operations.commit(base, self._iceberg.TableMetadata.buildFrom(base).removeSnapshots(dropped).build())
+            except Exception as error:
+                if not tries_left or of_kind(thrown_by(error), _CHANGED_MEANWHILE) is None:
+                    raise
+                continue
+            self._iceberg.CatalogUtil.deleteFiles(self._table.io(), files, "staged", True)
+            return
+
+    def _is_to_keep_files(self) -> bool:
+        return str(self._table.properties().get("gc.enabled")).lower() == "false"
+
+    def _files_of(self, dropped: Sequence[Any], base: Any) -> Any:
+        """Those that came with ``dropped``, and no other snapshot has.
+
+        Iceberg publishes by a snapshot of its own if somebody else has committed in between. When that one has expired
+        before what it was made of, nothing tells of it but the table's files.
+        """
+        io, iceberg, files = self._table.io(), self._iceberg, self._jvm.java.util.HashSet()
+        names = {int(one.snapshotId()) for one in dropped}
+        for one in dropped:
+            files.add(one.manifestListLocation())
+            for file in one.addedDataFiles(io):
+                files.add(file.location())
+            for manifest in one.dataManifests(io):
+                if manifest.snapshotId() in names:
+                    files.add(manifest.path())
+        first = min(int(one.sequenceNumber()) for one in dropped)  # what is older names none of these files
+        read = set[str]()
+        for other in base.snapshots():
+            if int(other.sequenceNumber()) < first or int(other.snapshotId()) in names:
+                continue
+            for manifest in other.dataManifests(io):
+                path = str(manifest.path())
+                if int(manifest.sequenceNumber()) >= first and path not in read:
+                    read.add(path)
+                    with closing(iceberg.ManifestFiles.readPaths(manifest, io)) as named:
+                        theirs = iceberg.relocated.com.google.common.collect.Sets.newHashSet(named)
+                    theirs.add(path)
+                    files.removeAll(theirs)
+        return files
+
+
+@contextmanager
+def _set(conf: Any, settings: Mapping[str, str]) -> Iterator[None]:
+    """Inside, the session of a query has ``settings``; nothing else runs in it."""
+    before = {name: conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                conf.unset(name)
+            else:
+                conf.set(name, value)

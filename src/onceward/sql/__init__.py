@@ -1,0 +1,1 @@
+"""PostgreSQL, MySQL and MariaDB as targets, and the ledger in a table."""

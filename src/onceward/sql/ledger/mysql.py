@@ -1,0 +1,386 @@
+"""A MySQL or MariaDB server, for :mod:`table`: addresses, sessions, and what has to be said to them. Driver and
+executors.
+
+What is not obvious:
+
+* A strict mode is a matter of the session, and what it does not refuse is a *warning*: a text cut to its column, a
+  number that was rounded. So a statement that gave one has failed (:class:`Warned`), whatever it did.
+* CREATE and DROP commit. Who makes or drops staging tables holds a lock of the *session* (``GET_LOCK``), which that
+  does not end, and a session's lock outlives the statement it is in the middle of.
+* A client that is gone without a word holds the row's lock until the server ends its session: MariaDB has
+  ``idle_transaction_timeout`` for that, MySQL only ``wait_timeout``, which also ends sessions between two batches. That
+  is seen on the connection before anything is sent (:attr:`MySQLSession.is_ended`), also before a COMMIT: what was not
+  sent cannot be in doubt.
+* READ COMMITTED, for then only rows that are there get locked: the default, REPEATABLE READ, locks the gaps between
+  them, too, against everybody else who writes to the same tables. Nothing here reads a row twice and trusts it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import select
+import socket
+import sys
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from onceward import surroundings
+from onceward.errors import ConfigurationError, LedgerUnreachable
+from onceward.libraries import library
+from onceward.sql.ledger.database import Database, Session
+from onceward.sql.ledger.overdue import LOOKS_EVERY_SECONDS, STATEMENT_SECONDS, Overdue, Patience
+
+_LEAST = {False: (8, 0), True: (10, 6)}  # of MySQL, of MariaDB
+_CONNECT_SECONDS = 30
+_HOLD_SECONDS = 60
+_SILENT = ("SET", "CREATE", "DROP", "SHOW")
+"""Statements that change no row; their notes ("exists already") are none of ours."""
+
+_OF_WORDS = (1287, 1681, 3719, 3778)
+"""Warnings of MySQL's that a word of a statement will be gone, or mean something else, in a later version."""
+
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+_OPTIONS = {
+    "ssl_ca": str, "ssl_cert": str, "ssl_key": str, "ssl_verify_cert": bool, "ssl_verify_identity": bool,
+    "ssl_disabled": bool, "connect_timeout": int,
+}  # fmt: skip
+"""What an address may say behind ``?``, in PyMySQL's words."""
+
+_PINNED = """SET SESSION
+    sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO',
+    time_zone = '+00:00', foreign_key_checks = 1, unique_checks = 1, sql_notes = 1,
+    sql_auto_is_null = 0, sql_select_limit = 18446744073709551615, completion_type = 0, sql_safe_updates = 0,
+    sql_big_selects = 1, max_sort_length = {sorted}, {limit} = 0"""  # noqa: E501
+"""What a session's meaning of values hangs on, and what it does not say: a server may have set it in another way.
+NO_AUTO_VALUE_ON_ZERO: else a 0 in an AUTO_INCREMENT column becomes another number. completion_type: else a COMMIT may
+open another transaction. max_sort_length: so many bytes of a text are all that is sorted by."""
+
+_WARNINGS = "SET SESSION max_error_count = 64"
+"""Only where the server keeps none at all: newer ones let few logins say that (SESSION_VARIABLES_ADMIN)."""
+
+SORTED_BYTES = 4096
+"""More, and some servers have no memory to sort with."""
+
+
+class Warned(Exception):
+    """A statement succeeded with a warning: it may have done something else than it was told to. Number and text, as
+    in PyMySQL's errors."""
+
+
+class Ended(Exception):
+    """The server had ended the session before anything was sent. Number and text."""
+
+
+class MySQL(Database):
+    """At ``mysql://user:password@host:port/database`` or ``mariadb://…``. No error repeats the address.
+
+    :raises ConfigurationError: no such address, or PyMySQL is not installed.
+    """
+
+    kind = "mysql"
+    create = """
+CREATE TABLE IF NOT EXISTS {table} (
+    pipeline varchar(200) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY,
+    owner bigint NOT NULL,
+    sequence bigint NOT NULL,
+    state varchar(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    record longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    identity varchar(40) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    changed_at timestamp(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)
+) ENGINE = InnoDB"""
+    be_there = (
+        "INSERT INTO {table} (pipeline, owner, sequence, state, identity) VALUES (%s, 0, -1, '', %s) "
+        "ON DUPLICATE KEY UPDATE pipeline = pipeline"
+    )
+    create_batches = """
+CREATE TABLE IF NOT EXISTS {batches} (
+    pipeline varchar(200) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    sequence bigint NOT NULL,
+    state varchar(20) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    record longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    PRIMARY KEY (pipeline, sequence, state)
+) ENGINE = InnoDB"""
+    keep = "REPLACE INTO {batches} (pipeline, sequence, state, record) VALUES (%s, %s, %s, %s)"
+    for_share = ""  # hold() does it
+    durably = ("START TRANSACTION",)  # whatever the session's autocommit is
+
+    def __init__(self, url: str) -> None:
+        _driver()
+        self.said = said_in(url, "DatabaseLedger(url=…) is no address of a MySQL or MariaDB database")
+        """What PyMySQL needs to connect. It may hold a password."""
+        self.host = self.said["host"]
+
+    @property
+    def where(self) -> Hashable:
+        return (self.kind, *(self.said[name] for name in ("host", "port", "database")))
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        return (_driver().MySQLError, Warned, Ended, Overdue)
+
+    def connect(self, name: str, idle_ms: int, statement_ms: int) -> Session:
+        session = connected(self.said, name)
+        idle = "idle_transaction_timeout" if session.is_mariadb else "wait_timeout"
+        wait = max(1, statement_ms // 1000)
+        session.execute(
+            f"SET SESSION {idle} = {max(1, idle_ms // 1000)}, innodb_lock_wait_timeout = {wait}, "
+            f"lock_wait_timeout = {wait}"
+        )
+        return session
+
+    def is_usable(self, session: Session) -> bool:
+        return not session.closed and not getattr(session, "is_ended", False)
+
+    def quoted(self, table: str) -> str:
+        return ".".join(f"`{name}`" for name in table.split("."))
+
+    def is_reserved(self, table: str) -> bool:
+        return table.split(".")[0] in ("mysql", "sys", "information_schema", "performance_schema") and "." in table
+
+    def asked_for(self, table: str) -> tuple[str, tuple[object, ...]]:
+        return (
+            "SELECT engine FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+            self._parts(table),
+        )
+
+    def must_last(self, found: Any, table: str, place: str) -> None:
+        if found[0] != "InnoDB":
+            raise ConfigurationError(
+                f"the ledger in {place} is kept by the engine {found[0]}, which has no transactions that last",
+                next_step=f"ALTER TABLE {self.quoted(table)} ENGINE = InnoDB; or name another table",
+            )
+
+    def must_be_one_session(self, session: Any) -> None:
+        if session.mark and session.execute("SELECT @onceward_session").fetchone() != (session.mark,):
+            raise ConfigurationError(
+                f"behind {self.host} is a proxy that carries out the statements of one session in several of the "
+                "server's (multiplexing): what is set for ours, such as a strict mode, does not hold in them",
+                next_step="let the url lead to the server itself, or have the proxy keep one session of the server for "
+                "each of this user's (ProxySQL: multiplex = 0 in mysql_query_rules)",
+            )
+
+    def ended_before(self, error: Exception) -> bool:
+        return isinstance(error, Ended)
+
+    def has_refused(self, error: Exception) -> bool:
+        number = error.args[0] if isinstance(error, _driver().MySQLError) and error.args else 0
+        return isinstance(number, int) and number >= _SERVERS and number not in _NO_VERDICT
+
+    def hold(self, session: Session, table: str, pipeline: str) -> None:
+        (got,) = session.execute("SELECT GET_LOCK(%s, %s)", (self._lock(table, pipeline), _HOLD_SECONDS)).fetchone()
+        if got != 1:
+            raise LedgerUnreachable(
+                f"another copy of pipeline {pipeline} has been making or dropping staging tables for a minute",
+                next_step="see in SHOW PROCESSLIST what it waits for; then start the query again",
+            )
+
+    def let_go(self, session: Session, table: str, pipeline: str) -> None:
+        session.execute("SELECT RELEASE_LOCK(%s)", (self._lock(table, pipeline),))
+
+    def _lock(self, table: str, pipeline: str) -> str:
+        named = "/".join([*self._parts(table), pipeline])
+        return f"onceward_{hashlib.sha256(named.encode()).hexdigest()[:32]}"
+
+    def _parts(self, table: str) -> tuple[str, str]:
+        schema, _, name = table.rpartition(".")
+        return schema or str(self.said["database"]), name
+
+
+_SERVERS = 1000
+_NO_VERDICT = (*range(2000, 3000), 1053, 1317, 1927, 3169)
+"""Of the client itself, and of a server that shuts down or was told to end the session."""
+
+
+class MySQLSession:
+    """PyMySQL's connection in the manner of :class:`~onceward.sql.ledger.database.Session`."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.mark = ""
+        """What the server's own session should have as a variable, if that was said."""
+        self.patience = Patience(f"the database at {connection.host}")
+        version = connection.get_server_info()
+        self.is_mariadb = "MariaDB" in version
+        # MariaDB puts 5.5.5- before its own, for old replicas.
+        numbers = re.match(r"(?:5\.5\.5-(?=1\d\.))?(\d+)\.(\d+)(?:\.(\d+))?", version)
+        self.version = tuple(int(number or 0) for number in numbers.groups()) if numbers else (0,)
+        if self.version < _LEAST[self.is_mariadb]:
+            raise ConfigurationError(
+                f"the server at {connection.host} is {version}",
+                next_step="use MySQL 8.0 or later, or MariaDB 10.6 or later",
+            )
+
+    @property
+    def closed(self) -> bool:
+        return not self.connection.open
+
+    @property
+    def is_ended(self) -> bool:
+        """Has the server said something unasked? That is its farewell, or the end of the connection."""
+        sock = self.connection._sock
+        if sock is None:
+            return True
+        poll = select.poll()
+        poll.register(sock.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+        return bool(poll.poll(0))
+
+    def execute(self, statement: str, parameters: Any = None, /) -> Any:
+        self.patience.begin()
+        cursor = self.connection.cursor()
+        cursor.execute(statement, parameters)
+        if cursor.warning_count and not statement.lstrip().startswith(_SILENT):
+            warned = self.connection.cursor()
+            warned.execute("SHOW WARNINGS")
+            said = [(int(code), str(text)) for _, code, text in warned] or [(0, "a warning that is gone")]
+            said = [one for one in said if one[0] not in _OF_WORDS]
+            if said:
+                raise Warned(*said[0])
+        return cursor
+
+    def commit(self) -> None:
+        """
+        :raises Ended: the server had ended the session before: nothing was sent, and nothing is committed.
+        """
+        if self.is_ended:
+            raise Ended(2013, "the server has ended the session, which stood still in its transaction")
+        self.patience.begin()
+        self.connection.commit()
+
+    def rollback(self) -> None:
+        self.patience.begin()
+        self.connection.rollback()
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def give_up(self) -> None:
+        """Close it, whatever state it is in."""
+        with suppress(Exception):
+            self.connection.close()
+
+
+def connected(said: Mapping[str, Any], name: str, *, patient: bool = True) -> MySQLSession:
+    """A session with all that is pinned.
+
+    :param patient: its statements are waited for by its ``patience``, and whoever is to be asked meanwhile is; else by
+        PyMySQL alone, for whoever reads a stream of it.
+    """
+    driver = _driver()
+    timeout = said.get("connect_timeout", _CONNECT_SECONDS)
+    connection = driver.connect(
+        **{"read_timeout": timeout, "write_timeout": timeout, **said, "connect_timeout": timeout},
+        charset="utf8mb4", program_name=name, defer_connect=True,
+        client_flag=driver.constants.CLIENT.FOUND_ROWS,  # else a row that is set to what it was does not count
+        local_infile=True,
+    )  # fmt: skip
+    connection._local_infile = False  # but where we say so: may_load()
+    try:
+        sock = socket.create_connection((said["host"], said["port"]), timeout)
+    except OSError as error:
+        raise driver.OperationalError(2003, f"cannot connect to {said['host']}:{said['port']}: {error}") from error
+    _notice_silence(sock)
+    connection.connect(sock)
+    session = MySQLSession(connection)
+    if patient:
+        connection._rfile = io.BufferedReader(_PatientReader(session))
+        connection._read_timeout = connection._write_timeout = STATEMENT_SECONDS  # of a part of what is read or sent
+    limit = "max_statement_time" if session.is_mariadb else "max_execution_time"
+    session.execute("SET NAMES utf8mb4 COLLATE utf8mb4_bin")
+    session.execute(_PINNED.replace("{limit}", limit).replace("{sorted}", str(SORTED_BYTES)))
+    if session.execute("SELECT @@max_error_count").fetchone() == (0,):
+        session.execute(_WARNINGS)
+    if session.is_mariadb:
+        session.execute("SET SESSION check_constraint_checks = 1")
+    session.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")
+    session.mark = surroundings.random_bytes(8).hex()
+    session.execute("SET @onceward_session = %s", (session.mark,))
+    return session
+
+
+class _PatientReader(io.RawIOBase):
+    """What comes from the server. Asks the session's ``patience`` while nothing does."""
+
+    def __init__(self, session: MySQLSession) -> None:
+        self._session = session
+        self._poll = select.poll()
+        self._poll.register(session.connection._sock.fileno(), select.POLLIN)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        sock = self._session.connection._sock
+        in_hand = getattr(sock, "pending", lambda: 0)  # TLS has read more than it was asked for
+        while not in_hand() and not self._poll.poll(1000 * LOOKS_EVERY_SECONDS):
+            self._session.patience.look()
+        return int(sock.recv_into(buffer))
+
+
+@contextmanager
+def may_load(session: Any) -> Iterator[None]:
+    """Inside, the server may ask for a file of this process, as LOAD DATA LOCAL does; else never, whatever it asks."""
+    session.connection._local_infile = True
+    try:
+        yield
+    finally:
+        session.connection._local_infile = False
+
+
+def _notice_silence(sock: socket.socket) -> None:
+    """A server that is gone without a word is noticed in half a minute, not in the quarter of an hour of TCP."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        for option, value in (
+            (socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4),
+            (socket.TCP_USER_TIMEOUT, 30_000),
+        ):  # fmt: skip
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def said_in(url: str, refusal: str, *, database: bool = True) -> dict[str, Any]:
+    """What PyMySQL needs to connect to ``mysql://user:password@host:port/database``. It may hold a password.
+
+    :param refusal: what the error says.
+    :param database: must one be named?
+    :raises ConfigurationError: it is no such address.
+    """
+    refused = ConfigurationError(
+        refusal,
+        next_step=f"pass mysql://user:password@host:port{'/database' if database else ''}; in a password write % as "
+        f"%25, and other special characters in the same way; behind ? there may be {', '.join(_OPTIONS)}",
+    )
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 3306
+    except (AttributeError, ValueError):
+        parts = None  # not raised in here: the one error would remember the other, which quotes the password
+    if parts is None:
+        raise refused
+    name = unquote(parts.path[1:])
+    if (
+        parts.scheme not in ("mysql", "mariadb")
+        or not host
+        or (database and not name)
+        or "/" in name
+        or "@" in parts.path + parts.query
+        or parts.fragment
+    ):
+        raise refused
+    more: dict[str, Any] = {}
+    for option, value in parse_qsl(parts.query, keep_blank_values=True):
+        kind = _OPTIONS.get(option)
+        known = _FLAGS.get(value.lower()) if kind is bool else value if kind is str or value.isdecimal() else None
+        if kind is None or known is None:
+            raise refused
+        more[option] = int(value) if kind is int else known
+    login = {"user": unquote(parts.username or ""), "password": unquote(parts.password or "")}
+    return {"host": host, "port": port, **({"database": name} if name else {}), **login, **more}
+
+
+def _driver() -> Any:
+    return library("a ledger in MySQL or MariaDB needs PyMySQL", "mysql", "pymysql", "constants.CLIENT")

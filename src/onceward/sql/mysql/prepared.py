@@ -1,0 +1,114 @@
+"""Prepared transactions in MySQL and MariaDB: how the driver ends them, and what it tells tasks. Driver only.
+
+Sources: *XA Transactions* in MySQL's manual and in MariaDB's. A name has two parts of up to 64 bytes. What is prepared
+outlasts its session from MySQL 5.7.7 and MariaDB 10.5 on (MDEV-742), so on each server that the ledger's module takes.
+Another session may end it once the one that prepared it is gone: until then it is listed, and yet unknown (XAER_NOTA).
+MySQL lists only for who has XA_RECOVER_ADMIN. Its list is asked for in hexadecimal digits, for names of others may be
+no texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from onceward.errors import AccessDenied, ConfigurationError
+from onceward.ids import MARK_LENGTH
+from onceward.sql.ledger.database import Session
+from onceward.sql.mysql.preparing import FORMAT, Landing, xid
+from onceward.sql.sink.columns import Table, Written
+from onceward.sql.sink.dialect import Beside
+
+_MOST_BYTES = 64
+longest_pipeline = _MOST_BYTES - 1 - MARK_LENGTH  # the first part is <pipeline>@<mark>
+
+create_markers = """
+CREATE TABLE IF NOT EXISTS {table} (
+    pipeline varchar(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    name varchar(200) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    PRIMARY KEY (pipeline, name)
+) ENGINE = InnoDB"""
+
+_LEAST = (8, 0, 30)
+"""Of MySQL, *Restrictions on XA Transactions*. In 8.0.12 a table may be dropped under prepared rows, which XA COMMIT
+then says are committed (bug 79940); 8.0.33 holds its definition, also after a crash."""
+_UNKNOWN = 1397  # XAER_NOTA
+_NOT_ALLOWED = (1227, 1401)  # ER_SPECIFIC_ACCESS_DENIED_ERROR, XAER_RMERR
+
+
+def each_by_itself(session: Session) -> None:
+    """From now on each statement is a transaction of its own: XA COMMIT may not be within another one. A marker is
+    not waited for that is locked by what is still prepared."""
+    session.execute("SET autocommit = 1, innodb_lock_wait_timeout = 5")
+
+
+def must_keep(session: Any) -> None:
+    """
+    :raises ConfigurationError: the server does not keep what is prepared from harm.
+    :raises AccessDenied: this login may not list prepared transactions.
+    """
+    import pymysql
+
+    if not session.is_mariadb and session.version < _LEAST:
+        raise ConfigurationError(
+            f"the server is MySQL {'.'.join(map(str, session.version))}, and with xa=True tasks prepare transactions: "
+            "before 8.0.30 a crash within an XA statement may leave the binary log with another outcome, and old ones "
+            "let anybody change or drop a table for which rows are prepared",
+            next_step="use MySQL 8.0.30 or later, or MariaDB; or leave xa= out",
+        )
+    try:
+        listed(session, "")
+    except pymysql.MySQLError as error:
+        if error.args[0] not in _NOT_ALLOWED:
+            raise
+        raise AccessDenied(
+            f"the login of the sink's url may not list prepared transactions, and with xa=True each task of a batch "
+            f"prepares one: {error.args[1]}",
+            next_step="GRANT XA_RECOVER_ADMIN ON *.* to it, or leave xa= out",
+        ) from error
+
+
+def listed(session: Any, beginning: str) -> list[str]:
+    """The names of those that are prepared, and begin so."""
+    found = session.execute("XA RECOVER" if session.is_mariadb else "XA RECOVER CONVERT XID")
+    names = []
+    for kind, first, _, data in found:
+        text = data if isinstance(data, bytes) else bytes.fromhex(str(data).removeprefix("0x"))
+        if int(kind) == FORMAT and text.isascii():
+            names.append(f"{text[: int(first)].decode()}-{text[int(first) :].decode()}")
+    return [name for name in names if name.startswith(beginning)]
+
+
+def commit(session: Session, name: str) -> bool:
+    """False where the server knows none of that name that this session may end."""
+    return _ended(session, "COMMIT", name)
+
+
+def roll_back(session: Session, name: str) -> bool:
+    """The same."""
+    return _ended(session, "ROLLBACK", name)
+
+
+def _ended(session: Session, how: str, name: str) -> bool:
+    import pymysql
+
+    try:
+        session.execute(f"XA {how} {xid(name)}")
+    except pymysql.MySQLError as error:
+        if error.args[0] == _UNKNOWN:
+            return False
+        raise
+    return True
+
+
+def landing(said: Mapping[str, Any], beside: Beside, table: Table, written: Sequence[Written]) -> Landing:
+    """What tasks are told.
+
+    :param said: what PyMySQL needs to connect.
+    """
+    kinds = {column.name: column.type for column in table.columns}
+    texts = frozenset(column.name for column in written if column.charset or kinds[column.name] == "json")
+    # In another character set a text has other bytes. What does not fit the server warns of, as it converts.
+    looked_at = tuple(replace(column, most_bytes=None) if column.charset else column for column in written)
+    return Landing(said, table, looked_at, texts, beside.ledger, beside.markers, beside.mark)

@@ -1,0 +1,223 @@
+"""The SQL of a batch, for MySQL and MariaDB. Pure: text and parameters, in PyMySQL's manner (``%s``).
+
+Each statement reads the rows once: a temporary table cannot be opened twice by one. Names of tables and ``op`` are
+compared as bytes, for in a collation 'd' and 'd ' may be the same; keys by the collation of the table's own column.
+
+An upsert is an UPDATE of the rows that are there, and an INSERT of the others. ``ON DUPLICATE KEY UPDATE`` would take
+*any* unique index of the table for the key, and replace another row where a value of it comes twice; so that is an
+error of the server's here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from onceward.engine.change_words import DELETES, WRITES
+from onceward.sql.mysql.types import MOMENT, TEXT
+from onceward.sql.sink.columns import Table, Written
+from onceward.sql.sink.rows import TASK, Merge, Rows
+
+ROW = "onceward_row"
+"""Column of a staging table: the row's number in its task attempt. With it every row has a key, which some servers
+require, and tasks do not wait for each other's."""
+
+_TYPES = {TEXT: "longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", MOMENT: "datetime(6)"}
+
+
+def quoted(name: str) -> str:
+    """``name`` as SQL has it, inside a statement with parameters."""
+    return "`" + name.replace("`", "``").replace("%", "%%") + "`"
+
+
+def staging_table(sql_name: str, staged: Mapping[str, str], temporary: bool = False) -> str:
+    """Makes it; a temporary one is the session's own."""
+    columns = [f"{quoted(name)} {_TYPES.get(kind, kind)} NULL" for name, kind in staged.items()]
+    columns += [f"{TASK} bigint NOT NULL", f"{ROW} bigint NOT NULL", f"PRIMARY KEY ({TASK}, {ROW})"]
+    return f"CREATE {'TEMPORARY ' if temporary else ''}TABLE {sql_name} ({', '.join(columns)}) ENGINE = InnoDB"
+
+
+def staged_rows(
+    sql_name: str, staged: Mapping[str, str], tasks: Sequence[int], only: tuple[str, str] | None = None
+) -> Rows:
+    """What these task attempts have staged; ``only`` where a column has a value."""
+    columns = ", ".join(quoted(name) for name in staged)
+    numbers = ", ".join(str(int(task)) for task in tasks) or "NULL"
+    sql = f"SELECT {columns} FROM {sql_name} WHERE {TASK} IN ({numbers})"
+    if only is not None:
+        return Rows(f"{sql} AND {_bytes(quoted(only[0]))} = {_bytes('%s')}", (only[1],))
+    return Rows(sql, ())
+
+
+def count(rows: Rows) -> Rows:
+    """How many there are."""
+    return Rows(f"SELECT COUNT(*) FROM ({rows.sql}) AS staged", rows.parameters)
+
+
+def by_table(rows: Rows, column: str) -> Rows:
+    """How many there are of each value of ``column``, which names tables."""
+    name = quoted(column)
+    return Rows(f"SELECT MIN({name}), COUNT(*) FROM ({rows.sql}) AS staged GROUP BY {_bytes(name)}", rows.parameters)
+
+
+def longest(rows: Rows, limited: Sequence[Written]) -> Rows:
+    """The length of the longest value of each of these columns."""
+    asked = ", ".join(f"MAX(CHAR_LENGTH({quoted(column.name)}))" for column in limited)
+    return Rows(f"SELECT {asked} FROM ({rows.sql}) AS staged", rows.parameters)
+
+
+def most_bytes(rows: Rows, limited: Sequence[Written]) -> Rows:
+    """The bytes of the longest value of each of these columns, as the table keeps it."""
+    asked = ", ".join(f"MAX(OCTET_LENGTH({_kept(column)}))" for column in limited)
+    return Rows(f"SELECT {asked} FROM ({rows.sql}) AS staged", rows.parameters)
+
+
+def nulls(rows: Rows, written: Sequence[Written]) -> Rows:
+    """How many nulls each of these columns has."""
+    asked = ", ".join(f"COALESCE(SUM({quoted(column.name)} IS NULL), 0)" for column in written)
+    return Rows(f"SELECT {asked} FROM ({rows.sql}) AS staged", rows.parameters)
+
+
+def no_label(rows: Rows, column: Written) -> Rows:
+    """How many values are none of the column's labels, letter by letter."""
+    known = ", ".join(_bytes("%s") for _ in column.labels)
+    return Rows(
+        f"SELECT COUNT(*) FROM (SELECT {_bytes(quoted(column.name))} AS label FROM ({rows.sql}) AS staged) AS labels "
+        f"WHERE label NOT IN ({known})",
+        (*rows.parameters, *column.labels),
+    )
+
+
+def no_place(rows: Rows, column: Written) -> Rows:
+    """How many texts have a character that the column's character set has not; a server would make ``?`` of it."""
+    name = quoted(column.name)
+    back = f"CONVERT(CONVERT({name} USING {column.charset}) USING utf8mb4)"
+    return Rows(f"SELECT COUNT(*) FROM ({rows.sql}) AS staged WHERE {_bytes(back)} <> {_bytes(name)}", rows.parameters)
+
+
+def append(rows: Rows, table: Table, written: Sequence[Written]) -> Rows:
+    """Add them all."""
+    names = ", ".join(quoted(column.name) for column in written)
+    return Rows(
+        f"INSERT INTO {_in_statement(table)} ({names}) SELECT {names} FROM ({rows.sql}) AS staged", rows.parameters
+    )
+
+
+def looked_at(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
+    """Of rows with a key: how many there are, and how many without a key, with an ``op`` that nobody knows, that are
+    the last of their key, such keys, and of the last those that delete."""
+    null = " OR ".join(f"{_key(number)} IS NULL" for number in range(len(merge.key)))
+    keys = ", ".join(_key(number) for number in range(len(merge.key)))
+    return Rows(
+        f"SELECT COUNT(*), COALESCE(SUM({null}), 0), COALESCE(SUM(onceward_odd), 0), "
+        f"COALESCE(SUM(onceward_late = 1), 0), COUNT(DISTINCT {keys}), "
+        f"COALESCE(SUM(onceward_late = 1 AND {_DELETED}), 0) FROM ({_ranked(rows, written, merge)}) AS ranked",
+        rows.parameters,
+    )
+
+
+def sorted_bytes(rows: Rows, written: Sequence[Written], merge: Merge) -> Rows:
+    """Of the key's columns, as the table compares them, and of those that order: by how many bytes the longest value is
+    sorted; null for what is no text."""
+    columns = {column.name: column for column in written}
+    values = [*(_compared(columns[name]) for name in merge.key), *map(quoted, merge.order_by)]
+    asked = ", ".join(f"MAX(OCTET_LENGTH(WEIGHT_STRING({value})))" for value in values)
+    return Rows(f"SELECT {asked} FROM ({rows.sql}) AS staged", rows.parameters)
+
+
+def delete(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
+    """The rows whose last change says so."""
+    return Rows(
+        f"DELETE target FROM {_in_statement(table)} AS target JOIN ({_last(rows, written, merge)} AND {_DELETED}) "
+        f"AS latest ON {_same(merge)}",
+        rows.parameters,
+    )
+
+
+def upsert(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> list[Rows]:
+    """The last row of each key, but for those that delete: those that are there, then the others."""
+    names = [quoted(column.name) for column in written]
+    first_key = f"target.{quoted(merge.key[0])}"
+    news = [quoted(column.name) for column in written if column.name not in merge.key]
+    values = ", ".join(f"target.{name} = latest.{name}" for name in news) or f"{first_key} = {first_key}"
+    latest = f"({_last(rows, written, merge)} AND NOT {_DELETED}) AS latest"
+    return [
+        Rows(
+            f"UPDATE {_in_statement(table)} AS target JOIN {latest} ON {_same(merge)} SET {values}",
+            rows.parameters,
+        ),
+        Rows(
+            f"INSERT INTO {_in_statement(table)} ({', '.join(names)}) "
+            f"SELECT {', '.join(f'latest.{name}' for name in names)} FROM {latest} "
+            f"LEFT JOIN {_in_statement(table)} AS target ON {_same(merge)} WHERE {first_key} IS NULL "
+            "ORDER BY latest.onceward_place",
+            rows.parameters,
+        ),
+    ]
+
+
+def present(rows: Rows, table: Table, written: Sequence[Written], merge: Merge) -> Rows:
+    """Of the keys whose last change deletes, and of the others: how many the table has."""
+    return Rows(
+        f"SELECT COALESCE(SUM({_DELETED}), 0), COALESCE(SUM(NOT {_DELETED}), 0) "
+        f"FROM ({_last(rows, written, merge)}) AS latest JOIN {_in_statement(table)} AS target ON {_same(merge)}",
+        rows.parameters,
+    )
+
+
+_DELETED = "onceward_deletes"
+
+
+def _key(number: int) -> str:
+    return f"onceward_key_{number}"
+
+
+def _same(merge: Merge) -> str:
+    """A row of the ``target`` and one of the ``latest`` have the same key."""
+    pairs = enumerate(quoted(name) for name in merge.key)
+    return " AND ".join(f"target.{name} = latest.{_key(number)}" for number, name in pairs)
+
+
+def _last(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
+    """The last row of each key; of equally late ones all. Ends in a WHERE."""
+    return f"SELECT * FROM ({_ranked(rows, written, merge)}) AS ranked WHERE onceward_late = 1"
+
+
+def _ranked(rows: Rows, written: Sequence[Written], merge: Merge) -> str:
+    """The rows with their keys, as the table compares them, and how far from the last of its key each is."""
+    columns = {column.name: column for column in written}
+    keys = [_compared(columns[name]) for name in merge.key]
+    named = [f"{key} AS {_key(number)}" for number, key in enumerate(keys)]
+    values = [quoted(column.name) for column in written]
+    late = place = "1"
+    if merge.order_by:  # nulls come first
+        order = ", ".join(f"{quoted(name)} DESC" for name in merge.order_by)
+        late = f"RANK() OVER (PARTITION BY {', '.join(keys)} ORDER BY {order})"
+        place = f"RANK() OVER (ORDER BY {', '.join(quoted(name) for name in merge.order_by)})"
+    odd = deletes = "0"
+    if merge.op_column is not None:
+        op = _bytes(quoted(merge.op_column))
+        odd = f"({op} IS NULL OR {op} NOT IN ({_words((*DELETES, *WRITES))}))"
+        deletes = f"COALESCE({op} IN ({_words(DELETES)}), 0)"
+    said = [f"{deletes} AS {_DELETED}", f"{odd} AS onceward_odd", f"{late} AS onceward_late"]
+    return f"SELECT {', '.join([*values, *named, *said])}, {place} AS onceward_place FROM ({rows.sql}) AS staged"
+
+
+def _compared(column: Written) -> str:
+    kept = _kept(column)
+    return kept if column.collation is None else f"{kept} COLLATE {column.collation}"
+
+
+def _kept(column: Written) -> str:
+    return f"CONVERT({quoted(column.name)} USING {column.charset})" if column.charset else quoted(column.name)
+
+
+def _words(words: Sequence[str]) -> str:
+    return ", ".join(f"'{word}'" for word in words)
+
+
+def _bytes(expression: str) -> str:
+    return f"CAST({expression} AS BINARY)"
+
+
+def _in_statement(table: Table) -> str:
+    return table.sql.replace("%", "%%")

@@ -1,0 +1,150 @@
+"""What the server says of a table. Driver only; one question for the columns, one for the keys.
+
+Of a partitioned table nothing is asked or locked in a way that locks each of its partitions (``LOCK TABLE`` without
+``ONLY`` does, and ``pg_partition_tree``): there may be thousands, and a server has room for 64 locks a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from onceward.errors import ConfigurationError, ContradictoryOptions, TableMissing
+from onceward.sql.ledger.database import Session
+from onceward.sql.ledger.table import BATCHES
+from onceward.sql.sink.columns import Column, Table
+from onceward.sql.sink.order import Reference
+
+_RELATION = """
+SELECT c.oid, format('%%I.%%I', n.nspname, c.relname), c.relkind::text, c.relname::text, c.relpersistence::text,
+    c.relkind = 'r' AND EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = c.oid),
+    EXISTS (SELECT 1 FROM pg_rewrite WHERE ev_class = c.oid AND is_instead),
+    c.relkind = 'p' AND EXISTS (
+        WITH RECURSIVE part(oid) AS (
+            SELECT inhrelid FROM pg_inherits WHERE inhparent = c.oid
+            UNION ALL SELECT inhrelid FROM pg_inherits JOIN part ON inhparent = part.oid)
+        SELECT 1 FROM part JOIN pg_class is_part ON is_part.oid = part.oid
+        WHERE is_part.relpersistence <> 'p' OR is_part.relkind = 'f'),
+    c.oid IN (to_regclass(%s), to_regclass(%s)),
+    current_setting('server_encoding'),
+    row_security_active(c.oid) AND NOT (
+        SELECT bool_or(polpermissive AND polcmd IN ('*', 'r') AND is_open)
+            AND bool_or(polpermissive AND polcmd IN ('*', 'd') AND is_open)
+            AND bool_and(polpermissive OR polcmd NOT IN ('*', 'r', 'd') OR is_open)
+        FROM (SELECT *, coalesce(pg_get_expr(polqual, polrelid) = 'true', false) AS is_open FROM pg_policy
+              WHERE polrelid = c.oid AND EXISTS (
+                  SELECT 1 FROM unnest(polroles) AS role
+                  WHERE CASE WHEN role = 0 THEN true ELSE pg_has_role(role, 'USAGE') END)) AS ours
+    ) IS TRUE
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)"""
+_COLUMNS = """
+SELECT a.attname,
+    CASE WHEN t.typtype = 'd' THEN format_type(t.typbasetype, t.typtypmod)
+         ELSE format_type(a.atttypid, a.atttypmod) END,
+    a.attnotnull OR t.typnotnull,
+    a.atthasdef OR t.typdefault IS NOT NULL OR a.attidentity <> '',
+    a.attgenerated <> '' OR a.attidentity = 'a',
+    CASE WHEN t.typtype = 'd' THEN base.typtype ELSE t.typtype END = 'e',
+    coalesce(base.typname, t.typname) IN ('bpchar', 'citext')
+        OR NOT coalesce((SELECT collisdeterministic FROM pg_collation k WHERE k.oid = a.attcollation), true)
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type base ON base.oid = t.typbasetype
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
+_UNIQUE = """
+SELECT array_agg(a.attname::text)
+FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey[0:i.indnkeyatts - 1])
+WHERE i.indrelid = %s AND NOT EXISTS (
+    SELECT 1 FROM pg_collation k WHERE k.oid = ANY(i.indcollation) AND NOT k.collisdeterministic)
+AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+GROUP BY i.indexrelid"""
+_LEFT = "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+_LEFT += "WHERE n.nspname = %s AND relkind = 'r' AND relname LIKE %s"
+_REFERENCES = """
+SELECT DISTINCT conrelid, confrelid, condeferrable FROM pg_constraint
+WHERE contype = 'f' AND conrelid = ANY(%s) AND confrelid = ANY(%s)"""
+_TABLES = ("r", "p")  # relkind: also partitioned ones
+
+
+def locked(connection: Session, name: str, ledger: str) -> Table:
+    """As :func:`table_named`, of a table that cannot be changed until the transaction ends: not between what is found
+    out about it and what is done with it."""
+    connection.execute(f"LOCK TABLE ONLY {_relation(connection, name, ledger).sql} IN ROW EXCLUSIVE MODE")
+    return table_named(connection, name, ledger)
+
+
+def table_named(connection: Session, name: str, ledger: str) -> Table:
+    """The table that ``name`` means to the server (``table`` or ``schema.table``, quoted where SQL wants it).
+
+    :raises TableMissing: there is none, or it is a view or the like.
+    :raises ConfigurationError: it is one that cannot be written to exactly once.
+    """
+    relation = _relation(connection, name, ledger)
+    told = connection.execute(_COLUMNS, (relation.oid,))
+    columns = [
+        Column(
+            column, kind, required=not_null and not default and not generated, not_null=not_null, generated=generated,
+            enum=enum, own_equality=own_equality,
+        )
+        for column, kind, not_null, default, generated, enum, own_equality in told
+    ]  # fmt: skip
+    unique = [frozenset(keys) for (keys,) in connection.execute(_UNIQUE, (relation.oid,))]
+    return Table(
+        name, relation.sql, tuple(columns), tuple(unique), relation.oid, relation.has_children,
+        hides_rows=relation.hides_rows,
+    )  # fmt: skip
+
+
+class _Relation(NamedTuple):
+    oid: int
+    sql: str
+    has_children: bool
+    hides_rows: bool
+
+
+def _relation(connection: Session, name: str, ledger: str) -> _Relation:
+    found = connection.execute(_RELATION, (ledger, ledger + BATCHES, name)).fetchone()
+    if found is None or found[2] not in _TABLES:
+        what = "does not exist" if found is None else "is no table, but a view or the like"
+        raise TableMissing(
+            f"table {name} {what} in the database of the sink's url",
+            next_step="create it, with the columns of the frame; or correct table=, which is spelled as in SQL: "
+            'schema.table, and names with capital letters as "Name"',
+        )
+    oid, sql, _, own_name, persistence, has_children, instead, frail_part, is_ledger, encoding, hides_rows = found
+    if is_ledger or own_name.startswith("onceward_"):
+        raise ContradictoryOptions(
+            f"table {name} is the sink's own", next_step="write rows to tables with names of their own"
+        )
+    why = (
+        "is not logged, or has a partition that is not or that lies elsewhere: a crash may take what is decided"
+        if persistence != "p" or frail_part
+        else "has a rule that does something INSTEAD, so that what is written may not be there" if instead
+        else "is in a database without an encoding (SQL_ASCII), so that texts are but bytes" if encoding == "SQL_ASCII"
+        else ""
+    )  # fmt: skip
+    if why:
+        raise ConfigurationError(f"table {name} {why}", next_step="write to another table, or change this one")
+    return _Relation(oid, sql, has_children, hides_rows)
+
+
+def references(connection: Session, tables: Sequence[Table]) -> list[Reference]:
+    """The foreign keys between these tables, those of a table to itself included."""
+    oids = [table.oid for table in tables]
+    return [Reference(*found) for found in connection.execute(_REFERENCES, (oids, oids))]
+
+
+def schema_of(connection: Session, table: str) -> tuple[str, int]:
+    """The schema that has a table, and what the table is to the server."""
+    found = connection.execute(
+        "SELECT n.nspname::text, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE c.oid = to_regclass(%s)",
+        (table,),
+    ).fetchone()
+    if found is None:
+        raise TableMissing(f"table {table} is gone", next_step="start the query again")
+    return str(found[0]), int(found[1])
+
+
+def staging_left(connection: Session, schema: str, prefix: str) -> list[str]:
+    """The tables of a schema whose names begin so."""
+    escaped = prefix.replace("_", r"\_")
+    return [str(name) for (name,) in connection.execute(_LEFT, (schema, f"{escaped}%"))]

@@ -1,0 +1,91 @@
+"""The sink's PostgreSQL. Driver only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import DataType
+
+from onceward.engine.task_writer import OpenWriter
+from onceward.engine.two_phase import Beginner
+from onceward.errors import OncewardError
+from onceward.sql.ledger.database import Session
+from onceward.sql.ledger.overdue import Overdue
+from onceward.sql.postgresql import catalogue, prepared, statements, types
+from onceward.sql.postgresql.refusals import named, refusal_of
+from onceward.sql.postgresql.staging import OpenStagingWriter
+from onceward.sql.postgresql.values import must_be_storable, numbers
+from onceward.sql.sink.columns import Column, Table, Written
+from onceward.sql.sink.dialect import Beside, Dialect
+from onceward.sql.sink.rows import Rows, values_of
+
+
+class PostgreSQLDialect(Dialect):
+    """See the module."""
+
+    statements = statements
+    catalogue = catalogue
+    prepared = prepared
+    text = "text"
+    wide = ("text", "bytea")
+    can_defer = True
+
+    def staged(self, name: str, kind: DataType) -> str:
+        return types.staged(name, kind)
+
+    def fitting(self, name: str, staged: str, column: Column, table: Table) -> Written:
+        return types.fitting(name, staged, column, table)
+
+    def named(self, what: str) -> AbstractContextManager[None]:
+        return named(what, psycopg.Error, Overdue)
+
+    def open_staging(self, connection: Session, schema: str, name: str, staged: Mapping[str, str]) -> OpenWriter:
+        return OpenStagingWriter(connection_words(connection), schema, name)
+
+    def open_transactions(
+        self, session: Session, beside: Beside, staged: Mapping[str, str], table: Table, written: Sequence[Written]
+    ) -> Beginner:
+        return prepared.landing(session, connection_words(session), beside, staged, table, written)
+
+    def bring(self, connection: Session, name: str, staged: Mapping[str, str], rows: pa.Table) -> None:
+        """They go with the statements; here they are looked at, as tasks look at theirs."""
+        must_be_storable(rows)
+
+    def held_rows(self, name: str, staged: Mapping[str, str], rows: pa.Table, only: tuple[str, str] | None) -> Rows:
+        mine = rows if only is None else rows.filter(pc.equal(rows.column(only[0]), only[1]))
+        values = {column: values_of(_without_limits(mine.column(column)), column) for column in staged}
+        return statements.held_rows(staged, values)
+
+    def refusal_of(self, error: Exception, what: str) -> OncewardError:
+        return refusal_of(error, what)
+
+    def take_time(self, connection: Session, lock_seconds: int) -> None:
+        connection.execute(f"SET LOCAL lock_timeout = '{lock_seconds}s'")
+        connection.execute("SET LOCAL statement_timeout = 0")
+        connection.execute("SET CONSTRAINTS ALL DEFERRED")
+
+    def end_move(self, connection: Session) -> None:
+        with self.named("checking what the tables defer to the COMMIT"):
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def in_a_hurry(self, connection: Session) -> None:
+        connection.execute("SET LOCAL lock_timeout = '200ms'")
+        connection.execute("SET LOCAL synchronous_commit = off")
+
+
+def _without_limits(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """As numbers, where Python's own times have fewer years than the server's."""
+    return numbers(column) if pa.types.is_temporal(column.type) else column
+
+
+def connection_words(connection: Any) -> str:
+    """What libpq was told to connect with, its variables and password file included: for processes elsewhere."""
+    from psycopg.conninfo import make_conninfo
+
+    told = {word.keyword.decode(): word.val.decode() for word in connection.connection.pgconn.info if word.val}
+    return make_conninfo(**{**told, "application_name": "onceward"})

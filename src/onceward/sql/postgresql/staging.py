@@ -1,0 +1,186 @@
+"""Tasks copy their rows into the attempt's staging table. Executors; the driver makes and drops the table.
+
+What if a task runs twice, or dies? Each task attempt marks its rows with a number of its own, and only those of the
+attempts that a report names are moved. What if it is late, an executor that was stopped? Its table is gone. What if the
+server crashes? The table is empty then (it is not logged), and the decision counts.
+
+Rows go by ADBC's binary COPY, from Arrow. It does not convert: where widths agree and types differ it would store other
+values without a word, so the staging table has the frame's types, and the move from there casts.
+
+A piece is a transaction of its own, so that a slow plan leaves none open; all that is set is set for it alone
+(:mod:`onceward.sql.ledger.postgresql` says why). A worker keeps its connection for the next task; opening one costs some
+50 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from onceward import patience, surroundings
+from onceward.engine.task_writer import TaskWriter
+from onceward.errors import ConfigurationError
+from onceward.ids import TaskAttempt
+from onceward.sql.ledger.overdue import LOOKS_EVERY_SECONDS, STATEMENT_SECONDS, Overdue, seconds_for
+from onceward.sql.ledger.postgresql import PINNED, UNLIMITED
+from onceward.sql.postgresql.refusals import named
+from onceward.sql.postgresql.values import storable
+from onceward.sql.sink.pieces import KeptSessions, PieceWriter
+from onceward.sql.sink.rows import TASK
+
+
+@dataclass(frozen=True)
+class OpenStagingWriter:
+    """Opens the writer in each task attempt. Pickled into the job's closure.
+
+    :param connection: what libpq needs to connect, as ``key=value`` words; it may hold a password.
+    """
+
+    connection: str = field(repr=False)
+    schema: str
+    table: str
+
+    def __call__(self, task: TaskAttempt) -> TaskWriter:
+        return StagingWriter(self, task.task_attempt_id)
+
+
+class StagingWriter(PieceWriter):
+    """One task attempt's rows."""
+
+    def __init__(self, spec: OpenStagingWriter, task_attempt_id: int) -> None:
+        super().__init__(task_attempt_id)
+        self._spec = spec
+        self._connection: Any = None
+
+    def _send(self, rows: list[pa.RecordBatch]) -> None:
+        table = pa.Table.from_batches([storable(part) for part in rows])
+        table = table.append_column(TASK, pa.repeat(pa.scalar(self._task, pa.int64()), table.num_rows))
+        if self._connection is None:
+            with named("connecting to the database from a task", *errors()):
+                self._connection = sessions.of(self._spec.connection, lambda: connect(self._spec.connection))
+        try:
+            with named("copying rows to the staging table", *errors()):
+                # Whether a piece outlives a crash is found out when it is moved.
+                begin(self._connection, "SET LOCAL statement_timeout = 0", "SET LOCAL synchronous_commit = off")
+                copy(self._connection, self._spec.schema, self._spec.table, table)
+                run(self._connection, "COMMIT")
+        except BaseException:
+            sessions.forget(self._spec.connection)  # it may be in the middle of a COPY, with a lock on the table
+            raise
+
+
+def connect(said: str) -> Any:
+    """libpq has a limit of its own for the connection, and none for the questions with which ADBC begins."""
+    return in_time(None, lambda: _driver().connect(said, autocommit=True), STATEMENT_SECONDS, "a new connection")
+
+
+def begin(connection: Any, *settings: str) -> None:
+    """A transaction with all that is pinned, and these besides."""
+    run(connection, "; ".join(("BEGIN ISOLATION LEVEL READ COMMITTED", *PINNED, UNLIMITED, *settings)))
+
+
+def copy(connection: Any, schema: str, name: str, rows: pa.Table) -> None:
+    """``rows`` into a table of the same columns."""
+
+    def ingest() -> None:
+        with connection.cursor() as cursor:
+            cursor.adbc_ingest(name, rows, mode="append", db_schema_name=schema)
+
+    in_time(connection, ingest, seconds_for(rows.num_rows), f"a COPY to {schema}.{name}")
+
+
+def run(connection: Any, statements: str) -> None:
+    """In one message, of which no rows are wanted. What has two, for it is prepared first, may come to two sessions of
+    the server behind a pooler for transactions, as long as no transaction is open."""
+
+    def tell() -> None:
+        with connection.cursor() as cursor:
+            cursor.executescript(statements)
+
+    in_time(connection, tell, STATEMENT_SECONDS, statements[:60])
+
+
+def execute(connection: Any, statement: str, seconds: float = STATEMENT_SECONDS) -> Any:
+    """The first row that it gives, if it gives any."""
+
+    def ask() -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchone() if cursor.description else None
+
+    return in_time(connection, ask, seconds, statement[:60])
+
+
+def in_time(connection: Any, call: Callable[[], Any], seconds: float, what: str) -> Any:
+    """What ``call`` returns. ADBC waits in C, for as long as it takes: so somebody else waits for it.
+
+    :raises Overdue: it is waiting still. The connection is of no use any more, and may not be closed under it.
+    :raises Exception: what those raise who are asked meanwhile (:mod:`onceward.patience`). The same.
+    """
+    answer: list[Any] = []
+    failure: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            answer.append(call())
+        except BaseException as error:  # noqa: BLE001 — raised again, by who waits
+            failure.append(error)
+
+    waiting = surroundings.Thread(target=wait, name="onceward-adbc", daemon=True)
+    waiting.start()
+    until = surroundings.monotonic() + seconds
+    try:
+        while waiting.is_alive():
+            waiting.join(min(LOOKS_EVERY_SECONDS, max(0.0, until - surroundings.monotonic())))
+            if not waiting.is_alive():
+                break
+            patience.ask()
+            if surroundings.monotonic() >= until:
+                raise Overdue(f"the database has not answered {what} for {seconds:g} s")
+    except BaseException:
+        if connection is not None:
+            _stuck.append(connection)
+        raise
+    if failure:
+        raise failure[0]
+    return answer[0]
+
+
+_stuck: list[Any] = []
+"""Connections in the middle of a call that has not returned."""
+
+
+def _answers(connection: Any) -> bool:
+    try:
+        run(connection, "SELECT 1")
+    except errors():
+        return False
+    return True
+
+
+def _give_up(connection: Any) -> None:
+    if not any(connection is one for one in _stuck):
+        with suppress(*errors()):
+            connection.close()
+
+
+sessions: KeptSessions[Any] = KeptSessions(_answers, _give_up)
+
+
+def _driver() -> Any:
+    try:
+        import adbc_driver_postgresql.dbapi as driver
+    except ImportError as error:
+        raise ConfigurationError(
+            f"a task cannot write to PostgreSQL: {error}",
+            next_step='pip install "onceward[postgresql]" on executors too',
+        ) from error
+    return driver
+
+
+def errors() -> tuple[type[Exception], ...]:
+    return (_driver().Error, Overdue)

@@ -1,0 +1,248 @@
+"""One batch as one transaction of the database. Driver only; made by :mod:`target`.
+
+In reading order: each frame is fetched by the driver where it is small, and else staged by tasks (:meth:`write`); then
+one transaction changes the ledger's row, which fences, and moves the rows of all frames into their tables
+(:meth:`stage`); its COMMIT is the decision. Staging tables are dropped afterwards, and are no part of it: whoever has
+the weakest lock on one, a dump of the database, would hold the decision up.
+
+Tables that refer to each other are written in the order of their foreign keys (:mod:`order`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from onceward import events
+from onceward.engine import driver_rows, task_job
+from onceward.engine.ledger.record import LedgerRecord, Output
+from onceward.engine.target import Attempt, Prepared, Write, ids_of
+from onceward.engine.task_writer import TaskResult
+from onceward.engine.time_limit import TimeLimit
+from onceward.errors import BadColumn, LedgerUnreachable, RowRefused, SendFailed
+from onceward.ids import AttemptId
+from onceward.spark.batch.computation import Computation
+from onceward.spark.batch.query import RunningBatch
+from onceward.sql.ledger.database import Session
+from onceward.sql.ledger.overdue import seconds_for
+from onceward.sql.sink.columns import Table, Written, fit, must_show_all, staged_columns
+from onceward.sql.sink.frames import Frame, HeldFrame, StagedFrame
+from onceward.sql.sink.merging import Merging, Part, not_all
+from onceward.sql.sink.order import Reference, circle, parents_first
+from onceward.sql.sink.rows import Merge, Rows
+from onceward.sql.sink.run import DatabaseRun
+from onceward.sql.sink.settings import TABLE_COLUMN
+
+KIND = "table"
+"""Of a ledger record's outputs, by the names of the tables: ``{"mode": …}``."""
+
+_FORMAT = 1
+
+
+class DatabaseAttempt(Attempt):
+    """See the module. ``kept`` outlives the batch; all else here belongs to this attempt."""
+
+    def __init__(self, kept: DatabaseRun, attempt_id: AttemptId) -> None:
+        self.id = attempt_id
+        self._kept = kept
+        self._settings = kept.settings
+        self._dialect = kept.dialect
+        self._statements = kept.dialect.statements
+        self._limit = TimeLimit(kept.settings.policy)
+        self._computation = Computation(kept.shuffles)
+        self._frames: list[Frame] = []
+        self._staging: list[str] = []
+        self._counts: list[Mapping[str, int]] = []  # of each frame, by table
+
+    # each frame is computed by one Spark job
+
+    def write(self, write: Write, running: RunningBatch) -> int:
+        ids = self._ids(running)
+        table = write.where or self._settings.table
+        with events.step(events.PLAN, **ids):
+            staged = staged_columns(write.frame.schema, self._dialect.staged)
+            if table is not None:
+                self._fit(staged, self._kept.table_named(table))
+        with events.step(events.SEND, **ids):
+            held = self._fetched(write.frame, staged, running)
+            if held is not None:
+                name = f"onceward_held_{len(self._frames)}"
+                self._frames.append(HeldFrame(self._dialect, staged, table, name, held))
+                return int(held.num_rows)
+            results = self._staged(write.frame, staged, table)
+            return sum(result.rows for result in results)
+
+    def _fetched(self, frame: DataFrame, staged: Mapping[str, str], running: RunningBatch) -> pa.Table | None:
+        arrays = any(kind.endswith("[]") for kind in staged.values())  # an array of arrays would lose its shape
+        turn = self._kept.driver_turn
+        if arrays or not staged or not turn.takes(running):
+            return None
+        return driver_rows.fetch(
+            frame, _row_bytes(staged, self._dialect.wide), running, turn, self._computation, self._limit.passed
+        )
+
+    def _staged(self, frame: DataFrame, staged: Mapping[str, str], table: str | None) -> list[TaskResult]:
+        name = self._kept.staging_name(self.id, len(self._frames))
+        self._staging.append(name)
+        opening = self._kept.create_staging(name, staged)
+        results: list[TaskResult] = []
+        task_job.run(frame, opening, self._computation, self._limit, results)
+        self._frames.append(StagedFrame(self._dialect, staged, table, self._kept.in_schema(name), results))
+        return results
+
+    def prepared(self) -> Prepared:
+        self._computation.must_be_one()
+        if self._frames:
+            with self._kept.chain.session() as connection, self._dialect.named("counting staged rows"):
+                if self._staging:
+                    self._dialect.take_time(connection, _LOCK_SECONDS)
+                with connection.patience.of(self._seconds(), "the count of staged rows"):
+                    self._counts = [self._counted(frame, connection) for frame in self._frames]
+        rows: Counter[str] = Counter()
+        for counts in self._counts:
+            rows.update(counts)
+        data = {"mode": self._settings.mode}
+        outputs = {table: Output(KIND, _FORMAT, number, data) for table, number in rows.items()}
+        where = "by tasks" if self._staging else "by the driver"
+        return Prepared(outputs, f"to {len(outputs)} tables {where} as {self.id}")
+
+    def _counted(self, frame: Frame, connection: Session) -> dict[str, int]:
+        counts = frame.counts(connection)
+        if not all(counts):
+            raise BadColumn(
+                f"column {TABLE_COLUMN!r} is null or empty in {sum(n for name, n in counts.items() if not name)} rows",
+                next_step="say there into which table a row goes, or pass table= to the sink",
+            )
+        return {name: number for name, number in counts.items() if name}
+
+    # the decision
+
+    def stage(self, record: LedgerRecord, running: RunningBatch) -> None:
+        with events.step(events.LEDGER, **self._ids(running)):
+            try:
+                self._kept.chain.put(
+                    record, lambda connection: self._move(connection, running), self._bring, self._dialect.refusal_of
+                )
+            except LedgerUnreachable as error:  # before the COMMIT: nothing has happened
+                again = f"the batch runs again; if it repeats, {error.next_step}"
+                raise SendFailed(error.message, next_step=again) from error
+        super().stage(record, running)
+
+    def _bring(self, connection: Session) -> None:
+        """Ahead of the transaction, in the same session."""
+        for frame in self._frames:
+            with self._dialect.named("bringing rows from the driver"):
+                frame.bring(connection)
+
+    def _move(self, connection: Session, running: RunningBatch) -> None:
+        """Inside the transaction of the decision: the ledger's row is ours and locked."""
+        self._dialect.take_time(connection, _LOCK_SECONDS)
+        with connection.patience.of(self._seconds(), "the move of the batch's rows"):
+            parts = [
+                self._part(name, frame, expected, connection)
+                for frame, counts in zip(self._frames, self._counts, strict=True)
+                for name, expected in counts.items()
+            ]
+            many = self._settings.mode != "append" or len({part.table.oid for part in parts}) > 1
+            references = self._dialect.catalogue.references(connection, [p.table for p in parts]) if many else ()
+            try:
+                self._write_all(parents_first(parts, references), references, running, connection)
+                self._dialect.end_move(connection)
+            except RowRefused as refused:
+                if circle(references) and self._dialect.can_defer:
+                    refused.next_step += (
+                        "; if it is a foreign key: these tables refer to each other in a circle, which is written if "
+                        "one of the keys is DEFERRABLE (ALTER TABLE … ALTER CONSTRAINT … DEFERRABLE)"
+                    )
+                raise
+
+    def _write_all(
+        self, parts: Sequence[Part], references: Sequence[Reference], running: RunningBatch, connection: Session
+    ) -> None:
+        """:param parts: parents before their children."""
+        if self._settings.mode == "append":
+            for part in parts:
+                with self._writing(part, running):
+                    self._append(part, connection)
+            return
+        merging = Merging(self._statements, self._dialect, parts, references, connection)
+        merging.merge(lambda part: self._writing(part, running))
+
+    @contextmanager
+    def _writing(self, part: Part, running: RunningBatch) -> Iterator[None]:
+        name = part.table.name
+        step = events.step(events.MOVE, **self._ids(running), table=name) if part.expected else nullcontext()
+        with step, self._dialect.named(f"writing to table {name}"):
+            yield
+
+    def _seconds(self) -> float:
+        return seconds_for(sum(frame.number for frame in self._frames))
+
+    def _part(self, name: str, frame: Frame, expected: int, connection: Session) -> Part:
+        """The rows of a frame for one table, which they fit."""
+        with self._dialect.named(f"looking at table {name}"):
+            table = self._dialect.catalogue.locked(connection, name, self._settings.ledger.table)
+        settings = self._settings
+        written = self._fit(frame.staged, table)
+        rows = frame.rows(name)
+        with self._dialect.named(f"looking at rows for table {name}"):
+            self._dialect.look_closer(rows, written, table, connection)
+            limited = [column for column in written if column.longest is not None]
+            if limited:
+                self._must_not_be_cut(rows, limited, table, connection)
+        changes = settings.mode == "changes"
+        merge = Merge(settings.key, settings.order_by, settings.op_column if changes else None)
+        return Part(rows, table, written, merge, expected)
+
+    def _append(self, part: Part, connection: Session) -> None:
+        moved = connection.execute(*self._statements.append(part.rows, part.table, part.written)).rowcount
+        if moved != part.expected:
+            raise not_all(self._statements, part, part.expected, moved, connection)
+
+    def _fit(self, staged: Mapping[str, str], table: Table) -> tuple[Written, ...]:
+        settings = self._settings
+        # A frame that was handed over for one table need not name it in each row.
+        control = [column for column in settings.control_columns if column in staged or column != TABLE_COLUMN]
+        if settings.mode == "changes":
+            must_show_all(table)
+        return fit(staged, table, control, settings.order_by, settings.key, self._dialect.fitting)
+
+    def _must_not_be_cut(self, rows: Rows, limited: Sequence[Written], table: Table, connection: Session) -> None:
+        longest = connection.execute(*self._statements.longest(rows, limited)).fetchone() or ()
+        for column, length in zip(limited, longest, strict=True):
+            if length is not None and column.longest is not None and length > column.longest:
+                raise RowRefused(
+                    f"a value of column {column.name!r} has {length} characters, and table {table.name} takes "
+                    f"{column.longest}",
+                    next_step="widen the column, or shorten the value in the query; nothing of the batch was written",
+                )
+
+    def commit(self) -> None:
+        try:
+            self._kept.chain.commit()
+        finally:
+            self._kept.drop_later(self._staging)  # what was moved was read before
+        self._kept.drop_staging()
+
+    def abort(self) -> None:
+        self._kept.chain.abort()
+        staging, self._staging, self._frames, self._counts = self._staging, [], [], []
+        if staging:
+            self._kept.drop_later(staging)
+            self._kept.drop_staging()
+
+    def _ids(self, running: RunningBatch) -> dict[str, object]:
+        return {**ids_of(self._settings.policy.pipeline, running), **self.ids}
+
+
+_LOCK_SECONDS = 60
+
+
+def _row_bytes(staged: Mapping[str, str], wide: Sequence[str]) -> str:
+    """SQL of Spark's for the payload bytes of a row."""
+    columns = ("`" + name.replace("`", "``") + "`" for name, kind in staged.items() if kind in wide)
+    return " + ".join([f"{8 * len(staged)}", *(f"COALESCE(OCTET_LENGTH({name}), 0)" for name in columns)])

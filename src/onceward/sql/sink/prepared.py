@@ -1,0 +1,189 @@
+"""Transactions that tasks have prepared, as the driver ends them. Driver only; a ``Committer`` of the engine's.
+
+What if an answer is lost, or the process dies before it notes that a transaction is committed? It is asked to commit
+again, and the server does not know the transaction any more: because it was committed, or because somebody has rolled
+it back. Each transaction therefore adds a row with its own name to a table beside the ledger's, its *marker*, which is
+seen once it is committed. Neither prepared nor marked is lost. It is first looked whether it is prepared, and then for
+the marker: what is committed in between is marked.
+
+Markers are removed when the ledger says that their batch is finished, and nobody who may commit asks for it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar
+
+from pyspark.sql.types import StructType
+
+from onceward import surroundings
+from onceward.engine.task_writer import TaskWriter
+from onceward.engine.two_phase import Beginner, CommitResult, Task
+from onceward.errors import LedgerUnreadable, TargetUnreachable
+from onceward.sql.ledger.database import Session
+from onceward.sql.sink import transaction_names as names
+from onceward.sql.sink.columns import Table, fit, staged_columns
+from onceward.sql.sink.dialect import Beside, quoted_pair
+from onceward.sql.sink.settings import MARKERS, DatabaseSinkSettings
+
+_IDLE_MS = 30_000
+_STATEMENT_MS = 60_000
+_PAUSE_SECONDS = 0.01
+_COMMIT_PAUSES = 20
+_ABORT_PAUSES = 500
+"""MySQL and MariaDB end a prepared transaction for another session once the one that prepared it is gone, which they
+notice a moment after it was closed."""
+
+
+class PreparedTransactions:
+    """Of one pipeline, in one database."""
+
+    committable_version: ClassVar[int] = 1
+
+    def __init__(self, settings: DatabaseSinkSettings) -> None:
+        self._settings = settings
+        self._pipeline = settings.policy.pipeline
+        self._database = settings.ledger.database
+        self._dialect = settings.dialect
+        self._words = self._dialect.prepared
+        self._markers = self._database.quoted(settings.markers)
+        self._session: Session | None = None
+
+    # what the engine asks for
+
+    def begin(self, task: Task) -> TaskWriter:
+        """Each frame has what opens its writers: :class:`onceward.sql.sink.prepared_target.PreparedAttempt`."""
+        raise AssertionError("a transaction belongs to a frame")
+
+    def commit(self, name: str) -> CommitResult:
+        for _ in range(_COMMIT_PAUSES):
+            with self.talking(f"committing {name}") as session:
+                if self._words.commit(session, name):
+                    return CommitResult.DONE
+                if name not in self._words.listed(session, name):
+                    return CommitResult.ALREADY_DONE if self._is_marked(session, name) else CommitResult.LOST
+            surroundings.sleep(_PAUSE_SECONDS)
+        return CommitResult.RETRY_LATER
+
+    def abort(self, name: str) -> None:
+        """:raises TargetUnreachable: it is still there."""
+        for _ in range(_ABORT_PAUSES):
+            with self.talking(f"rolling back {name}") as session:
+                if self._words.roll_back(session, name) or name not in self._words.listed(session, name):
+                    return
+            surroundings.sleep(_PAUSE_SECONDS)
+        raise TargetUnreachable(
+            f"{name} is prepared, and the session that prepared it has not ended",
+            next_step="nothing; the next start of the query rolls it back",
+        )
+
+    def recover(self) -> list[str]:
+        with self.talking("listing prepared transactions") as session:
+            return sorted(self._words.listed(session, names.of_pipeline(self._pipeline)))
+
+    def upgrade(self, committable: Any, version: int) -> Any:
+        raise LedgerUnreadable(
+            f"the ledger has a prepared transaction of version {version}, which nobody has ever written",
+            next_step="start with the version of Onceward that wrote it",
+        )
+
+    # what the target asks for besides
+
+    def table(self) -> Table:
+        """The sink's, as it is now; it may change.
+
+        :raises TableMissing, ConfigurationError: …
+        """
+        name = str(self._settings.table)
+        with self.talking(f"looking at table {name}") as session, self._dialect.named(f"looking at table {name}"):
+            return self._dialect.catalogue.table_named(session, name, self._settings.ledger.table)
+
+    def landing(self, schema: StructType, mark: str) -> Beginner:
+        """What opens the writers of a frame's tasks.
+
+        :raises BadColumn: the frame does not fit the table.
+        """
+        staged = staged_columns(schema, self._dialect.staged)
+        table = self.table()
+        written = fit(staged, table, (), (), (), self._dialect.fitting)
+        what = f"preparing to write to table {table.name}"
+        with self.talking(what) as session, self._dialect.named(what):
+            home, _ = self._dialect.catalogue.schema_of(session, self._settings.markers)
+            markers = quoted_pair(self._dialect.statements, home, MARKERS)
+            beside = Beside(self._settings.ledger.table, markers, home, mark)
+            return self._dialect.open_transactions(session, beside, staged, table, written)
+
+    def make_markers(self) -> None:
+        """Their table, if it is missing."""
+        table = self._settings.markers
+        with self.talking(f"making table {table}") as session:
+            if self._looked_at(session) is None:
+                try:
+                    session.execute(self._words.create_markers.replace("{table}", self._markers))
+                except self._database.errors as error:
+                    if not self._database.was_there(error):
+                        raise
+                self._looked_at(session)
+
+    def _looked_at(self, session: Session) -> Any:
+        """:raises ConfigurationError: a crash may take what is in it."""
+        table = self._settings.markers
+        found = session.execute(*self._database.asked_for(table)).fetchone()
+        if found is not None:
+            self._database.must_last(found, table, f"table {table} of {self._database.host}")
+        return found
+
+    def remove_markers(self, finished: Sequence[str]) -> None:
+        """Of transactions that nobody will ever ask for again."""
+        places = ", ".join(["%s"] * len(finished))
+        with self.talking("removing markers of finished transactions") as session:
+            session.execute(
+                f"DELETE FROM {self._markers} WHERE pipeline = %s AND name IN ({places})",  # noqa: S608 — quoted
+                (self._pipeline, *finished),
+            )
+
+    def _is_marked(self, session: Session, name: str) -> bool:
+        found = session.execute(
+            f"SELECT 1 FROM {self._markers} WHERE pipeline = %s AND name = %s",  # noqa: S608 — quoted
+            (self._pipeline, name),
+        ).fetchone()
+        return found is not None
+
+    @contextmanager
+    def talking(self, what: str) -> Iterator[Session]:
+        """With a session in which each statement is a transaction of its own, of a server that keeps what is prepared.
+        That is asked of each session: the next one may lead to another server.
+
+        :raises TargetUnreachable: the server's error.
+        :raises ConfigurationError, AccessDenied: the server keeps no prepared transactions, or not for this login.
+        """
+        try:
+            yield self._connected()
+        except self._database.errors as error:
+            self.close()  # whatever state it is in
+            raise TargetUnreachable(
+                f"{what} in the database at {self._database.host}: {error}",
+                next_step="see that the database answers, and what this login may do there; then start the query again",
+            ) from error
+
+    def _connected(self) -> Session:
+        if self._session is None or not self._database.is_usable(self._session):
+            self.close()
+            session = self._database.connect(f"onceward-{self._pipeline}", _IDLE_MS, _STATEMENT_MS)
+            try:
+                self._words.each_by_itself(session)
+                self._dialect.must_serve(session)
+                self._words.must_keep(session)
+            except BaseException:
+                session.close()
+                raise
+            self._session = session
+        return self._session
+
+    def close(self) -> None:
+        """Give back the session; another one is opened when it is needed."""
+        session, self._session = self._session, None
+        if session is not None:
+            with suppress(Exception):  # it is being given up
+                session.close()

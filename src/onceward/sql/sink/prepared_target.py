@@ -1,0 +1,172 @@
+"""The database sink's side of a pipeline whose tasks prepare transactions (``xa=True``). Driver only.
+
+On top of what every two-phase target does (:mod:`onceward.engine.two_phase`), in the order of a batch:
+
+1. At the start: does the server keep prepared transactions, does the table fit? What is prepared and was never decided
+   is rolled back before the first attempt, of this chain: what another ledger's pipeline of the same id has prepared
+   may be decided there, and is told of in the log.
+2. Each task writes straight into the table, in a transaction of its own, with the row that marks it, and prepares it.
+3. The ledger record names the transactions: the decision. Then each is committed.
+4. Markers of a finished batch are removed before the next attempt.
+
+What if a task that was given up prepares its transaction late, when its attempt is aborted, or decided without it?
+Nothing names it. It holds locks until it is rolled back: by the attempt's abort, once the batch is finished, before the
+run's next attempt, or by the next start. Where the ledger's owners grow, a run's next attempt finds those of older
+copies, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any
+
+from onceward import events
+from onceward.engine.ledger.record import LedgerRecord, State
+from onceward.engine.target import Write, ids_of
+from onceward.engine.task_writer import OpenWriter
+from onceward.engine.two_phase import OpenTaskWriter, TwoPhaseAttempt, TwoPhaseTarget, drop
+from onceward.errors import OncewardError, SendFailed, TargetLost, TargetUnreachable
+from onceward.ids import AttemptId, mark_of, names_of_chain
+from onceward.kafka.source.clusters import client_of
+from onceward.kafka.source.identity import KafkaWitness
+from onceward.spark.batch.computation import Computation
+from onceward.spark.batch.query import RunningBatch
+from onceward.sql.sink import transaction_names as names
+from onceward.sql.sink.prepared import PreparedTransactions
+from onceward.sql.sink.settings import DatabaseSinkSettings
+
+log = logging.getLogger(__name__)
+
+KIND = "prepared"
+"""Of a ledger record's output: as of ``two_phase``, with the ``table``; its committables are names of prepared
+transactions."""
+
+_REMEMBERED = 16
+"""Attempts of a run whose tasks are looked for when they may have come late; those of all others at the next start."""
+
+
+class PreparedTarget(TwoPhaseTarget):
+    """One run of a query."""
+
+    kind = KIND
+
+    def __init__(self, settings: DatabaseSinkSettings) -> None:
+        self._settings = settings
+        self.transactions = PreparedTransactions(settings)
+        policy = settings.policy
+        super().__init__(
+            self.transactions,
+            settings.decided_in.chain(policy.pipeline),
+            policy,
+            KafkaWitness(client_of),
+            commit_timeout_s=settings.commit_timeout_s,
+        )
+        self._mark = ""  # of the chain, once it is ours
+        self._begun: deque[AttemptId] = deque(maxlen=_REMEMBERED)
+        self._unmarked: int | None = None  # the sequence whose markers were removed last
+
+    def look(self) -> list[Any]:
+        try:
+            self.transactions.table()
+        except SendFailed as error:  # nothing is sent yet, and nothing runs again by itself
+            raise TargetUnreachable(error.message, next_step="see that the database answers") from error
+        self.transactions.make_markers()
+        return super().look()
+
+    def must_be_of_this_chain(self) -> None:
+        self._mark = mark_of(self.chain.identity())
+
+    def is_of_this_chain(self, recovered: Any) -> bool:
+        """Another one's holds its locks until somebody ends it."""
+        return str(recovered).startswith(names_of_chain(self._policy.pipeline, self._mark))
+
+    def _attempt(self, attempt_id: AttemptId, newest: LedgerRecord | None) -> PreparedAttempt:
+        if newest is None or newest.state is State.FINISHED:
+            self._drop_what_came_late(attempt_id.owner if self.chain.owners_grow else None)
+            self._remove_markers(newest)
+        self._begun.append(attempt_id)
+        attempt = PreparedAttempt(self.committer, self.chain, self._policy, attempt_id, Computation(self._shuffles))
+        attempt.transactions, attempt.mark, attempt.table = self.transactions, self._mark, str(self._settings.table)
+        return attempt
+
+    def _drop_what_came_late(self, owner: int | None = None) -> None:
+        """Tasks of this run's earlier attempts, each of which is finished or aborted, may have gone on.
+
+        :param owner: tasks of older owners, too. Nothing of theirs is decided and not finished, and nothing ever will
+            be: but they may have prepared it when this run had looked through what was there, and not taken the chain.
+        """
+        late = tuple(names.of_attempt(self._policy.pipeline, self._mark, attempt) for attempt in self._begun)
+        if not late and owner is None:
+            return
+        try:
+            found = [name for name in self.committer.recover() if name.startswith(late) or self._is_older(name, owner)]
+        except OncewardError as error:
+            log.warning("%s: whether a task came late is not known: %s", self._policy.pipeline, error)
+            return
+        for name in found:
+            drop(self.committer, name, self._policy.pipeline)
+
+    def _is_older(self, name: str, owner: int | None) -> bool:
+        theirs = names.owner_of(name, self._policy.pipeline, self._mark)
+        return owner is not None and theirs is not None and theirs < owner
+
+    def _remove_markers(self, newest: LedgerRecord | None) -> None:
+        """No earlier than the ledger says *finished*, and no others than it names: what an heir of ours may commit by
+        now, and has not finished, needs its own."""
+        if newest is None or newest.sequence == self._unmarked:
+            return
+        outputs = (output for output in newest.outputs.values() if output.kind == self.kind)
+        finished = [name for output in outputs for name in output.data["committables"]]
+        try:
+            if finished:
+                self.transactions.remove_markers(finished)
+        except OncewardError as error:
+            log.warning("%s: markers of %s are left for now: %s", self._policy.pipeline, newest.batch, error)
+            return
+        self._unmarked = newest.sequence
+
+    def finish(self, record: LedgerRecord) -> LedgerRecord:
+        try:
+            finished = super().finish(record)
+        except TargetLost:
+            # A newer copy that has finished the batch has removed its markers, and then it is for Fenced to say so.
+            self.chain.progress(record)
+            raise
+        if not self.branch:  # of a fan-out, others may have prepared in the same attempt, and publish later
+            self._drop_what_came_late()
+        return finished
+
+    def close(self) -> None:
+        super().close()
+        self.transactions.close()
+
+
+class PreparedAttempt(TwoPhaseAttempt):
+    """One attempt at a batch: transactions of its tasks. The others as the target has them."""
+
+    kind = KIND
+    transactions: PreparedTransactions
+    mark: str
+    table: str
+
+    def _told(self) -> dict[str, Any]:
+        return {"table": self.table}
+
+    def _opening(self, write: Write, running: RunningBatch, frame: int) -> OpenWriter:
+        with events.step(events.PLAN, **ids_of(self._policy.pipeline, running), **self.ids):
+            landing = self.transactions.landing(write.frame.schema, self.mark)
+        return OpenTaskWriter(landing, self._policy.pipeline, running.batch, self.id, frame)
+
+    def abort(self) -> None:
+        """Also what no report has named: it would hold its locks until the next start."""
+        beginning = names.of_attempt(self._policy.pipeline, self.mark, self.id)
+        try:
+            found = [name for name in self._committer.recover() if name.startswith(beginning)]
+        except OncewardError as error:
+            log.warning("%s: what tasks of %s have prepared is not known: %s", self._policy.pipeline, self.id, error)
+        else:
+            self._results = []
+            for name in found:
+                drop(self._committer, name, self._policy.pipeline)
+        super().abort()

@@ -1,0 +1,142 @@
+"""What one run of a query keeps from batch to batch, for its attempts. Driver only; made by :mod:`target`.
+
+The chain with its session, and the staging tables. A staging table belongs to one attempt, whose name it has: it is
+made by the owner of the pipeline only, and is dropped once the attempt is decided or aborted. What a crash leaves, the
+next start drops, when no older copy can make another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+
+from onceward import surroundings
+from onceward.engine.driver_rows import DriverTurn
+from onceward.engine.task_writer import OpenWriter
+from onceward.errors import Fenced, LedgerUnreachable, OncewardError, SendFailed
+from onceward.ids import AttemptId
+from onceward.spark.batch.shuffles import Shuffles
+from onceward.sql.ledger.database import Session
+from onceward.sql.sink.columns import Table, must_be_a_key, must_show_all
+from onceward.sql.sink.dialect import quoted_pair
+from onceward.sql.sink.settings import DatabaseSinkSettings
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2.5, 600.0
+
+
+class DatabaseRun:
+    """See the module."""
+
+    def __init__(self, settings: DatabaseSinkSettings) -> None:
+        self.settings = settings
+        self.dialect = settings.dialect
+        self.chain = settings.ledger.chain(settings.policy.pipeline)
+        self.shuffles = Shuffles()
+        self.driver_turn = DriverTurn(settings.driver_records, settings.driver_bytes)
+        self._prefix = ""
+        self.schema = ""
+        """Of the ledger's table, and so of staging tables, as it is."""
+        self._over: set[str] = set()  # tables whose attempts are over
+        self._left: set[str] = set()  # of these such as could not be dropped
+        self._looked_at = 0  # so many sessions there were when the server was looked at
+        self._drop_at = 0.0
+        self._pause = _FIRST_PAUSE_SECONDS
+
+    def check_table(self) -> None:
+        """Before anybody is fenced: what can be known without a frame.
+
+        :raises TableMissing, BadColumn: the sink's table is not there, or has no such key.
+        """
+        name = self.settings.table
+        self._must_serve()
+        if name is not None:
+            try:
+                table = self.table_named(name)
+            except SendFailed as error:  # nothing is sent yet, and nothing runs again by itself
+                raise LedgerUnreachable(error.message, next_step="see that the database answers") from error
+            must_be_a_key(self.settings.key, table)
+            if self.settings.mode == "changes":
+                must_show_all(table)
+
+    def look_again(self) -> None:
+        """At the server, if this is another session: it may be another server, or one that was set up anew."""
+        if self.chain.connections != self._looked_at:
+            self._must_serve()
+
+    def _must_serve(self) -> None:
+        with self.chain.session() as connection:
+            self.dialect.must_serve(connection)
+        self._looked_at = self.chain.connections
+
+    def table_named(self, name: str) -> Table:
+        """As it is now; it may change.
+
+        :raises TableMissing: there is none.
+        """
+        with self.chain.session() as connection, self.dialect.named(f"looking at table {name}"):
+            return self.dialect.catalogue.table_named(connection, name, self.settings.ledger.table)
+
+    def staging_name(self, attempt: AttemptId, frame: int) -> str:
+        """Of the staging table for one frame of an attempt: nobody else's, ever."""
+        return f"{self._prefix}{attempt.owner}_{attempt.number}_{frame}"
+
+    def in_schema(self, name: str) -> str:
+        """``name`` with the ledger's schema, where this login may create tables; for statements with parameters."""
+        return quoted_pair(self.dialect.statements, self.schema, name)
+
+    def create_staging(self, name: str, staged: Mapping[str, str]) -> OpenWriter:
+        """As the owner, who has to be it until the table is there; what the tasks write to it with.
+
+        :raises Fenced: somebody newer has the pipeline, and drops what they find.
+        """
+        with self.chain.owned() as connection, self.dialect.named(f"creating the staging table {name}"):
+            connection.execute(self.dialect.statements.staging_table(self.in_schema(name), staged), ())
+            return self.dialect.open_staging(connection, self.schema, name, staged)
+
+    def drop_later(self, names: Iterable[str]) -> None:
+        """Tables of attempts that are over, by :meth:`drop_staging`."""
+        self._over |= set(names)
+
+    def drop_staging(self) -> None:
+        """Those of attempts that are over. What somebody holds a lock on is tried again, less and less often, or left
+        to the next start: no batch waits for a dump of the database to end."""
+        now, over = surroundings.monotonic(), self._over
+        self._over = set()
+        if self._left and now >= self._drop_at:
+            over, self._left = over | self._left, set()
+        left = {name for name in sorted(over) if not self._dropped(name, self.chain.session())}
+        self._left |= left
+        if left:
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+            self._drop_at = now + self._pause
+        elif not self._left:
+            self._pause = _FIRST_PAUSE_SECONDS
+
+    def _dropped(self, name: str, session: AbstractContextManager[Session]) -> bool:
+        try:
+            with session as connection:
+                self.dialect.in_a_hurry(connection)
+                connection.execute(f"DROP TABLE IF EXISTS {self.in_schema(name)}", ())
+        except Fenced:
+            raise
+        except OncewardError as error:
+            why = error.__cause__ or error
+            log.warning("%s: the staging table %s is left for now: %s", self.settings.policy.pipeline, name, why)
+            return False
+        return True
+
+    def drop_what_is_left(self) -> None:
+        """At the start: whatever is there was never decided. As the owner, who has to be it all the while: what is
+        there later may be a newer copy's. Also to look: whoever was it may be making one just now, and is waited for.
+        """
+        with self.chain.owned() as connection:
+            self.schema, ledger = self.dialect.catalogue.schema_of(connection, self.settings.ledger.table)
+            # Of a ledger, however it is spelled, and a pipeline in it: others may be beside it in the same schema.
+            named_by = f"{ledger}/{self.settings.policy.pipeline}".encode()
+            self._prefix = f"onceward_staging_{hashlib.sha256(named_by).hexdigest()[:16]}_"
+            found = self.dialect.catalogue.staging_left(connection, self.schema, self._prefix)
+        self._left = {name for name in found if not self._dropped(name, self.chain.owned())}

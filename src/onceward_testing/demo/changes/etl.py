@@ -1,0 +1,72 @@
+"""The job of the demo that reads MySQL: what a user would write. Nothing here knows that it will be killed.
+
+Runs in the driver of the job's process (:mod:`onceward_testing.demo.job`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.streaming.query import StreamingQuery
+
+import onceward as ow
+from onceward_testing.demo.changes.rows import DATABASE, EMAIL_UNSAID, HOMES, PEOPLE
+from onceward_testing.demo.settings import CHANGES_PIPELINE_ID, CHANGES_TOPICS, JobSettings
+
+_PEOPLE = """
+    id BIGINT NOT NULL, version INT NOT NULL, name STRING NOT NULL, number STRING, born DATE,
+    balance DECIMAL(12,2) NOT NULL, kind STRING NOT NULL, notes VARIANT, photo BINARY,
+    registered TIMESTAMP_NTZ NOT NULL, seen TIMESTAMP NOT NULL, email STRING
+"""
+
+
+def start(spark: SparkSession, settings: JobSettings) -> StreamingQuery:
+    """The query, into topics or into a table."""
+    frame, sink = _into_topics(spark, settings) if settings.sink == "kafka" else _into_a_table(spark, settings)
+    return (
+        frame.writeStream.queryName("town-changes")
+        .option("checkpointLocation", settings.checkpoint)
+        .trigger(processingTime="1 second")
+        .foreachBatch(sink)
+        .start()
+    )
+
+
+Sink = Callable[[DataFrame, int], None]
+
+
+def _into_topics(spark: SparkSession, settings: JobSettings) -> tuple[DataFrame, Sink]:
+    """Each table's changes into a topic of its own, in Debezium's envelope, in the order of each key."""
+    changes = ow.mysql_changes(
+        spark,
+        url=settings.source_address,
+        tables=[f"{DATABASE}.{PEOPLE.name}", f"{DATABASE}.{HOMES.name}"],
+        starting="initial",
+        values="debezium",
+    )
+    records = ow.debezium.encode(changes, prefix=CHANGES_TOPICS.rstrip("."))
+    sink = ow.KafkaSink(
+        bootstrap_servers=settings.bootstrap_servers, pipeline_id=CHANGES_PIPELINE_ID, order_by="position"
+    )
+    return records, sink
+
+
+def _into_a_table(spark: SparkSession, settings: JobSettings) -> tuple[DataFrame, Sink]:
+    """The same table in PostgreSQL: each batch applies its changes, in one transaction."""
+    changes = ow.mysql_changes(
+        spark, url=settings.source_address, tables=[f"{DATABASE}.{PEOPLE.name}"], starting="initial"
+    )
+    people = ow.debezium.rows(changes, table=f"{DATABASE}.{PEOPLE.name}", schema=_PEOPLE)
+    people = people.withColumn("notes", F.to_json("notes"))  # for jsonb
+    people = people.fillna({"email": EMAIL_UNSAID})  # what was written before the table had the column
+    sink = ow.DatabaseSink(
+        url=settings.address,
+        table=PEOPLE.name,
+        pipeline_id=CHANGES_PIPELINE_ID,
+        mode="changes",
+        key="id",
+        order_by="position",
+    )
+    return people, sink

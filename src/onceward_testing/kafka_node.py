@@ -1,0 +1,178 @@
+"""One broker of a local cluster: its files, its process, and what a test may do to it.
+
+Made by :class:`onceward_testing.LocalKafka`, handed to tests as ``kafka.nodes[i]``. The broker is a plain JVM process
+behind a guard (:mod:`onceward_testing.guarded_server`) that takes it down when the Python process that owns it is gone.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from onceward.errors import ResourceError
+from onceward_testing.broker_probe import brokers_seen_by
+from onceward_testing.guarded_server import GuardedServer
+from onceward_testing.kafka_distribution import run_tool
+
+_POLL_SECONDS = 0.05
+_LOG_TAIL_LINES = 40
+
+
+class KafkaNode:
+    """A broker and controller in one process (KRaft combined mode). Ports and data stay the same over restarts.
+
+    Not thread safe: one thread at a time may start, stop or kill it.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        port: int,
+        *,
+        version: str,
+        properties: Mapping[str, str],
+        java_command: Sequence[str],
+        folder: Path,
+        keep: bool,
+        log_file: Path,
+        start_timeout_s: float,
+    ) -> None:
+        self.node_id = node_id
+        self.port = port
+        self.folder = folder
+        """Everything this node writes; ``data_folder`` below it holds the partitions."""
+        self._keep = keep
+        self.data_folder = folder / "data"
+        self.log_file = log_file
+        self._version = version
+        self._properties = {**properties, "log.dirs": str(self.data_folder)}
+        self._java_command = list(java_command)
+        self._start_timeout_s = start_timeout_s
+        self._server: GuardedServer | None = None
+
+    @property
+    def bootstrap_server(self) -> str:
+        """``host:port`` of this node's plaintext listener."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's process id, None while it is not running."""
+        return self._server.pid if self._server is not None and self._server.running else None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process exists (also while suspended)."""
+        return self._server is not None and self._server.running
+
+    def format(self, cluster_id: str, arguments: Sequence[str]) -> None:
+        """Writes the node's settings and, unless it has one, a formatted log directory: ``kafka-storage format``."""
+        self.data_folder.mkdir(parents=True, exist_ok=True)
+        self._settings_file.write_text("".join(f"{k}={_escaped(v)}\n" for k, v in self._properties.items()))
+        if (self.data_folder / "meta.properties").exists():
+            return
+        where = ["--cluster-id", cluster_id, "--config", str(self._settings_file)]
+        run_tool("kafka-storage", ["format", *where, *arguments], version=self._version)
+
+    def start(self, *, wait: bool = True) -> None:
+        """Starts the process; with ``wait`` returns once the node is a registered, unfenced broker of the cluster.
+
+        Does nothing when it is running. A node alone out of three cannot become one: start it with ``wait=False``.
+        """
+        if not self.running:
+            self._reap(timeout_s=1)  # of a node that ended by itself, guard and pipes are still there
+            self._launch()
+        if wait:
+            self.wait_until_it_sees({self.node_id})
+
+    def stop(self, timeout_s: float = 30) -> None:
+        """Ends the process the polite way (SIGTERM: leadership moves first), by SIGKILL after ``timeout_s``."""
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)  # a suspended process takes SIGTERM only when it goes on
+        self._reap(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL: what a crashed machine looks like to the others, except that its files survive."""
+        self._signal(signal.SIGKILL)
+        self._reap(timeout_s=10)
+
+    def suspend(self) -> None:
+        """SIGSTOP: connections stay open, nothing is answered any more, as in a long pause or a partition."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT after :meth:`suspend`."""
+        self._signal(signal.SIGCONT)
+
+    def restart(self, *, wait: bool = True) -> None:
+        """:meth:`stop` if it runs, then :meth:`start`, with the same ports and data."""
+        self.stop()
+        self.start(wait=wait)
+
+    def sees(self) -> frozenset[int]:
+        """The ids of the live brokers this node knows; empty while it does not answer."""
+        try:
+            return brokers_seen_by("127.0.0.1", self.port)
+        except OSError:
+            return frozenset()
+
+    def wait_until_it_sees(self, node_ids: set[int] | frozenset[int]) -> None:
+        """Returns once this node's metadata name all of ``node_ids``.
+
+        :raises ResourceError: the process ended, or the time for a start is over; with the end of the broker's log.
+        """
+        deadline = time.monotonic() + self._start_timeout_s
+        while not self.sees() >= node_ids:
+            if not self.running:
+                raise self._failed("ended instead of serving")
+            if time.monotonic() > deadline:
+                raise self._failed(f"saw only brokers {sorted(self.sees())} of {sorted(node_ids)} in time")
+            time.sleep(_POLL_SECONDS)
+
+    def ended_by_itself(self) -> ResourceError:
+        """The error to raise for a node that is found not running although nobody stopped it."""
+        return self._failed("ended by itself")
+
+    def log_tail(self) -> str:
+        """The last lines of the broker's log."""
+        if not self.log_file.exists():
+            return ""
+        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
+
+    @property
+    def _settings_file(self) -> Path:
+        return self.folder / "server.properties"
+
+    def _launch(self) -> None:
+        self._server = GuardedServer(
+            [*self._java_command, "kafka.Kafka", str(self._settings_file)],
+            log=self.log_file,
+            removed_with_us=None if self._keep else self.folder,
+            cwd=self.folder,
+        )
+        if not self._server.pid:
+            raise self._failed("could not be started")
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._server is not None:
+            self._server.signal(number)
+
+    def _reap(self, timeout_s: float) -> None:
+        if self._server is not None:
+            self._server.end(timeout_s)
+            self._server = None
+
+    def _failed(self, what: str) -> ResourceError:
+        return ResourceError(
+            f"Kafka {self._version} node {self.node_id} on port {self.port} {what}\n"
+            f"--- the end of {self.log_file} ---\n{self.log_tail()}",
+            next_step="read the broker's words above; the machine may also be out of memory or processor time",
+            details={"node": self.node_id, "port": self.port},
+        )
+
+
+def _escaped(value: str) -> str:
+    """``value`` for a Java properties file."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")

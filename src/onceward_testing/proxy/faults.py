@@ -1,0 +1,182 @@
+"""What the proxy does to which request: faults, armed by a test, that wait for their occurrence.
+
+Made by :meth:`onceward_testing.proxy.KafkaProxy.on`. Functions of values and counts, no I/O; armed in the test's
+thread and asked in the proxy's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import threading
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from onceward.errors import ConfigurationError
+from onceward_testing.proxy.frames import RequestHead, known_apis
+from onceward_testing.proxy.held import HeldRequest
+
+Action = Literal["drop_request", "lose_silently", "drop_response", "delay", "hold", "duplicate", "reset", "black_hole"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which requests a fault is about; ``*`` and ``?`` in a client id mean what they mean in a shell.
+
+    ``nth`` counts matching requests from 1, since the fault was armed; from there on ``times`` in a row are hit
+    (None: all that follow).
+    """
+
+    api: str
+    nth: int = 1
+    times: int | None = 1
+    client_id: str | None = None
+    node: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.api not in known_apis():
+            nearest = difflib.get_close_matches(self.api, known_apis(), n=1)
+            raise ConfigurationError(
+                f"{self.api!r} is no request of Kafka's protocol",
+                next_step=f"did you mean {nearest[0]!r}?" if nearest else "use a name such as 'Produce' or 'EndTxn'",
+            )
+        if self.nth < 1 or (self.times is not None and self.times < 1):
+            raise ConfigurationError(f"nth={self.nth}, times={self.times}", next_step="count from 1; times=None: all")
+
+    def matches(self, node: int, head: RequestHead) -> bool:
+        return (
+            head.api == self.api
+            and self.node in (None, node)
+            and (self.client_id is None or fnmatchcase(head.client_id, self.client_id))
+        )
+
+
+class ProxyFault:
+    """One armed fault. Thread safe.
+
+    :ivar fired: how often it has acted: for a lost response, how often one was lost that the broker had given.
+    """
+
+    def __init__(self, target: Target, action: Action, seconds: float = 0.0) -> None:
+        self.target = target
+        self.action = action
+        self.seconds = seconds
+        self.fired = 0
+        self.held: list[HeldRequest] = []
+        """The requests that ``hold()`` has kept back, in the order of their coming."""
+        self._seen = 0
+        self._armed = True
+        self._changed = threading.Condition()
+
+    def wait(self, timeout_s: float = 60.0, *, times: int = 1) -> bool:
+        """Until it has fired ``times`` times; False when the time is over."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.fired >= times, timeout_s)
+
+    def cancel(self) -> None:
+        """From now on everything passes. What is held stays held."""
+        with self._changed:
+            self._armed = False
+
+    def release(self) -> None:
+        """After ``hold()``: hold nothing more, and deliver to the brokers what is held, in order.
+
+        Returns when it has been written to the broker. A client that is still waiting gets the answer; for one that is
+        gone the request goes over a connection of its own, and only the test sees what the broker says
+        (:meth:`HeldRequest.answer`).
+
+        :raises OSError: the broker cannot be reached.
+        """
+        self.cancel()
+        for held in self.held:
+            held.release()
+
+    @property
+    def answered(self) -> bool:
+        """Whether every request that was held has been answered by a broker."""
+        return bool(self.held) and all(held.answered for held in self.held)
+
+    # --- the proxy's side --------------------------------------------------------------------------------------
+
+    def takes(self, node: int, head: RequestHead) -> bool:
+        """Count this request; True when it is one to act on."""
+        if not self.target.matches(node, head):
+            return False
+        with self._changed:
+            if not self._armed:
+                return False
+            self._seen += 1
+            late_enough = self._seen >= self.target.nth
+            return late_enough and (self.target.times is None or self._seen < self.target.nth + self.target.times)
+
+    def has_fired(self, held: HeldRequest | None = None) -> None:
+        """It has been carried out once more."""
+        with self._changed:
+            if held is not None:
+                self.held.append(held)
+            self.fired += 1
+            self._changed.notify_all()
+
+
+class Faults:
+    """All that are armed. Thread safe."""
+
+    def __init__(self) -> None:
+        self._armed: list[ProxyFault] = []
+        self._lock = threading.Lock()
+
+    def arm(self, fault: ProxyFault) -> ProxyFault:
+        with self._lock:
+            self._armed.append(fault)
+        return fault
+
+    def due(self, node: int, head: RequestHead) -> ProxyFault | None:
+        """The fault to carry out on this request. Each one counts it; of several the one that was armed first acts."""
+        with self._lock:
+            taking = [fault for fault in self._armed if fault.takes(node, head)]
+        return taking[0] if taking else None
+
+    def disarm(self) -> None:
+        with self._lock:
+            for fault in self._armed:
+                fault.cancel()
+            self._armed.clear()
+
+
+class On:
+    """The beginning of a fault: ``proxy.on("EndTxn", nth=2)``. Its methods arm it."""
+
+    def __init__(self, faults: Faults, target: Target) -> None:
+        self._faults, self._target = faults, target
+
+    def drop_request(self, *, silently: bool = False) -> ProxyFault:
+        """The broker never gets it. The client's connection is closed, as when a TCP connection breaks; ``silently``:
+        it stays open, and nothing passes over it any more, so that the client has to run into its timeout."""
+        return self._arm("lose_silently" if silently else "drop_request")
+
+    def drop_response(self) -> ProxyFault:
+        """The broker has done it; its answer gets lost, and the client's connection is closed."""
+        return self._arm("drop_response")
+
+    def delay(self, seconds: float) -> ProxyFault:
+        """It waits, and what follows on its connection waits behind it."""
+        return self._arm("delay", seconds)
+
+    def hold(self) -> ProxyFault:
+        """It waits for :meth:`ProxyFault.release`, even when its client gives up or is killed."""
+        return self._arm("hold")
+
+    def duplicate(self) -> ProxyFault:
+        """The broker gets it twice; the second answer is dropped."""
+        return self._arm("duplicate")
+
+    def reset(self) -> ProxyFault:
+        """The broker never gets it; the client's connection is reset (RST)."""
+        return self._arm("reset")
+
+    def black_hole(self) -> ProxyFault:
+        """The broker never gets it, and from then on nothing passes to or from its node until ``heal()``."""
+        return self._arm("black_hole")
+
+    def _arm(self, action: Action, seconds: float = 0.0) -> ProxyFault:
+        return self._faults.arm(ProxyFault(self._target, action, seconds))

@@ -1,0 +1,113 @@
+"""Kafka's framing, as far as a proxy needs it: sizes, request headers and correlation ids. Bodies are never decoded.
+
+Called by :mod:`onceward_testing.proxy.connection`. A frame is a 32-bit size and that many bytes; a request begins with
+api key, api version, correlation id and client id (``RequestHeader.json``: the same places in all of its versions,
+the client id is never compact), an answer with the correlation id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+PREFIX_BYTES = 64 << 10
+"""How much of a frame is read before anything is decided; the longest header has 8 + 2 + 32,767 bytes."""
+
+CHUNK_BYTES = 256 << 10
+LARGEST_FRAME_BYTES = 256 << 20  # a TLS hello, read as a size, is above it
+
+_HEADER = struct.Struct(">hhih")
+_SIZE = struct.Struct(">i")
+
+
+class NotKafka(ValueError):
+    """Bytes that are no Kafka request or answer: TLS, for example, which a proxy cannot look into."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """Who asks for what. ``api`` is Kafka's name of the request, such as ``Produce``."""
+
+    api: str
+    version: int
+    correlation_id: int
+    client_id: str
+
+    @classmethod
+    def of(cls, prefix: bytes) -> RequestHead:
+        """From the first bytes of a request, its size left out. :raises NotKafka: too short to be one."""
+        try:
+            key, version, correlation_id, length = _HEADER.unpack_from(prefix)
+        except struct.error as error:
+            raise NotKafka(f"a request of {len(prefix)} bytes") from error
+        end = _HEADER.size + max(0, length)
+        if key < 0 or end > len(prefix):
+            raise NotKafka(f"api key {key}, client id of {length} bytes in {len(prefix)}")
+        client_id = prefix[_HEADER.size : end].decode(errors="replace")
+        return cls(api_name(key), version, correlation_id, client_id)
+
+
+def api_name(key: int) -> str:
+    """Kafka's name of an api key; ``Api68`` for one that kafka-python does not know."""
+    return _api_names().get(key, f"Api{key}")
+
+
+def known_apis() -> frozenset[str]:
+    """Every name that :func:`api_name` may give, but for those of unknown keys."""
+    return frozenset(_api_names().values())
+
+
+@functools.cache
+def _api_names() -> dict[int, str]:
+    # Not at the top: pytest loads this package wherever Onceward is installed.
+    from kafka.protocol.api_key import ApiKey
+
+    return {int(key): key.name for key in ApiKey}
+
+
+def correlation_id(prefix: bytes) -> int:
+    """Which request an answer belongs to. :raises NotKafka: …"""
+    if len(prefix) < _SIZE.size:
+        raise NotKafka(f"an answer of {len(prefix)} bytes")
+    number: int = _SIZE.unpack_from(prefix)[0]
+    return number
+
+
+class Frame:
+    """One frame on its way: its first bytes at once, the rest as it comes. Each frame must be read to its end."""
+
+    def __init__(self, size: int, prefix: bytes, reader: asyncio.StreamReader) -> None:
+        self.size = size
+        self.prefix = prefix
+        self._reader = reader
+
+    @classmethod
+    async def read(cls, reader: asyncio.StreamReader) -> Frame:
+        """The next one. :raises asyncio.IncompleteReadError: the sender has closed. :raises NotKafka: …"""
+        (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
+        if not _SIZE.size <= size <= LARGEST_FRAME_BYTES:
+            raise NotKafka(f"a frame of {size} bytes")
+        return cls(size, await reader.readexactly(min(size, PREFIX_BYTES)), reader)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The bytes of the whole frame, size included, in pieces."""
+        yield _SIZE.pack(self.size) + self.prefix
+        left = self.size - len(self.prefix)
+        while left:
+            chunk = await self._reader.read(min(left, CHUNK_BYTES))
+            if not chunk:
+                raise asyncio.IncompleteReadError(b"", left)
+            left -= len(chunk)
+            yield chunk
+
+    async def whole(self) -> bytes:
+        """The bytes of the whole frame, size included."""
+        return b"".join([chunk async for chunk in self.chunks()])
+
+    async def discard(self) -> None:
+        """Read it to its end, for nothing."""
+        async for _ in self.chunks():
+            pass

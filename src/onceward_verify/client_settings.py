@@ -1,0 +1,88 @@
+"""Client settings from a file: librdkafka's names, or those of Kafka's Java clients as far as they have a counterpart.
+
+So that the ``client.properties`` that Kafka's own tools take with ``--command-config`` serves here, too. Pure but for
+reading the file. Values are secrets: they go into no message.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from onceward_verify.findings import WrongUsage
+
+_RENAMED = {
+    "ssl.endpoint.identification.algorithm": "ssl.endpoint.identification.algorithm",
+    "sasl.kerberos.service.name": "sasl.kerberos.service.name",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+    "socket.connection.setup.timeout.max.ms": "socket.connection.setup.timeout.ms",
+}
+_OF_JAVA_ALONE = frozenset(
+    {
+        "request.timeout.ms",
+        "default.api.timeout.ms",
+        "ssl.truststore.type",
+        "ssl.truststore.password",
+        "ssl.keystore.type",
+        "ssl.enabled.protocols",
+        "ssl.protocol",
+        "key.deserializer",
+        "value.deserializer",
+        "sasl.login.callback.handler.class",
+    }
+)
+_OURS = frozenset({"bootstrap.servers", "group.id", "isolation.level", "auto.offset.reset", "enable.auto.commit"})
+_JAAS = re.compile(r"\b(username|password)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)')")
+
+
+def settings_from_file(file: Path) -> dict[str, str]:
+    """What ``file`` says, in librdkafka's names. :raises WrongUsage: it is missing, or has a Java keystore."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise WrongUsage(f"{file} cannot be read: {error.strerror}", next_step="check --command-config") from error
+    return librdkafka_settings(_properties(text))
+
+
+def librdkafka_settings(given: dict[str, str]) -> dict[str, str]:
+    """``given``, in either dialect, in librdkafka's."""
+    settings: dict[str, str] = {}
+    pem = given.get("ssl.truststore.type", "").upper() == "PEM"
+    for name, value in given.items():
+        if name in _OURS or name in _OF_JAVA_ALONE:
+            continue
+        if name == "sasl.jaas.config":
+            settings |= _login(value)
+        elif name == "ssl.truststore.location":
+            if not pem:
+                raise WrongUsage(
+                    "librdkafka reads no Java truststore",
+                    next_step="export its certificates as PEM (keytool -exportcert -rfc) and name the file in "
+                    "ssl.ca.location",
+                )
+            settings["ssl.ca.location"] = value
+        elif name == "ssl.keystore.location" and given.get("ssl.keystore.type", "").upper() == "PEM":
+            settings |= {"ssl.certificate.location": value, "ssl.key.location": value}
+        elif name == "ssl.endpoint.identification.algorithm":
+            settings[name] = value or "none"
+        else:
+            settings[_RENAMED.get(name, name)] = value
+    return settings
+
+
+def _login(jaas: str) -> dict[str, str]:
+    names = {"username": "sasl.username", "password": "sasl.password"}
+    return {names[name]: re.sub(r"\\(.)", r"\1", double or single) for name, double, single in _JAAS.findall(jaas)}
+
+
+def _properties(text: str) -> dict[str, str]:
+    """A Java properties file: ``name=value`` or ``name: value``, comments, lines that go on after a backslash."""
+    found = {}
+    for line in re.sub(r"\\\r?\n[ \t]*", "", text).splitlines():
+        stripped = line.strip()
+        if stripped and stripped[0] not in "#!":
+            name, value = [*re.split(r"\s*[=:]\s*|\s+", stripped, maxsplit=1), ""][:2]
+            found[name] = value.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    return found

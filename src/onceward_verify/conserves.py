@@ -1,0 +1,314 @@
+"""``--conserves``: does the output account for every record of the source, by the names that it carries (I1, I2)?
+
+Everywhere else the logs are compared with the ledger; here they are compared with the *input*. Called by ``checker``
+when all else has been judged. For queries that make each output record of a record of its own batch: maps, filters,
+fan-outs, joins with tables; not aggregates or joins of two streams, which name nothing or something older.
+
+What counts as input is what a reader of committed records is given of the source today, between the ledger's bounds:
+markers and aborted records take offsets and are no records. What retention or compaction has taken cannot be told.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onceward_verify.chain import Chain
+from onceward_verify.cluster import COMMITTED, Cluster, Where
+from onceward_verify.conservation import Group, Outcome, Rule, Tally, Window, groups_of, windows
+from onceward_verify.findings import Findings, WrongUsage, place
+from onceward_verify.ledger import Part, kafka_position
+from onceward_verify.lineage import Lineage
+from onceward_verify.manifests import Reading
+
+_CELL_BYTES = 32 << 20
+_SHOWN_PLACES = 100
+
+
+@dataclass(frozen=True)
+class Conserves:
+    """The rule, and where names stand.
+
+    ``exactly``: each record of the source is named by one output record; ``at-most``: by one or none (filters);
+    ``at-least``: by one or more (one record makes several). ``each_topic``: so for each output topic by itself, and
+    not for all of them together.
+    """
+
+    rule: Rule
+    each_topic: bool = False
+    lineage: Lineage = field(default_factory=Lineage)
+    cell_bytes: int = _CELL_BYTES
+    """What counters may take; looking at them takes four times as much. Inputs that need more are counted in turns."""
+
+
+def conserve(
+    cluster: Cluster, chain: Chain, readings: Mapping[Where, Reading], asked: Conserves, findings: Findings
+) -> None:
+    """Notes what is lost, named too often or foreign; the numbers become ``facts["conservation"]``.
+
+    :raises WrongUsage: the lineage leaves the topic out, and the pipeline reads several.
+    """
+    crowded = [part for reading in readings.values() if reading.shared for part in reading.crowded]
+    if crowded:
+        findings.cannot_judge(f"--conserves: records of others stand between those of {crowded[0].place}")
+        return
+    anew = _made_anew(chain)
+    if anew:
+        findings.cannot_judge(
+            f"--conserves: source topic {', '.join(anew)} was deleted and created again (the ledger has several ids of "
+            "it): an offset of it names several records, and those of the first topic are gone"
+        )
+        return
+    try:
+        groups = groups_of(chain.covered)
+    except ValueError as twice:
+        findings.cannot_judge(f"--conserves: the query reads {twice} twice, so that each record has two outcomes")
+        return
+    _Account(cluster, chain, groups, readings, asked, findings).settle()
+
+
+class _Account:
+    """One question's walk over the windows."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        chain: Chain,
+        groups: Sequence[Group],
+        readings: Mapping[Where, Reading],
+        asked: Conserves,
+        findings: Findings,
+    ) -> None:
+        self._cluster, self._chain, self._groups = cluster, chain, groups
+        self._readings, self._asked, self._findings = readings, asked, findings
+        self._topics = sorted({where[0] for where in readings}) if asked.each_topic else ["all topics"]
+        self._group_of = {sequence: number for number, group in enumerate(groups) for sequence in group.sequences}
+        sources = sorted({source for group in groups for source in group.spans})
+        self._only_topic = _only_topic(sources, asked.lineage)
+        self._known = self._known_ranges(sources)
+        self._compacted = self._may_be_compacted()
+        self._nameless: dict[Where, tuple[int, int]] = {}
+        """Records without a name, per output partition: how many, and the first one's offset."""
+        self._without_names: set[int] = set()
+        self._whole = self._whole_groups()
+        zeros = [0] * len(self._topics)
+        self._total = Outcome(named=zeros, never=zeros, again=zeros, unjudged=zeros)
+        self._output_records = self._foreign_records = 0
+        self._expired: dict[Where, list[int]] = {}
+
+    # ── what there is to compare ──
+
+    def _known_ranges(self, sources: Sequence[Where]) -> dict[Where, tuple[int, int]]:
+        known: dict[Where, tuple[int, int]] = {}
+        for topic in sorted({where[0] for where in sources}):
+            there = set(self._cluster.partitions(topic) or ())
+            wanted = [where for where in sources if where[0] == topic]
+            absent = [place(*where) for where in wanted if where not in there]
+            if absent:
+                self._findings.cannot_judge(f"--conserves: {', '.join(absent)}: no such source on this cluster")
+            present = [where for where in wanted if where in there]
+            starts, ends = self._cluster.starts(present), self._cluster.ends(present, COMMITTED)
+            known |= {where: (starts[where], ends[where]) for where in present}
+        for batch in self._chain.covered:
+            for number, span in enumerate(batch.spans):
+                if kafka_position(span.end) is None:
+                    self._findings.cannot_judge(
+                        f"--conserves: source {number} is not of Kafka; its records are unknown"
+                    )
+        return known
+
+    def _may_be_compacted(self) -> frozenset[Where]:
+        topics = {where[0] for where in self._known}
+        compacted = {topic for topic in topics if self._cluster.is_compacted(topic) is not False}
+        return frozenset(where for where in self._known if where[0] in compacted)
+
+    def _whole_groups(self) -> frozenset[int]:
+        """Groups whose output is there, all of it, so that what it does not name is lost."""
+        whole = {part for reading in self._readings.values() for part in _whole_parts(reading)}
+        wanted: dict[int, list[Part]] = defaultdict(list)
+        for batch in self._chain.covered:
+            wanted[self._group_of[batch.sequence]] += batch.parts
+        for group in self._groups:
+            if group.supplements_alone:
+                self._findings.gone(f"--conserves: the record of {group} itself, only what was added to it is told")
+        topics = set(self._topics) if self._asked.each_topic else None
+        return frozenset(
+            number
+            for number, group in enumerate(self._groups)
+            if not group.supplements_alone
+            and all(part in whole for part in wanted[number] if topics is None or part.topic in topics)
+        )
+
+    # ── the walk ──
+
+    def settle(self) -> None:
+        rows = len(self._topics)
+        cells = max(1, self._asked.cell_bytes // (1 + rows))
+        for window in windows(self._groups, self._chain.skipped, cells):
+            tally = Tally(window, self._groups, rows)
+            self._read_sources(tally)
+            places = self._read_outputs(window, tally)
+            outcome = tally.outcome(self._whole - self._without_names, self._known, self._compacted)
+            self._add(outcome)
+            self._note(outcome, tally, places)
+        self._note_what_is_unknown()
+        self._findings.facts["conservation"] = self._facts()
+
+    def _read_sources(self, tally: Tally) -> None:
+        ranges = {
+            where: (max(low, self._known[where][0]), min(high, self._known[where][1]))
+            for where, (low, high) in tally.extents.items()
+            if where in self._known
+        }
+        for where, _, offsets in self._cluster.read(ranges):
+            tally.exist(where, offsets)
+
+    def _read_outputs(self, window: Window, tally: Tally) -> dict[tuple[Where, int], str]:
+        """Counts the names in the window's output. Returns where some of those are that came again."""
+        again_at: dict[tuple[Where, int], str] = {}
+        for where, messages, group in self._stretches(window):
+            row = self._topics.index(where[0]) if self._asked.each_topic else 0
+            begins = group in window.begins
+            self._output_records += len(messages) if begins else 0
+            for source, (offsets, tellers) in self._names(where, messages, group, begins).items():
+                outside, again = tally.name(row, group, source, offsets)
+                for index in np.flatnonzero(outside):
+                    self._note_foreign(group, source, int(offsets[index]), place(*where, int(tellers[index])))
+                for index in np.flatnonzero(again) if len(again_at) < _SHOWN_PLACES else ():
+                    again_at.setdefault((source, int(offsets[index])), place(*where, int(tellers[index])))
+        return again_at
+
+    def _stretches(self, window: Window) -> Iterator[tuple[Where, list[Any], int]]:
+        """The output of the window's groups: visible records that belong to one of them."""
+        wanted = window.groups
+        ranges: dict[Where, tuple[int, int]] = {}
+        for where, reading in self._readings.items():
+            parts = [p for p in reading.log.parts if self._group_of.get(p.sequence) in wanted]
+            if parts:
+                begin = max(reading.looked_at.start, parts[0].first)
+                ranges[where] = (begin, min(reading.looked_at.end, parts[-1].last + 1))
+        for where, messages, offsets in self._cluster.read(ranges):
+            for part, start, stop in self._readings[where].log.stretches(offsets):
+                group = -1 if part is None else self._group_of.get(part.sequence, -1)
+                if group in wanted:
+                    yield where, messages[start:stop], group
+
+    def _names(self, where: Where, messages: Sequence[Any], group: int, begins: bool) -> dict[Where, tuple[Any, Any]]:
+        """What a stretch names: per source partition the offsets named, and those of the records that name them."""
+        named: dict[Where, tuple[list[int], list[int]]] = {}
+        lineage = self._asked.lineage
+        for message in messages:
+            name = lineage.of(message)
+            if name is None:
+                self._without_names.add(group)
+                count, first = self._nameless.get(where, (0, message.offset()))
+                self._nameless[where] = (count + begins, first)
+                continue
+            source = name.topic or self._only_topic, name.partition
+            offsets, tellers = named.setdefault(source, ([], []))
+            offsets.append(name.offset)
+            tellers.append(message.offset())
+        return {source: (np.array(o, np.int64), np.array(t, np.int64)) for source, (o, t) in named.items()}
+
+    # ── what comes of it ──
+
+    def _note_foreign(self, group: int, source: Where, offset: int, teller: str) -> None:
+        reader = self._groups[group]
+        start, end = reader.spans.get(source, (0, 0))
+        read = f"{place(*source, start, end - 1)}" if start < end else "nothing of it"
+        detail = f"names {place(*source, offset)}, and is of {reader}, which read {read}"
+        self._findings.anomaly("foreign-input", "I2", teller, detail)
+        self._foreign_records += 1
+
+    def _note(self, outcome: Outcome, tally: Tally, again_at: Mapping[tuple[Where, int], str]) -> None:
+        rule = self._asked.rule
+        for row, source, first, last in outcome.lost if rule != "at-most" else ():
+            reader = tally.reader_of(source, first)
+            detail = f"read by {reader}, and named by no record of {self._topics[row]}"
+            self._findings.anomaly("lost-input", "I1", place(*source, first, last), detail)
+        for row, source, first, last, most in outcome.repeated if rule != "at-least" else ():
+            examples = [at for (of, offset), at in again_at.items() if of == source and first <= offset <= last]
+            detail = f"named {most} times by records of {self._topics[row]}"
+            detail += f", among them {examples[0]}" if examples else ""
+            self._findings.anomaly("duplicate-input", "I2", place(*source, first, last), detail)
+        for source, first, last in outcome.strangers:
+            detail = "named by output records, and no committed record of the source: aborted, a marker, or never there"
+            self._findings.anomaly("foreign-input", "I2", place(*source, first, last), detail)
+        for source, first, last in outcome.unknown:
+            seen = self._expired.setdefault(source, [first, last, 0])
+            seen[0], seen[1], seen[2] = min(seen[0], first), max(seen[1], last), seen[2] + last - first + 1
+
+    def _note_what_is_unknown(self) -> None:
+        for where, (count, first) in sorted(self._nameless.items()):
+            self._findings.cannot_judge(
+                f"--conserves: {count} records of {place(*where)} name no input by {self._asked.lineage}, "
+                f"the first at offset {first}; what their batches lost cannot be told"
+            )
+        for source, (first, last, count) in sorted(self._expired.items()):
+            at = place(*source, first, last)
+            if source not in self._known:
+                continue  # said already
+            if source in self._compacted and self._asked.rule != "at-most":
+                self._findings.gone(f"--conserves: {count} offsets of {at}: the source is, or may be, compacted")
+            elif source not in self._compacted:
+                start, end = self._known[source]
+                self._findings.gone(f"--conserves: {count} offsets of {at}: the source holds {start} to {end - 1} only")
+
+    def _add(self, outcome: Outcome) -> None:
+        total = self._total
+        total.inputs += outcome.inputs
+        total.skipped += outcome.skipped
+        for name in ("named", "never", "again", "unjudged"):
+            sums = [one + more for one, more in zip(getattr(total, name), getattr(outcome, name), strict=True)]
+            setattr(total, name, sums)
+
+    def _facts(self) -> dict[str, Any]:
+        total = self._total
+        return {
+            "rule": self._asked.rule,
+            "lineage": str(self._asked.lineage),
+            "input_records": total.inputs,
+            "output_records": self._output_records,
+            "skipped_records": total.skipped,
+            "foreign_records": self._foreign_records,
+            "nameless_records": sum(count for count, _ in self._nameless.values()),
+            "counts": {
+                topic: {
+                    "named": total.named[row],
+                    "never_named": total.never[row],
+                    "named_again": total.again[row],
+                    "not_judged": total.unjudged[row],
+                }
+                for row, topic in enumerate(self._topics)
+            },
+        }
+
+
+def _made_anew(chain: Chain) -> list[str]:
+    """Under a pattern, and with ``failOnDataLoss=false``, a query goes on when a topic goes, and reads it if it comes
+    back."""
+    ids: dict[str, set[str]] = defaultdict(set)
+    for batch in chain.covered:
+        for topic, its in (pair for span in batch.spans for pair in span.ids):
+            ids[topic].add(its)
+    return sorted(topic for topic, several in ids.items() if len(several) > 1)
+
+
+def _only_topic(sources: Sequence[Where], lineage: Lineage) -> str:
+    topics = sorted({topic for topic, _ in sources})
+    if lineage.topic is None and len(topics) > 1:
+        raise WrongUsage(
+            f"the lineage names no topic, and the pipeline reads {', '.join(topics)}",
+            next_step=f"say where the source topic stands: --lineage-{lineage.kind} topic=…,partition=…,offset=…",
+        )
+    return topics[0] if topics else ""
+
+
+def _whole_parts(reading: Reading) -> Iterator[Part]:
+    for part, tally in zip(reading.log.parts, reading.log.tallies, strict=True):
+        if part.first >= reading.looked_at.start and tally.count >= part.count:
+            yield part

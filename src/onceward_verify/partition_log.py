@@ -1,0 +1,124 @@
+"""One output partition as it streams by: tallies per told batch, what nobody told of, and which offsets were there.
+
+Fed with stretches of records in offset order; keeps intervals and checksums, never records, so that topics of any size
+can be judged. Pure but for the messages it is handed. Called by ``manifests``.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from onceward_verify.checksum import RunningChecksum
+from onceward_verify.ledger import Part
+
+Interval = tuple[int, int]
+"""First and last offset, both inclusive."""
+
+
+class Offsets:
+    """A set of offsets that arrive in ascending order, kept as intervals."""
+
+    def __init__(self) -> None:
+        self.intervals: list[Interval] = []
+        self.count = 0
+
+    def add(self, offsets: Any) -> None:
+        """``offsets``: an ascending numpy array, all above what was added before."""
+        if len(offsets) == 0:
+            return
+        self.count += len(offsets)
+        breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+        firsts = offsets[np.concatenate([[0], breaks])].tolist()
+        lasts = offsets[np.concatenate([breaks, [len(offsets)]]) - 1].tolist()
+        runs = list(zip(firsts, lasts, strict=True))
+        if self.intervals and self.intervals[-1][1] + 1 == runs[0][0]:
+            runs[0] = (self.intervals.pop()[0], runs[0][1])
+        self.intervals += runs
+
+    def __contains__(self, offset: int) -> bool:
+        return next(iter(self.within(offset, offset)), None) is not None
+
+    def around(self, offset: int) -> Interval | None:
+        """The whole interval that ``offset`` lies in."""
+        index = bisect.bisect_right(self.intervals, offset, key=lambda run: run[0]) - 1
+        if index < 0 or self.intervals[index][1] < offset:
+            return None
+        return self.intervals[index]
+
+    def within(self, first: int, last: int) -> Iterator[Interval]:
+        """The intervals of this set between ``first`` and ``last``, cut to them."""
+        index = bisect.bisect_left(self.intervals, first, key=lambda run: run[1])
+        for run in itertools.islice(self.intervals, index, None):
+            if run[0] > last:
+                return
+            yield max(run[0], first), min(run[1], last)
+
+    def missing(self, first: int, last: int) -> list[Interval]:
+        """What this set lacks of ``first`` to ``last``."""
+        holes, expected = [], first
+        for begin, end in self.within(first, last):
+            if begin > expected:
+                holes.append((expected, begin - 1))
+            expected = end + 1
+        if expected <= last:
+            holes.append((expected, last))
+        return holes
+
+    def count_within(self, first: int, last: int) -> int:
+        return sum(end - begin + 1 for begin, end in self.within(first, last))
+
+
+class PartitionLog:
+    """What a reader of committed records is given of one partition, set against what is told of it.
+
+    :param parts: of this partition, by offset, without overlap.
+    :param accounted_from: from this offset on every record must belong to one of ``parts``; None: nowhere.
+    :param accounted_to: up to this offset, exclusive; what comes later may belong to batches not read yet.
+    """
+
+    def __init__(self, parts: Sequence[Part], accounted_from: int | None, accounted_to: int) -> None:
+        self.parts = list(parts)
+        self.tallies = [RunningChecksum() for _ in parts]
+        self.visible = Offsets()
+        self.unaccounted = Offsets()
+        self._from = accounted_to if accounted_from is None else accounted_from
+        self._to = accounted_to
+        # A first interval that nothing lies in, so that every offset has a predecessor to look at.
+        self._firsts = np.array([-2, *(part.first for part in parts)], np.int64)
+        self._lasts = np.array([-2, *(part.last for part in parts)], np.int64)
+
+    def feed(self, messages: Sequence[Any], offsets: Any) -> None:
+        """The next visible records; ``offsets`` are theirs, as a numpy array."""
+        for owner, start, stop in self._owned(offsets):
+            if owner == 0:
+                foreign = offsets[start:stop]
+                self.unaccounted.add(foreign[(foreign >= self._from) & (foreign < self._to)])
+            else:
+                stretch = messages[start:stop]
+                self.tallies[owner - 1].feed(
+                    [m.key() for m in stretch], [m.value() for m in stretch], [m.headers() for m in stretch]
+                )
+        self.visible.add(offsets)
+
+    def stretches(self, offsets: Any) -> Iterator[tuple[Part | None, int, int]]:
+        """``offsets`` by the part that they lie in, None for no part: where in the array each begins, and its end."""
+        for owner, start, stop in self._owned(offsets):
+            yield self.parts[owner - 1] if owner else None, start, stop
+
+    def _owned(self, offsets: Any) -> Iterator[tuple[int, int, int]]:
+        """The same by the part's number from 1 on, 0 for no part."""
+        owners = np.searchsorted(self._firsts, offsets, side="right") - 1
+        owners[offsets > self._lasts[owners]] = 0
+        cuts = (np.flatnonzero(np.diff(owners)) + 1).tolist()
+        for start, stop in itertools.pairwise([0, *cuts, len(offsets)]):
+            yield int(owners[start]), start, stop
+
+    def owner_of(self, offset: int) -> Part | None:
+        """The part that ``offset`` lies in."""
+        owner = int(np.searchsorted(self._firsts, offset, side="right")) - 1
+        return self.parts[owner - 1] if owner > 0 and offset <= self._lasts[owner] else None
